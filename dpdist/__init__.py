@@ -1,6 +1,6 @@
 """dpdist: synthetic microdata and survey-weighted tables from confidential surveys, with the privacy spent stated.
 
-A public name is imported when it is first asked for: a process pays for the parts that it uses.
+A public name is imported at its first use, so a process loads only the parts that it uses.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _PLACES = {
     "run_study": "studies.run:run",
     "validate": "release:validate",
 }
-"""Where public names stand, and how they are called there; the others are errors."""
+"""Public names, with the module and the attribute of each. Any other name is an error."""
 
 
 def __getattr__(name: str) -> Any:
@@ -96,12 +96,15 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Public names alone."""
+    """Lists public names only."""
     return __all__
 
 
 class _Package(ModuleType):
-    """The package, in which `publish` is the verb; the folder of that name is imported by its whole name."""
+    """The package as a module object whose `publish` is the function.
+
+    The folder of that name is imported by its full name.
+    """
 
     @property
     def publish(self) -> Any:
@@ -109,7 +112,7 @@ class _Package(ModuleType):
 
     @publish.setter
     def publish(self, folder: ModuleType) -> None:
-        """What an import of the folder sets is left aside."""
+        """Ignores the value that an import of the folder sets."""
 
 
 sys.modules[__name__].__class__ = _Package

@@ -1,4 +1,4 @@
-"""Plans a run from public facts: checks before anything is spent what model and machine can process."""
+"""Plans a run from public facts: checks that model and machine can process the job before the budget is spent."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def refuse_formats(job: Job) -> None:
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:
-    """Noise of every statistic leaves sums exact. Raises `JobError`."""
+    """Checks that sums stay exact with the noise of every statistic. Raises `JobError`."""
     scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
     if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
         found = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
@@ -90,7 +90,7 @@ def _check_scale(job: Job, model: StratumModel) -> None:
 
 
 def _check_likelihood(job: Job) -> None:
-    """Of a job that was made without a file: what is fitted is stated. Raises `JobError`."""
+    """Checks that a job made without a file states its likelihood. Raises `JobError`."""
     if against := list(likelihood(job)):
         raise JobError(
             job.dataset, [Problem(".".join(map(str, each.where)), each.found, "", each.remedy) for each in against]
@@ -98,7 +98,7 @@ def _check_likelihood(job: Job) -> None:
 
 
 def _check_labels(job: Job, frame: Frame) -> None:
-    """Labels name strata in the release and address their random streams: each must be one stratum's."""
+    """Checks that each label belongs to one stratum, since labels address the random streams of strata."""
     met = Counter(frame.stratum_labels)
     twice = [label for label, number in met.items() if number > 1 or (frame.strata and label == POOLED)]
     if twice:
@@ -107,7 +107,7 @@ def _check_labels(job: Job, frame: Frame) -> None:
 
 
 def _check_calibration(job: Job, source: Source) -> None:
-    """Constants were not tuned on the current file, in whatever format and order it was given."""
+    """Checks that the constants were not tuned on the current file, in any format or row order."""
     if job.calibration is None:
         return
     tuned_on = job.calibration.reference
@@ -125,7 +125,7 @@ def _check_memory(job: Job, layout: Layout) -> None:
 
 
 def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:
-    """Every stratum has records enough to be fitted to the reference, and the largest fits into a worker."""
+    """Checks that every stratum has enough reference records for a fit, and that the largest stratum fits into a worker."""
     frame, problems = layout.frame, []
     counts = np.bincount(frame.stratum, weights=reference.counts(frame), minlength=len(frame.stratum_labels)).astype(int)
     for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
@@ -150,7 +150,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
 
 
 def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> GoodnessOfFit | None:
-    """How a parametric family fits the reference; refused where the job demands more."""
+    """Tests how well a parametric family fits the reference. Refuses a job that demands a better fit."""
     if not parametric(job.family):
         return None
     with stage(listener, "fit to reference", reference.source.rows) as tick:
@@ -160,7 +160,10 @@ def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> Goodne
 
 
 def _design_problems(job: Job, census: Census) -> list[Problem]:
-    """Design strata with one record or PSU have no variance estimate; where sizes are secret, that refuses no file."""
+    """Lists design strata with one record or PSU, which have no variance estimate.
+
+    Where sizes are secret, no file is refused.
+    """
     frame = census.frame
     size = stratum_sizes(frame)
     unit = ("record", "records")
@@ -182,7 +185,7 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
 
 
 def _population_problems(job: Job, census: Census, size: Floats, labels: list[str], units: str) -> list[Problem]:
-    """Populations smaller than their sample."""
+    """Lists populations that are smaller than their sample."""
     told = census.populations
     if told is None:
         return []
@@ -204,14 +207,14 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
 
 
 def _constant(job: Job, label: str) -> Problem:
-    """Of a score model's stratum, in the current file or in the reference."""
+    """Tests whether the outcome of a score model's stratum is constant, in the current file or in the reference."""
     allowed = f"{' and '.join(job.components)} that vary"
     remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as reference_tables"
     return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
 
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:
-    """Strata that the model cannot be fitted to under an improper prior: too small, or constant."""
+    """Lists strata that are too small or constant for a fit of the model under an improper prior."""
     frame, problems = census.frame, []
     remedy = "pool strata (strata: []), drop predictors, or take model.prior: {name: proper}"
     for stratum, label in enumerate(frame.stratum_labels):

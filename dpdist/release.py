@@ -1,4 +1,4 @@
-"""A release, top to bottom: validate → plan → protect → publish, then evaluate on the confidential side."""
+"""Runs a release from start to end: validate, plan, protect, publish, and evaluate on the confidential side."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def run(
 
 
 def _guarded(job: Job, listener: Listener) -> Listener:
-    """Whoever listens may be outside: progress tells no size that the job keeps secret."""
+    """Wraps the listener, which may be outside, so that progress shows no size that the job keeps secret."""
     return without_sizes(listener) if job.sizes_secret else listener
 
 
@@ -187,7 +187,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
 
 
 def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
-    """What gates are measured from, and their noise."""
+    """Computes the inputs of the gates, and draws their noise."""
     sums = bounded_sums(plan.job, plan.frame, each_block(space.records))
     return sums, gate_noise(space, plan.job, sums)
 
@@ -195,7 +195,10 @@ def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
 def _accepted(
     space: Workspace, plan: Plan, release: ReleasedObject, sums: dict[str, Floats], noise: Floats, listener: Listener
 ) -> ReleasedObject:
-    """The release with its gates' noisy values. Raises `NotAccepted` where one is not met, and then nothing is public."""
+    """Adds the gates' noisy values to the release.
+
+    Raises `NotAccepted` where a gate is not met; then nothing is published.
+    """
     published = dict[str, pd.DataFrame]()
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
         if not space.finished(ACCEPTED):
@@ -207,13 +210,13 @@ def _accepted(
 
 
 def _decisive(plan: Plan) -> dict[str, Any]:
-    """What decides a result beside the input: the job, and the reference's content."""
+    """Lists what decides a result besides the input: the job and the content of the reference."""
     reference = plan.reference
     return plan.job.identity | ({REFERENCE: reference.sha256} if reference is not None else {})
 
 
 def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> ReleasedObject:
-    """Fit every stratum under the mechanism, or by the fallback that the job declared; put what leaves together."""
+    """Fits every stratum under the mechanism, or by the job's declared fallback, and gathers the released objects."""
     job = plan.job
     with executor(job.runtime, job.sampler.name == "stan", space.shared, listener) as workers:
         fit, fits, _ = fitted(Means(space, key, workers, listener))
@@ -265,7 +268,10 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
 
 
 def _publish(space: Workspace, release: ReleasedObject, listener: Listener) -> None:
-    """The public folder; where approval is wanted it is held aside, its owner's alone, until somebody approves it."""
+    """Writes the public folder.
+
+    A release that needs approval is held in a folder only its owner can read until it is approved.
+    """
     held = release.job.approval is not None
     folder = space.held if held else space.public
     with publishing(folder):

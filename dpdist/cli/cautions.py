@@ -23,17 +23,20 @@ from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20
 OLD_REFERENCE = 10
-"""Years between a reference and a job from which a plan warns. Over twenty years weights and wages changed their shape."""
+"""Smallest number of years between a reference and a job at which a plan warns.
+
+Over twenty years weights and wages changed their shape.
+"""
 FEWEST_PSUS = 10
-"""Of a file without design strata: codes of fewer PSUs probably begin again in every stratum."""
+"""Smallest number of PSU codes, in a file without design strata, below which codes probably repeat in every stratum."""
 NAMED = 20
-"""Small cells that a plan names."""
+"""Largest number of small cells that a plan names."""
 WEIGHTED_BOUND = (20.0, 10.0)
 """Records × Δ* at which a weighted fit of p predictors just exists: the first number, and the second times p."""
 
 
 def cautions(plan: Plan) -> Iterator[str]:
-    """Sentences; none of them refuses a job."""
+    """Returns warnings as sentences. None of them refuses a job."""
     job = plan.job
     yield from _small_cells(plan)
     yield from _psus_of_no_stratum(plan)
@@ -50,7 +53,7 @@ def cautions(plan: Plan) -> Iterator[str]:
 
 
 def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
-    """PSU codes that begin again in every design stratum look like a few PSUs where no design stratum is named."""
+    """Warns where PSU codes may repeat in every design stratum and no design stratum is named, so few PSUs are counted."""
     job, psus = plan.job, plan.census.psus
     if job.survey.psu is None or job.survey.design_strata or len(psus) != 1 or psus[0] >= FEWEST_PSUS:
         return
@@ -61,7 +64,7 @@ def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
 
 
 def _of_reference(job: Job) -> Iterator[str]:
-    """What a job's reference leaves unchecked, and what of it is published."""
+    """Warns of what the reference leaves unchecked, and of the part of it that is published."""
     said = job.reference
     if said is None or not said.holds_records:
         return
@@ -80,13 +83,13 @@ def _of_reference(job: Job) -> Iterator[str]:
 
 
 def _years_between(one: str, other: str) -> int:
-    """Years between the nearest years that two periods name; 0 where one names none."""
+    """Returns the years between the nearest years that two periods name; 0 where one names none."""
     first, second = ([int(each) for each in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (one, other))
     return min((abs(a - b) for a in first for b in second), default=0)
 
 
 def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
-    """Strata whose weights would have to be so small that no posterior is left."""
+    """Warns of strata whose weights would have to be so small that no posterior exists."""
     if (
         not (job.mechanism.tunes_weights or job.mechanism.cuts_weights)
         or not model.improper
@@ -95,7 +98,7 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
         return
     target = target_of(job)
     first, each = WEIGHTED_BOUND
-    times = 2.0 if job.mechanism.weights.rule == "scalar" else 1.0  # one weight for all, that of the worst record
+    times = 2.0 if job.mechanism.weights.rule == "scalar" else 1.0  # one weight for all records, that of the worst record
     least = ceil(times * (first + each * model.identified) / target)
     small = [label for label, n in zip(frame.stratum_labels, frame.stratum_count, strict=True) if n < least]
     if small:
@@ -109,7 +112,7 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
 
 
 def _small_cells(plan: Plan) -> Iterator[str]:
-    """Cells of a score model with too few reference records for distributions of their own, by name."""
+    """Names cells of a score model with too few reference records for distributions of their own."""
     job, frame, reference = plan.job, plan.frame, plan.reference
     if not family_facts(job).on_reference or not isinstance(reference, ReferenceFile):
         return
@@ -129,7 +132,7 @@ def _small_cells(plan: Plan) -> Iterator[str]:
 
 
 def _empty_levels(frame: Frame) -> Iterator[str]:
-    """Declared levels of which the sample has no record, by column."""
+    """Lists declared levels of which the sample has no record, by column."""
     for name, codes in frame.codes.items():
         met = set(codes[frame.count > 0].tolist())
         empty = [str(level) for code, level in enumerate(frame.levels[name]) if code not in met]

@@ -40,7 +40,10 @@ JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object a li
 
 
 def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
-    """The job with its tasks on that scheduler. Raises `JobError` for an address or a link that is not allowed."""
+    """Returns the job with its tasks on the given scheduler.
+
+    Raises `JobError` for an address or a link that is not allowed.
+    """
     from dpdist.job.checks import scheduler_contradictions
 
     if scheduler is None and (tls is None or job.runtime.scheduler is None):

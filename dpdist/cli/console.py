@@ -21,7 +21,7 @@ INTERNAL = 70
 
 
 class Escaping(Console):
-    """A console on which nothing that is shown can drive the terminal: control characters are written out."""
+    """A console that writes out control characters, so that no text shown can control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -32,7 +32,7 @@ out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft
 
 
 def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False) -> None:
-    """Errors become a message on standard error and an exit code, and with --json a last event."""
+    """Turns errors into a message on standard error and an exit code, and with --json a last event."""
     try:
         _reporting_errors(act, show_values)
     except typer.Exit as end:
@@ -42,7 +42,7 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
 
 
 def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
-    """Something beside a release that stands: its failure is one line on standard error, and no exit code.
+    """Runs a step that the release does not depend on. Its failure is one line on standard error, without an exit code.
 
     The line names the error's class and place. A message may quote a confidential value, so it stays in confidential/log.
     """
@@ -53,10 +53,10 @@ def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
 
 
 def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
-    """Run, and tell what went wrong in words that quote no record."""
+    """Runs the command, and reports errors in words that quote no record."""
     try:
         as_interrupt(act)
-    except typer.Exit:  # an answer, as of a check that has found something
+    except typer.Exit:  # a result, as of a check that found a fault
         raise
     except BrokenPipeError:
         raise typer.Exit(1) from None
@@ -85,7 +85,7 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
 
 
 def _place(error: Exception) -> str:
-    """An error's class, and where it was raised."""
+    """Returns an error's class, and where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
 

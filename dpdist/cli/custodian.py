@@ -1,4 +1,4 @@
-"""What is for the custodian's eyes alone: the page and the verdict of a release, audits, attacks."""
+"""Shows results for the custodian alone: the page and the verdict of a release, audits, attacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpdist.storage.workspace import Workspace
 
 
 class Evaluated:
-    """A release beside its evaluation, read once for the page and the verdict."""
+    """A release with its evaluation, read once for the page and the verdict."""
 
     def __init__(self, space: Workspace):
         self._space = space
@@ -37,7 +37,7 @@ class Evaluated:
         return material_of(self._space)
 
     def write_page(self) -> None:
-        """Writes confidential/report.html; not in an object store. What fails is told by confidential/log."""
+        """Writes confidential/report.html, except in an object store. Failures are recorded in confidential/log."""
         if is_url(self._space.place):
             return
         with confidential_log(self._space) as log:
@@ -48,7 +48,7 @@ class Evaluated:
                 raise
 
     def verdict(self) -> RenderableType:
-        """What the evaluation says of the published intervals."""
+        """Returns the evaluation's verdict on the published intervals."""
         return verdict_text(stated(self._material))
 
     @property
@@ -59,13 +59,13 @@ class Evaluated:
 
 @contextmanager
 def evaluated(workspace: str | Path) -> Iterator[Evaluated]:
-    """The evaluation of a finished run, as long as the block lasts."""
+    """Opens the evaluation of a finished run for the duration of the block."""
     with Workspace.opened(workspace, soon=True) as space:
         yield Evaluated(space)
 
 
 def page_to_open(workspace: str | Path) -> Path:
-    """Writes the page again; where it stands. Raises `WorkspaceError` of an object store, where none is written."""
+    """Writes the page again and returns its path. Raises `WorkspaceError` for an object store, where no page is written."""
     if is_url(workspace):
         remedy = "copy the workspace to a folder, or take --confidential for the evaluation as text"
         raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
@@ -75,13 +75,13 @@ def page_to_open(workspace: str | Path) -> Path:
 
 
 def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """What an audit found, for the custodian's eyes."""
+    """Formats the results of an audit for the custodian."""
     said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
     return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(said, style="dim"))
 
 
 def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """What draws of releases showed, for the custodian's eyes."""
+    """Formats the bounds from draws of releases for the custodian."""
     meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
     bounds = table.disclose_to_custodian()
     left_out = (
@@ -91,7 +91,7 @@ def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
 
 
 def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """What attacks on synthetic records found, for the custodian's eyes."""
+    """Formats the results of attacks on synthetic records for the custodian."""
     meaning = (
         "share_nearer_to_members is one half, and excess is 0, where synthetic records do not tell who was in the file; "
         "at_least: ε of an exchange that right answers about pairs prove, with a confidence of 95 %"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpdist.publish.differences import Differences
 
 TROUBLE = 2
-"""Exit code where there is nothing to compare: 1 says that releases differ."""
+"""Exit code where there is nothing to compare. Exit code 1 means that releases differ."""
 
 Place = Annotated[str, typer.Argument(help="A workspace, its public folder, or a URL of one.")]
 
@@ -63,7 +63,7 @@ def diff(
 
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
-    """A CSV file a table, safe in spreadsheets."""
+    """Writes one CSV file per table, safe in spreadsheets."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 

@@ -1,4 +1,4 @@
-"""Writes the text of a new job: known facts about its columns, and a mark wherever somebody must decide."""
+"""Writes the text of a new job: known facts about its columns, and a mark at every open decision."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DONATED = "the reference's weights and outcomes are published with the release"
 DONORS = f"public/released/{DONORS_FILE}"
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
-"""Levels of a column that is proposed for a table."""
+"""Largest number of levels of a column that is proposed for a table."""
 LONG_RANGE = 6
-"""Whole numbers in a row that are written as a range."""
+"""Smallest number of consecutive whole numbers that are written as a range."""
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
     "laplace_strict": "strict tables, with noise by public bounds",
@@ -25,17 +25,17 @@ PROPOSED = {
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
 }
-"""Mechanisms that a new job may have, and what each is for."""
+"""Mechanisms that a new job may have, and the purpose of each."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a new job is made of; paths are as the job will name them. None: somebody must still say it."""
+    """The contents of a new job, with paths as the job will name them. None marks an open decision."""
 
     dataset: str
     period: str | None
     input: Mapping[str, str] | None
-    """Its path, and how it is written."""
+    """Path of the input, and how its text is written."""
     columns: tuple[str, ...]
     domains: Mapping[str, Domain]
     seen: frozenset[str]
@@ -58,16 +58,16 @@ class Draft:
 
     @property
     def counts_codes(self) -> bool:
-        """True if the mechanism counts levels of coded outcomes, by strata."""
+        """True if the mechanism counts levels of coded outcomes by stratum."""
         return self.spec.statistics == "marginals"
 
     @property
     def spec(self) -> type[MechanismSpec]:
-        """What the mechanism is."""
+        """Returns the specification of the mechanism."""
         return SPECS[self.mechanism]
 
     def text(self) -> str:
-        """The job file."""
+        """Returns the text of the job file."""
         return "\n".join([*self._head(), *self._columns(), *self._design(), *self._cost(), *self._tables()]) + "\n"
 
     def _head(self) -> Iterator[str]:
@@ -94,7 +94,7 @@ class Draft:
             yield f"  # {self._line(name, '…', '').strip().removeprefix('# TODO fill: ')}"
 
     def _line(self, name: str, wanted: str, more: str) -> str:
-        """A column's domain, where it is from, and whether values are missing there."""
+        """Returns a column's domain, its source, and whether values are missing there."""
         domain = self.domains.get(name)
         domain = domain.of_number() if domain is not None and wanted.startswith("bounds") else domain
         fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
@@ -158,7 +158,7 @@ class Draft:
 
 
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
-    """Levels as a job lists them; many whole numbers without a gap as a range."""
+    """Formats levels as a job lists them, with long runs of whole numbers as a range."""
     whole = [each for each in levels if isinstance(each, int) and not isinstance(each, bool)]
     if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
         return {"range": [whole[0], whole[-1]]}
@@ -166,12 +166,12 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
 
 
 def _plain(domain: Domain) -> tuple[float, ...]:
-    """Bounds, whole numbers without a decimal point."""
+    """Formats bounds, with whole numbers without a decimal point."""
     return tuple(int(each) if float(each).is_integer() else each for each in domain.bounds or ())
 
 
 def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[str]:
-    """Categories with few levels, which a table may have."""
+    """Returns categories with few levels, which a table may have."""
     return [
         name
         for name, each in domains.items()

@@ -24,7 +24,10 @@ LEGEND = (
 def evaluation_text(
     tables: Mapping[str, pd.DataFrame], judgement: Overall, guarantee: str, gated: bool = False
 ) -> RenderableType:
-    """Evaluations by table, for the custodian's eyes; `guarantee` is the release's class, `gated` if it met gates."""
+    """Formats evaluations by table for the custodian.
+
+    `guarantee` is the release's class; `gated` is true if it met gates.
+    """
     parts: list[RenderableType] = [
         Text("\nCONFIDENTIAL: how far off the release is", style="bold red"),
         paragraphs([LEGEND]),
@@ -43,18 +46,18 @@ def evaluation_text(
 
 
 def verdict_text(judgement: Overall) -> RenderableType:
-    """Whether published intervals hold what they say, statistic by statistic (`evaluation.verdict`)."""
+    """States whether published intervals have their stated coverage, statistic by statistic (`evaluation.verdict`)."""
     return Group(verdict_head(judgement), paragraphs(judgement.sentences))
 
 
 def verdict_head(verdict: Overall) -> RenderableType:
-    """The verdict in a line, and the grand figures beside direct ones."""
+    """States the verdict in a line, and the grand figures with direct ones."""
     style = "bold red" if verdict.fails else "bold"
     return Group(Text(f"\nCONFIDENTIAL VERDICT: {verdict.head}", style=style), paragraphs(verdict.bias))
 
 
 def _truth(rows: pd.DataFrame) -> Iterator[str]:
-    """How many figures of the truth the intervals hold, where the survey is simulated."""
+    """States how many true figures the intervals contain, where the survey is simulated."""
     known = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
     if known.any():
         held = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])

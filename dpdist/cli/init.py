@@ -107,7 +107,7 @@ def init(
 
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
-    """The earlier public file: as said, as asked, or the public file."""
+    """Returns the earlier public file, from the option, the answer, or the public file."""
     if answer is None and asks:
         question = "An earlier file of this survey that is public (its path, or none)"
         answer = str(typer.prompt(question, default=str(public) if public is not None else NONE))
@@ -115,7 +115,7 @@ def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | No
 
 
 def _of_reference(path: Path | None, period: str | None, provenance: str | None, asks: bool) -> dict[str, str]:
-    """Of which period the reference is, and where it is from: as said, as asked, or by a year in its name."""
+    """Returns the period and the source of the reference, from the option, the answer, or a year in the file's name."""
     if path is None:
         return {}
     period = period or _named(path, None)[1]
@@ -134,7 +134,7 @@ def _by(
     source: Source | None,
     asks: bool,
 ) -> list[str]:
-    """Columns of the table: as asked, or the first category and the next that does not say the same."""
+    """Returns the columns of the table: those asked for, or the first category and the next that differs from it."""
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 
@@ -154,7 +154,7 @@ def _by(
 
 
 def _noted(draft: Draft) -> Iterator[str]:
-    """What was decided and nobody named."""
+    """Lists decisions that were made without an option."""
     from dpdist.cli.draft import DONATED, DONORS
 
     if draft.proposed and draft.by:
@@ -170,7 +170,7 @@ def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
 
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
-    """A job that is there, and a confidential file that is called public."""
+    """Refuses to overwrite a job, and refuses a confidential file that is called public."""
     if to.exists() or not to.parent.is_dir():
         found = "the file exists" if to.exists() else "its folder does not exist"
         raise JobError(str(to), [Problem("--out", found, "a new file in a folder that exists", "name another one")])
@@ -181,7 +181,10 @@ def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) ->
 
 
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
-    """Names and kinds of the confidential file's columns; without one those of the public file, else of the codebook."""
+    """Returns names and kinds of the confidential file's columns.
+
+    Without that file they are the public file's or the codebook's.
+    """
     from dpdist.survey.domains import kinds
 
     if file is not None:
@@ -202,7 +205,7 @@ def _roles(
     asks: bool,
     to: Path,
 ) -> tuple[str | None, str | None]:
-    """Outcome and weight: as said, as asked, or as far as there is one choice."""
+    """Returns outcome and weight, from the option, the answer, or where there is only one choice."""
     likely = [name for name in known if WEIGHT.search(name)]
     if weight is None:
         weight = likely[0] if len(likely) == 1 else None
@@ -225,8 +228,10 @@ def _roles(
 
 
 def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, to: Path) -> str:
-    """The row of README's table: by whether there is a reference, whether the outcome is yes or no, and whether records are
-    wanted."""
+    """Returns the row of README's table.
+
+    It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.
+    """
     from dpdist.cli.draft import PROPOSED
 
     if answer is not None and answer not in PROPOSED:
@@ -242,7 +247,7 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
 
 
 def _named(path: Path | None, period: str | None) -> tuple[str, str | None]:
-    """The survey's short name and its period, from a file's name."""
+    """Returns the survey's short name and its period, from a file's name."""
     stem = path.name.partition(".")[0] if path is not None else "survey"
     years = YEAR.findall(stem)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", YEAR.sub("", stem)).strip("_.-")[:80] or "survey"
@@ -250,14 +255,14 @@ def _named(path: Path | None, period: str | None) -> tuple[str, str | None]:
 
 
 def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:
-    """A file as the job names it: its path from the job's own folder, and how it is written."""
+    """Returns a file as the job names it: its path from the job's folder, and how its text is written."""
     if path is None:
         return None
     return {"path": os.path.relpath(path, job.parent), **written[path].model_dump(exclude_none=True)}
 
 
 def _written(path: Path) -> TextFile:
-    """How a CSV file seems to be written, where it is not in UTF-8 with commas."""
+    """Detects how a CSV file is written, where it is not in UTF-8 with commas."""
     from dpdist.job import TextFile
     from dpdist.survey.csv_text import Written, guessed
 
@@ -265,13 +270,13 @@ def _written(path: Path) -> TextFile:
         return TextFile()
     try:
         found = guessed(path)._asdict()
-    except (OSError, EOFError):  # reading it says what is wrong
+    except (OSError, EOFError):  # reading the file reports the error
         return TextFile()
     return TextFile(**{name: each for name, each in found.items() if each != Written._field_defaults[name]})
 
 
 def _stated(book: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
-    """What a codebook says of columns: a CSV file, or the labels in a file of SAS, Stata or SPSS."""
+    """Returns a codebook's facts about columns, from a CSV file or from the labels in a file of SAS, Stata or SPSS."""
     from dpdist.survey.domains import codebook
     from dpdist.survey.unreadable import STATISTICAL
     from dpdist.survey.value_labels import labelled

@@ -12,18 +12,18 @@ from dpdist.job.yaml_lines import documents
 KEYS = {"apiVersion", "kind", "namespace", "resources", "patches", "images", "configMapGenerator", "generatorOptions"}
 CLUSTERED = {"Namespace"}
 LISTS = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
-"""Lists whose entries are matched by this key."""
+"""Lists whose entries are identified by this key."""
 Objects: TypeAlias = list[dict[str, Any]]
 
 
 def shipped() -> Path:
-    """The manifests as they come with dpdist; in a source checkout they lie beside the package."""
+    """Returns the folder of manifests shipped with dpdist. In a source checkout the folder is next to the package."""
     inside = Path(str(resources.files("dpdist") / "deploy"))
     return inside if inside.is_dir() else Path(__file__).parents[2] / "deploy"
 
 
 def render(folder: Path) -> Objects:
-    """The objects of a kustomization. Raises `ValueError` for a key of kustomize that is not known here."""
+    """Renders the objects of a kustomization. Raises `ValueError` for an unknown key of kustomize."""
     (asked,) = documents((folder / "kustomization.yaml").read_text())
     if unknown := asked.keys() - KEYS:
         raise ValueError(f"{folder}: this renderer does not know {sorted(unknown)}")
@@ -56,7 +56,7 @@ def _identity(one: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def apply(patch: dict[str, Any], objects: Objects) -> None:
-    """Merge a patch into the object that it names, or delete that one."""
+    """Merges a patch into the object that it names, or deletes that object."""
     (target,) = [k for k, one in enumerate(objects) if _identity(one) == _identity(patch)]
     if patch.get("$patch") == "delete":
         del objects[target]
@@ -65,7 +65,7 @@ def apply(patch: dict[str, Any], objects: Objects) -> None:
 
 
 def _patched(old: Any, new: Any, name: str = "") -> Any:
-    """A strategic merge: mappings by key, null deletes, known lists by their entries' key."""
+    """Applies a strategic merge: mappings by key, null deletes, known lists by their entries' key."""
     if isinstance(old, dict) and isinstance(new, dict):
         result = {k: v for k, v in old.items() if k not in new}
         result |= {k: _patched(old.get(k), v, k) for k, v in new.items() if v is not None}

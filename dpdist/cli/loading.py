@@ -1,4 +1,4 @@
-"""Reads a job for a command that has the data; a column missing from the file is reported before its other problems."""
+"""Reads a job for a command that has the data. A column missing from the file is reported before other problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from dpdist.survey.source import open_file
 
 
 def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
-    """The job. Raises `JobError`; of its file the names of columns alone are read, and only where the job is refused."""
+    """Reads the job.
+
+    Raises `JobError`. Only the names of the file's columns are read, and only where the job is refused.
+    """
     try:
         return load_job(job, settings)
     except JobError as error:
@@ -27,7 +30,7 @@ def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None =
 
 
 def _absent(job: str | Path, settings: Sequence[str] | None, input: Path | None) -> dict[str, Problem]:
-    """By key of the job: a weight or an outcome that is not in the file, where there is one that can be read."""
+    """Returns a weight or an outcome that is not in a readable file, by key of the job."""
     try:
         said = job_layers(job, settings)[0].said
         named = Input.model_validate(said.get("input") or {})
@@ -41,13 +44,13 @@ def _absent(job: str | Path, settings: Sequence[str] | None, input: Path | None)
 
 
 def names_columns(keys: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """True if a file's first line names a column of the job: without a header it is a record, of which nothing is shown."""
+    """True if a file's first line names a column of the job. Without a header that line is a record, which is not shown."""
     columns = keys.get("columns")
     return not {*(columns if isinstance(columns, dict) else ()), *_numbers(keys)}.isdisjoint(names)
 
 
 def _numbers(keys: Mapping[str, Any]) -> list[str]:
-    """The weight and the outcomes that a job names."""
+    """Returns the weight and the outcomes that a job names."""
     survey, outcome = keys.get("survey"), keys.get("outcome")
     weight = survey.get("weight") if isinstance(survey, dict) else None
     return [each for each in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(each, str)]

@@ -1,6 +1,6 @@
 """Entry point of the command line: parses arguments, calls a function of the package, and prints the result.
 
-A verb imports what it works with when it is called: help and refusals of a command line are quick.
+A verb imports its modules when it is called, so help and refusals of a command line are quick.
 """
 
 from __future__ import annotations

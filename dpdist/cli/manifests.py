@@ -1,4 +1,4 @@
-"""Writes the cluster manifests for one job: the shipped ones, sized by the job's plan, with the job filled in."""
+"""Writes the cluster manifests for one job: the shipped ones with the job filled in, sized by its plan."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from dpdist.job.yaml_lines import written, written_documents
 from dpdist.runtime.plan import Plan
 
 INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
-"""Where the driver finds what it mounts."""
+"""Paths of the files and folders that the driver mounts."""
 DRIVER_MEMORY = 2 * 2**30
 SPARE_PODS = 8
-"""Beside the workers: scheduler, driver, and pods that are being replaced."""
+"""Number of pods besides the workers: scheduler, driver, and pods that are being replaced."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VERSIONED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[\w][\w.-]*)")
 _BUCKET = re.compile(r"s3://[^/\s]+(/\S*)?")
@@ -33,7 +33,10 @@ _FOLDER = re.compile(r"/workspace(/[\w.-]*\w)+")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job is to run. `store`, `region`, `endpoint`: of a workspace in a bucket; `ledger`: its server, CIDR:port."""
+    """The place where a job is to run.
+
+    `store`, `region`, `endpoint` are for a workspace in a bucket; `ledger` is its server, CIDR:port.
+    """
 
     namespace: str
     image: str
@@ -50,7 +53,7 @@ class Place:
         return "://" in self.workspace
 
     def problems(self) -> Iterator[Problem]:
-        """What of it a cluster would refuse, or would go wrong there."""
+        """Lists values of the place that a cluster would refuse, or that would fail there."""
         if not _LABEL.fullmatch(self.namespace):
             allowed = "a name of small letters, digits and hyphens, 63 at most"
             yield Problem("--namespace", f"'{self.namespace}'", allowed, "give another name")
@@ -72,7 +75,10 @@ class Place:
 
 
 def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Objects:
-    """Every object of a release. `folder`: of the job file. Raises `JobError` for a place that is not possible."""
+    """Returns every object of a release.
+
+    `folder` is that of the job file. Raises `JobError` for a place that is not possible.
+    """
     if problems := list(place.problems()):
         raise JobError("cluster manifests", problems)
     objects: Objects = json.loads(json.dumps(render(shipped() / "overlays" / ("bucket" if place.in_bucket else "release"))))
@@ -89,7 +95,7 @@ def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Object
 
 
 def inputs(layers: Layers) -> dict[str, str]:
-    """Files that the job opens, as it names them, and where the driver finds each."""
+    """Returns the files that the job opens, as it names them, and where the driver finds each."""
     paths = {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
         part = layers.said.get(section)
@@ -100,7 +106,7 @@ def inputs(layers: Layers) -> dict[str, str]:
 
 
 def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The job with all that it extends, its files where the driver mounts them; and the text of those beside it."""
+    """Returns the job with all that it extends and its files at the driver's mounts, and the text of further files."""
     job = {key: value for key, value in layers.said.items() if key != "extends"}
     moved, files = inputs(layers), {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
@@ -118,7 +124,7 @@ def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[s
 
 
 def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> None:
-    """Claims as large as the plan says, or scratch volumes; nothing for an input that is simulated."""
+    """Returns claims as large as the plan states, or scratch volumes. A simulated input needs no volume."""
     size = f"{workspace_bytes(plan) // 2**30}Gi"
     if not needs_input:
         objects.remove(pick(objects, "PersistentVolumeClaim", "dpdist-input"))
@@ -143,7 +149,7 @@ def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> N
 
 
 def _driver(objects: Objects, plan: Plan, place: Place) -> None:
-    """Its workspace, its memory, and the ledger where there is one."""
+    """Sets the driver's workspace, its memory, and the ledger where there is one."""
     spec = _pod(objects, "driver")
     one = spec["containers"][0]
     one["args"][one["args"].index("--workspace") + 1] = place.workspace
@@ -169,7 +175,7 @@ def _driver(objects: Objects, plan: Plan, place: Place) -> None:
 
 
 def _pod(objects: Objects, role: str) -> dict[str, Any]:
-    """The pod's spec of driver or worker."""
+    """Returns the pod spec of driver or worker."""
     kind, name = {"driver": ("Job", "dpdist-release"), "worker": ("Deployment", "dpdist-worker")}[role]
     spec: dict[str, Any] = pick(objects, kind, name)["spec"]["template"]["spec"]
     return spec
@@ -182,7 +188,7 @@ def _unmount(spec: dict[str, Any], volume: str) -> None:
 
 
 def _placed(one: dict[str, Any], place: Place) -> None:
-    """In its namespace, with its image."""
+    """Sets the namespace and the image of an object."""
     if one["kind"] == "Namespace":
         one["metadata"]["name"] = place.namespace
     else:
@@ -192,7 +198,7 @@ def _placed(one: dict[str, Any], place: Place) -> None:
 
 
 def head(job: Job, layers: Layers, place: Place) -> str:
-    """What has to be there before `kubectl apply`, as comments of YAML."""
+    """Lists what must exist before `kubectl apply`, as comments of YAML."""
     secrets = [f"dpdist-tls-{role}" for role in ("scheduler", "worker", "driver")]
     secrets += ["dpdist-ledger"] * (place.ledger is not None) + ["dpdist-store"] * place.in_bucket
     lines = [f"Made by `dpdist cluster manifests` for {job.dataset} {job.period}. Before `kubectl apply -f`, have ready:"]

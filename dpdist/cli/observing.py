@@ -1,8 +1,8 @@
 """Lets others observe a run: JSON lines, Prometheus figures, and a status file that `dpdist status` reads.
 
-All three are made of events, which carry counts, names of stages and numbers of strata and blocks, never data; which
-strata took a fallback is left out. Where the number of records is secret, events do not tell it
-(`progress.without_sizes`). How long a task takes depends on the data a little, so they are for those who operate the run.
+All three are made of events. An event has counts, names of stages and numbers of strata and blocks, never data, and omits
+which strata took a fallback. Where the number of records is secret, events omit it (`progress.without_sizes`). The
+duration of a task depends slightly on the data, so events are for the operators of the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpdist.storage.paths import STATUS
 STATUS_INTERVAL = 2.0
 """Seconds between writes of the status within a stage."""
 CHECKING = frozenset({"check records", "check reference", "fit to reference", "plan"})
-"""The stages before a run owns its workspace, which may be another run's."""
+"""The stages before a run owns its workspace, which may still belong to another run."""
 FALLBACK = "protect again"
 """The stage in which strata that could not be released take the proper prior."""
 SILENT_AFTER = 120.0
@@ -40,7 +40,7 @@ def now() -> str:
 
 
 class JsonLog:
-    """One JSON object a line: time, run, event, stage, counts; a finished task with its stratum or blocks."""
+    """Writes one JSON object per line: time, run, event, stage, counts, and for a finished task its stratum or blocks."""
 
     def __init__(self, stream: TextIO, run: str) -> None:
         self._stream, self._run = stream, run
@@ -56,12 +56,12 @@ class JsonLog:
         self.say(said)
 
     def say(self, event: Mapping[str, Any]) -> None:
-        with suppress(OSError):  # a full disk ends a run by itself
+        with suppress(OSError):  # a full disk ends the run elsewhere
             print(json.dumps({"time": now(), "run": self._run, **event}), file=self._stream, flush=True)
 
 
 class Metrics:
-    """Figures of a run in a registry of its own."""
+    """Figures of a run in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -96,7 +96,7 @@ _BUCKETS = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 class Status:
-    """What a run has done, as one small file that is replaced whole; written at every stage and every few seconds."""
+    """The progress of a run as one small file, replaced as a whole at every stage and every few seconds."""
 
     def __init__(self, place: str | Path, run: str) -> None:
         self._place, self._file = place, None if is_url(place) else Path(place) / STATUS
@@ -130,13 +130,16 @@ class Status:
             self._write()
 
     def end(self, state: str, why: str | None) -> dict[str, Any]:
-        """The summary of the run."""
+        """Writes the summary of the run."""
         self._said |= {"state": state, "ended": now()} | ({"why": why} if why else {})
         self._write()
         return dict(self._said)
 
     def _write(self) -> None:
-        """Nothing before the workspace is the run's, nothing on a full disk: a run does not fail for its status."""
+        """Writes the status once the workspace is the run's.
+
+        Write errors are ignored, because a run must not fail for its status.
+        """
         if self._owned:
             with suppress(OSError, WorkspaceError):
                 if self._file is not None:
@@ -154,7 +157,7 @@ class Status:
 
 @contextmanager
 def observed(root: str | Path, log: str | None, metrics: str | None, listener: Listener) -> Iterator[Listener]:
-    """A listener that hands events on, writes them down and counts them; tells how the block ended."""
+    """Makes a listener that passes events on, records and counts them, and reports how the block ended."""
     run = uuid4().hex[:12]
     with ExitStack() as kept:
         status, figures, lines = Status(root, run), Metrics(), None
@@ -185,14 +188,14 @@ def observed(root: str | Path, log: str | None, metrics: str | None, listener: L
 
 
 def outward(event: Event) -> Event | None:
-    """What of an event may be told outside: which strata took the proper prior, and how many, may not."""
+    """Removes from an event what must stay inside: which strata took the proper prior, and how many."""
     if event.kind == "note" or event.unit.get("fit") == "proper":
         return None
     return event._replace(done=0, total=None) if event.stage == FALLBACK else event
 
 
 def cause(error: BaseException) -> str:
-    """Why a run ended, without a word that data may have made: the message only where it speaks of machines alone."""
+    """States why a run ended, in words that no data can have made. The message is given only where it is about machines."""
     name = type(error).__name__
     if isinstance(error, ClusterError | TaskError | WorkspaceError) and error.__cause__ is None:
         return f"{name}: {str(error).splitlines()[0]}"
@@ -202,7 +205,10 @@ def cause(error: BaseException) -> str:
 
 
 def read_status(workspace: str | Path) -> dict[str, Any]:
-    """What a run says of itself, with `silent` seconds since it last did. Raises `WorkspaceError` if there is none."""
+    """Reads a run's status, and adds `silent`, the seconds since its last write.
+
+    Raises `WorkspaceError` if there is none.
+    """
     said = _read(Objects(str(workspace), soon=True) if is_url(workspace) else Path(workspace) / STATUS)
     if said is None:
         raise WorkspaceError(str(workspace), "no run has left a status here", "name the folder given to run --workspace", 2)
@@ -211,7 +217,7 @@ def read_status(workspace: str | Path) -> dict[str, Any]:
 
 
 def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
-    """A status in words, by heading."""
+    """Formats a status in words, by heading."""
     state = str(event["state"])
     if state == "running" and event["silent"] > SILENT_AFTER:
         state = f"running, or dead: no sign of life for {event['silent']:,.0f} s"

@@ -158,7 +158,7 @@ def publish(
 
 
 def _ended(made: Release) -> dict[str, str]:
-    """The last event of a verb that publishes, or holds."""
+    """Writes the last event of a verb that publishes or holds."""
     return {"event": "held" if made.held else "done", "held" if made.held else "public": str(made)}
 
 

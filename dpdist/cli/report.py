@@ -1,4 +1,4 @@
-"""A release as text: what a plan promises, what a run left."""
+"""Formats a release as text: the promise of a plan, and the results of a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 
 ABREAST = 2
-"""Statistics, with their standard errors, that stand beside a cell's levels, where a line of WIDTH columns holds them."""
+"""Number of statistics, with standard errors, in one row of a table, where a line of WIDTH columns has room for them."""
 WIDTH = 80
 LEGEND = "SE is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
 FEW = {0: "no record", 1: "one record"}
@@ -46,7 +46,7 @@ NOT_IDENTIFIED = "not identified"
 
 
 def plan_text(plan: Plan) -> RenderableType:
-    """What a run would do and cost."""
+    """States what a run would do and cost."""
     job = plan.job
     drowned = drowns_most(plan)
     facts = {
@@ -67,7 +67,7 @@ def plan_text(plan: Plan) -> RenderableType:
 
 
 def _drifted(drift: Mapping[str, Any]) -> Iterator[str]:
-    """How many cells have moved away from the reference, by column."""
+    """States how many cells have moved away from the reference, by column."""
     moved = {name: len(cells) for name, cells in drift.items() if isinstance(cells, list) and cells}
     if moved:
         cells = ", ".join(f"{name} in {number:,}" for name, number in moved.items())
@@ -78,13 +78,13 @@ def _drifted(drift: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cautions(statement: Mapping[str, Any]) -> dict[str, str]:
-    """What is known to go wrong; releases of before have none."""
+    """Lists known problems; releases of earlier versions list none."""
     listed = "\n".join(f"- {each}" for each in [*statement.get("cautions", ()), *_drifted(statement.get("drift", {}))])
     return {"cautions": listed} if listed else {}
 
 
 def _promise(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Guarantee, cost and what is protected, as a statement has them; nothing is where nothing is promised."""
+    """States guarantee, cost and what is protected, as in the statement. It is empty where nothing is promised."""
     if "headline" not in statement or statement["guarantee"] == "none":
         return claims.headline(statement)
     verb = "is to protect" if statement["guarantee"] == "asymptotic" else "protects"
@@ -92,7 +92,7 @@ def _promise(statement: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Which files ε compares, what is not protected and who is trusted; of a statement that has them."""
+    """States which files ε compares, what is not protected and who is trusted, where the statement has these."""
     lines = {
         "neighbours": statement.get("adjacency_in_words"),
         "not covered": ", ".join(statement.get("not_protected", ())),
@@ -103,7 +103,7 @@ def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
 
 
 def valid_text(plan: Plan) -> str:
-    """That the job is valid, and for how many records where that may be shown."""
+    """States that the job is valid, and for how many records where the number may be shown."""
     if plan.job.sizes_secret:
         return f"The job is valid. Records: {SIZES_SECRET}."
     strata, drowned = len(plan.frame.stratum_labels), drowns_most(plan)
@@ -112,7 +112,7 @@ def valid_text(plan: Plan) -> str:
 
 
 def run_text(workspace: str | Path) -> RenderableType:
-    """The end of a run: what may be published and what must not."""
+    """Formats the end of a run: what may be published and what must not."""
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
         return facts_text(
@@ -134,7 +134,7 @@ def run_text(workspace: str | Path) -> RenderableType:
 
 
 def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Of how many cells nothing is known but limits."""
+    """States for how many cells only limits are known."""
     named = statement.get("not_identified", {})
     found = {cell for cells in named.values() if isinstance(cells, list) for cell in cells}
     cells = "1 cell" if len(found) == 1 else f"{len(found):,} cells"
@@ -142,13 +142,16 @@ def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _donated(space: Workspace) -> dict[str, str]:
-    """What of a reference is published with the release."""
+    """States which part of a reference is published with the release."""
     there = (space.newest.parent / DONORS).is_file()
     return {"published too": f"{DONATED}: {DONORS}"} if there else {}
 
 
 def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
-    """Guarantee and tables of a release; with `confidential`, its errors beside those of comparators, and a verdict."""
+    """Formats guarantee and tables of a release.
+
+    With `confidential` also errors with those of comparators, and a verdict.
+    """
     with Workspace.opened(workspace, soon=True) as space:
         return _report_text(space, confidential)
 
@@ -225,12 +228,12 @@ def _statement(space: Workspace) -> dict[str, Any]:
 
 
 def _stopped(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Said before all else of a release whose noisy sums themselves show that it is wrong."""
+    """Returns the first warning of a release whose noisy sums themselves show that it is wrong."""
     return {"do not publish": why} if (why := statement.get("do_not_publish")) else {}
 
 
 def _warned(space: Workspace) -> dict[str, str]:
-    """Said first of a folder that is not for publication."""
+    """Returns the first warning of a folder that is not for publication."""
     return {"not for publication": why} if (why := unfit(space.newest)) is not None else {}
 
 
@@ -239,7 +242,7 @@ def _is_held(space: Workspace) -> bool:
 
 
 def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
-    """What a statement says of some cells, by variable, and what it means; nothing where it names none."""
+    """Lists cells that the statement names, by variable, and their meaning; empty where it names none."""
     if name not in statement:
         return []
     lines = [f"{heading}, {what}: {', '.join(cells)}" for what, cells in statement[name].items() if what != "in_words"]
@@ -271,6 +274,6 @@ def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str
 
 
 def _abreast(parts: list[pd.DataFrame], by: list[str]) -> pd.DataFrame:
-    """Statistics of the same cells beside each other."""
+    """Joins statistics of the same cells side by side."""
     first, *more = parts
     return pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1)

@@ -9,19 +9,19 @@ from dpdist.runtime.blocks import BYTES_PER_RECORD, log_lik_bytes
 from dpdist.runtime.plan import Plan
 
 NANNY_BYTES = 256 * 2**20
-"""The process that watches a worker and restarts it."""
+"""Memory of the process that watches a worker and restarts it."""
 HEADROOM = 1.25
-"""A worker is ended at 95 % of the container's memory: what was projected stays well below that."""
+"""A worker is ended at 95 % of the container's memory, so its projected memory stays well below that."""
 STEP = 256 * 2**20
 LEAST_WORKSPACE = 10 * 2**30
 SHIPPED_WORKSPACE = 50 * 2**30
-"""The claim in deploy/common/storage.yaml."""
+"""The size of the claim in deploy/common/storage.yaml."""
 
 
 def worker_memory(plan: Plan) -> int:
-    """Bytes of a worker's container: the largest task, room above it, and the watching process.
+    """Returns the memory of a worker's container: the largest task, headroom, and the watching process.
 
-    Where the job keeps sizes confidential, what it allows a worker stands in for the largest task.
+    Where the job keeps sizes confidential, the job's limit for a worker is used in place of the largest task.
     """
     allowed = int(plan.job.runtime.memory_per_worker)
     needed = allowed if plan.job.sizes_secret else plan.layout.largest_task_bytes * HEADROOM
@@ -29,12 +29,15 @@ def worker_memory(plan: Plan) -> int:
 
 
 def workers_of(plan: Plan, most: int) -> int:
-    """Workers that have something to do, `most` of them where the number of tasks is confidential."""
+    """Returns the number of workers that have a task. It is `most` where the number of tasks is confidential."""
     return most if plan.job.sizes_secret else min(most, tasks(plan, most))
 
 
 def workspace_bytes(plan: Plan) -> int:
-    """What a workspace takes: tensors and draws once, the records twice. As shipped where sizes are confidential."""
+    """Returns the bytes of a workspace: tensors and draws once, the records twice.
+
+    Where sizes are confidential, it is the shipped size.
+    """
     if plan.job.sizes_secret:
         return SHIPPED_WORKSPACE
     frame, layout = plan.frame, plan.layout
@@ -45,13 +48,13 @@ def workspace_bytes(plan: Plan) -> int:
 
 
 def tasks(plan: Plan, workers: int) -> int:
-    """Tasks that can run at once: bins of small strata, and the spans of the largest stratum."""
+    """Returns the number of tasks that can run at once: bins of small strata, and the spans of the largest stratum."""
     layout = plan.layout
     return max(1, len(layout.bins(workers)) + max((len(layout.spans(k)) for k in layout.giants), default=0))
 
 
 def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
-    """A strategic merge patch of the worker Deployment."""
+    """Returns a strategic merge patch of the worker Deployment."""
     memory = f"{worker_memory(plan) // 2**20}Mi"
     resources = {"requests": {"cpu": "1", "memory": memory}, "limits": {"cpu": "1", "memory": memory}}
     return {

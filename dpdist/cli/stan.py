@@ -73,7 +73,7 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
 
 
 def _drawn(toolchain: stan.ToolchainName) -> str:
-    """Compile the small program and draw from it; raises what goes wrong."""
+    """Compiles the small program and draws from it. Raises the error if that fails."""
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.stan import StanSettings, fit
 

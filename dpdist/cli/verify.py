@@ -43,7 +43,7 @@ def verify(
 
 
 def _which(public: Path) -> dict[str, Any]:
-    """The release's id, and of a correction its version and the id of the release that it corrects."""
+    """Returns the release's id; for a correction also its version and the id of the corrected release."""
     from dpdist.core.public_files import MANIFEST, read_object
 
     manifest = read_object(public, MANIFEST)
@@ -94,7 +94,7 @@ def keygen(
 
 
 def _public(key: str) -> PublicKey:
-    """From a file, or the key itself."""
+    """Reads the public key from a file, or takes the text as the key itself."""
     from dpdist.publish.minisign import PublicKey, SignatureError
 
     path = Path(key)

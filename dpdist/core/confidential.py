@@ -1,4 +1,4 @@
-"""A type for confidential values, which functions of the public side do not accept."""
+"""A wrapper type for confidential values, which public functions do not accept."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 def digest(value: object) -> str:
     """SHA-256 of arrays, numbers, texts, and of dataclasses, mappings and sequences of them, to the last bit.
 
-    Raises `TypeError` for anything else: a value that is left out would not be told apart.
+    Raises `TypeError` for anything else: a value that is left out could not distinguish two digests.
     """
     found = hashlib.sha256()
     for part in _parts(value):
@@ -23,7 +23,7 @@ def digest(value: object) -> str:
 
 
 def _parts(value: object) -> Iterator[bytes]:
-    """The value as bytes, each piece after the name of its type and its length."""
+    """The value as bytes; each piece follows the name of its type and its length."""
     yield type(value).__name__.encode()
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):

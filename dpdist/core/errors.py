@@ -11,9 +11,9 @@ from typing import Any
 class Problem:
     """One thing wrong with a job or a file.
 
-    `where` is a column or a job key. `places` are the first rows of data, counted from 1, or lines of a file with
-    its header. `values` is what stood there: confidential for data, shown only on request. `allowed` may be empty where the
-    remedy says it.
+    `where` is a column or a job key. `places` are the first rows of data, counted from 1, or lines of a file with its
+    header. `values` are the wrong values; those of data are confidential and shown only on request. `allowed` may be
+    empty where the remedy names what is allowed.
     """
 
     where: str
@@ -61,12 +61,12 @@ class DpdistError(Exception):
 
 
 def _with_text(kind: type[DpdistError], *text: Any) -> DpdistError:
-    """An error of a kind whose attributes are not yet set."""
+    """An error of a class whose attributes are not yet set."""
     return kind.__new__(kind, *text)
 
 
 class ProblemsError(DpdistError):
-    """Job or data wrong: every problem found, each with its place and remedy."""
+    """The job or the data are wrong. The error has every problem, each with its place and remedy."""
 
     exit_code = 2
     subject = "input"
@@ -184,7 +184,7 @@ class FitError(DpdistError):
 
 
 class NotAccepted(DpdistError):
-    """A gate that the job chose is not met: nothing is published, and what was measured under noise may be known.
+    """A gate that the job chose is not met, so nothing is published. The values measured under noise may be shown.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class NotAccepted(DpdistError):
 
 
 class TaskError(DpdistError):
-    """Work on the cluster failed for a reason outside the data: stalled, killed, out of memory."""
+    """Work on the cluster failed for a reason outside the data: it stalled, was killed, or ran out of memory."""
 
     def __init__(self, found: str, remedy: str):
         self.found, self.remedy = found, remedy
@@ -211,7 +211,7 @@ class TaskError(DpdistError):
 
 
 class ClusterError(DpdistError):
-    """A scheduler or its workers cannot be reached or used, or the certificates for that are not in order."""
+    """A scheduler or its workers cannot be reached or used, or their certificates are not valid."""
 
     def __init__(self, found: str, remedy: str, exit_code: int = 1):
         self.found, self.remedy, self.exit_code = found, remedy, exit_code
@@ -242,7 +242,7 @@ class WorkspaceError(DpdistError):
 
 
 class LedgerError(DpdistError):
-    """The ledger cannot be used: none there, not reachable, busy, damaged, or another than a run began with."""
+    """The ledger cannot be used: it is missing, not reachable, busy, damaged, or not the one that the run began with."""
 
     def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1):
         self.ledger, self.found, self.remedy, self.exit_code = ledger, found, remedy, exit_code
@@ -250,7 +250,7 @@ class LedgerError(DpdistError):
 
 
 class BudgetRefused(DpdistError):
-    """A release would cost more than its dataset's limits leave, or a cost that no limit covers; nothing was spent.
+    """A release would cost more than its dataset's limits leave, or has a cost that no limit covers. Nothing was spent.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ class BudgetRefused(DpdistError):
 
 
 class ToolchainError(DpdistError):
-    """Stan programs cannot be compiled or run here: no compiler, no CmdStan, an extra that is not installed."""
+    """Stan programs cannot be compiled or run here, because a compiler, CmdStan or an extra is not installed."""
 
     exit_code = 2
 
@@ -281,8 +281,7 @@ class ToolchainError(DpdistError):
 
 
 class ProgramError(DpdistError):
-    """A Stan program that does not exist or does not compile; `found` is Stan's message, of the program the line number
-    alone."""
+    """A Stan program does not exist or does not compile; `found` is Stan's message, without the program's text."""
 
     exit_code = 2
 
@@ -292,7 +291,7 @@ class ProgramError(DpdistError):
 
 
 class StanError(DpdistError):
-    """A Stan program stopped while it ran; `found` is Stan's own message without any number that data may have made."""
+    """A Stan program stopped during a run; `found` is Stan's own message without any number that data may have made."""
 
     def __init__(self, program: str, found: str, remedy: str):
         self.program, self.found, self.remedy = program, found, remedy

@@ -1,4 +1,4 @@
-"""Writes whole files atomically: a reader sees the old or the new file. Also sets modes and survives power cuts."""
+"""Writes whole files atomically, so that a reader sees the old or the new file. Also sets modes and survives power cuts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from uuid import uuid4
 
 @contextmanager
 def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
-    """A temporary sibling to write to; renamed to `path` if the block succeeds, removed if not.
+    """A temporary sibling to write to. It is renamed to `path` if the block succeeds, and removed otherwise.
 
-    Its name is unique among all machines that share the folder: processes of two containers have the same number.
-    `durable`: after fsync, so that the name never stands for less than the file even if the machine stops; without it
-    something else must vouch for what the file holds.
+    Its name is unique among all machines that share the folder: processes of two containers have the same number. With
+    `durable` the file is synced before it is renamed, so that the name never refers to an incomplete file, even if the
+    machine stops. Without `durable` a stored checksum must show whether the file is complete.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
     try:
@@ -43,7 +43,7 @@ def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
 
 
 def synced(folder: Path) -> None:
-    """Bring every file and folder below to the disk, the folder itself last: a power cut then takes nothing of them."""
+    """Syncs every file and folder below to the disk, the folder itself last, so that none is lost in a power cut."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(path, name))
@@ -51,7 +51,7 @@ def synced(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's own entries to the disk: what was renamed, linked or removed in it."""
+    """Syncs a folder's own entries to the disk: renamed, linked and removed files."""
     _sync(folder)
 
 
@@ -65,7 +65,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def private() -> Iterator[None]:
-    """What this process makes in the block is its owner's alone: folders 0700, files 0600, whatever the umask says."""
+    """In the block, this process makes folders with mode 0700 and files with mode 0600, whatever the umask is."""
     before = os.umask(0o077)
     try:
         yield
@@ -74,7 +74,10 @@ def private() -> Iterator[None]:
 
 
 def shared(folder: Path) -> None:
-    """The modes that a folder made in a `private` block would have had outside of it, for it and all below, itself last."""
+    """Gives a folder from a `private` block, and all below it, the modes that it would have outside.
+
+    The folder itself is last.
+    """
     umask = os.umask(0o077)
     os.umask(umask)
     for path, _, names in os.walk(folder, topdown=False):

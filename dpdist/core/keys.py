@@ -1,4 +1,4 @@
-"""Keyed random generators: the same key and address give the same stream in every process, however often it is made."""
+"""Keyed random generators: the same key and address give the same stream in every process and at every call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 2**16
 
 @dataclass(frozen=True, repr=False)
 class Key:
-    """Root entropy of a run or of a release's public part; streams are addressed by (stage, stratum, block, set)."""
+    """Root entropy of a run, or of the public part of a release. Streams have addresses (stage, stratum, block, set)."""
 
     root: bytes
 
@@ -32,7 +32,10 @@ class Key:
 
     @classmethod
     def read(cls, path: Path) -> Key:
-        """The key that a file holds. Raises `ValueError` where it is not a whole one (a short key is easy to guess)."""
+        """Reads the key in a file.
+
+        Raises `ValueError` where the key is not complete, because a short key is easy to guess.
+        """
         text = path.read_text(encoding="ascii")
         if not re.fullmatch(r"[0-9a-f]{64}\n", text):
             raise ValueError("not a key")
@@ -45,7 +48,7 @@ class Key:
         return "Key(…)"
 
     def child(self, stage: str) -> Key:
-        """A key that tells nothing about this one (BLAKE2b is a keyed pseudo-random function)."""
+        """A key that reveals nothing about this one (BLAKE2b is a keyed pseudo-random function)."""
         return Key(self._digest(32, "child", stage))
 
     def generator(self, stage: str, stratum: str = "", block: int = 0, set: int = 0) -> np.random.Generator:
@@ -67,7 +70,7 @@ def open_uniforms(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
 
 
 def uniforms_of(key: Key, stage: str, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniforms strictly inside (0, 1), one for each number: its own, whichever others are asked for with it."""
+    """Uniforms strictly inside (0, 1), one for each number. Each depends on its own number alone."""
     found = np.empty(len(numbers))
     page = numbers // _PAGE
     for each in np.unique(page).tolist():

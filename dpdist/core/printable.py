@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""All but newline and tab; with line separators, marks that reverse the order of letters, and halves of characters."""
+"""Control characters except newline and tab, line separators, marks that reverse the order of text, half characters."""
 
 
 def control(text: str) -> str | None:
-    """The first control character of a text of one line, written out."""
+    """The first control character of a one-line text, written out."""
     found = re.search(f"[\t\n]|{_CONTROL.pattern}", text)
     return _written(found) if found else None
 
 
 def escaped(text: str) -> str:
-    """The text with control characters written out; newlines and tabs stay."""
+    """The text with control characters written out, except newlines and tabs."""
     return _CONTROL.sub(_written, text)
 
 

@@ -1,4 +1,4 @@
-"""Progress events for any listener (a bar, JSON lines, nobody). Events carry counts, never data."""
+"""Progress events for any listener, such as a bar or JSON lines. Events contain counts, never data."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ NOTHING: Mapping[str, int | str] = {}
 
 
 class Event(NamedTuple):
-    """`done` of `total` units (total None: unknown) of a stage; a note is a finished sentence.
+    """An event reports that `done` of `total` units of a stage are finished; the total may be unknown (None).
 
-    A `task` is one finished task of `seconds`, its `unit` says of which strata or blocks; a `retry` counts tasks submitted
-    again; `alive` says that the run waits for tasks.
+    A `note` is a finished sentence. A `task` is one finished task with its time in `seconds`; its `unit` names strata or
+    blocks. A `retry` counts tasks that were submitted again. An `alive` event shows that the run waits for tasks.
     """
 
     kind: Literal["begin", "advance", "end", "note", "task", "retry", "alive"]
@@ -26,14 +26,14 @@ class Event(NamedTuple):
 
 
 SHOWN = ("begin", "advance", "end", "note")
-"""Kinds of events that a person waits for."""
+"""Kinds of events that are shown to a person who waits."""
 
 
 Listener = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """Nobody listens."""
+    """A listener that ignores all events."""
 
 
 PUBLIC_TOTALS = frozenset(
@@ -42,18 +42,24 @@ PUBLIC_TOTALS = frozenset(
         *("standard errors", "fit comparators", "evaluate", "ledger"),
     }
 )
-"""Stages whose units are public where the number of records is secret: tables, levels, a reference's records."""
+"""Stages whose number of units is public even if the number of records is secret.
+
+Their units are tables, levels, or records of a reference.
+"""
 
 
 def without_sizes(listener: Listener) -> Listener:
-    """A listener that learns nothing of how many records there are: of other stages only that they begin and end, and of
-    tasks nothing, for these are cut by records."""
+    """A listener that learns nothing about the number of records.
+
+    Of other stages it learns only their begin and end. It learns nothing of tasks, because their number depends on the
+    number of records.
+    """
 
     reported: dict[str, int] = {}
 
     def hear(event: Event) -> None:
         if event.kind == "advance" and event.done == reported.get(event.stage):
-            return  # of no unit: their number would tell of blocks
+            return  # The event has no unit, because the number of units would reveal the number of blocks.
         if event.kind == "alive" or event.stage in PUBLIC_TOTALS:
             reported[event.stage] = event.done
             listener(event)
@@ -67,7 +73,7 @@ def without_sizes(listener: Listener) -> Listener:
 
 @contextmanager
 def stage(listener: Listener, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Announce a stage; yields a function that advances it."""
+    """Announces a stage and yields a function that advances it."""
     done = 0
 
     def advance(units: int = 1) -> None:

@@ -1,6 +1,6 @@
-"""Reads public files from outside, and checks that they are in a manifest, regular, unchanged and of the expected form.
+"""Reads public files from outside, and checks them against their manifest: regular, unchanged, of the expected form.
 
-An earlier release may be somebody else's. What is read here is trusted afterwards, so every doubt is raised here.
+An earlier release may come from somebody else. Later code trusts what this module reads, so every check is made here.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ from dpdist.core.files import sha256
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.minisig"
-"""In a public folder that was signed; of the manifest, which vouches for all else."""
+"""Name of the signature file in a signed public folder.
+
+It signs the manifest, which has the checksums of all other files.
+"""
 FORMAT = 1
 """The format of manifests that this version writes and reads."""
 MISSING = "no such file"
-"""What is found of a file that the manifest names and the folder lacks."""
+"""Text for a file that the manifest names and the folder lacks."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"
-"""In the folder of a replay, or of a release that is held, beside what the manifest names: why, in its first line."""
+"""Name of a file in the folder of a replay or of a held release. Its first line gives the reason."""
 HELD = """This folder is held: nobody has approved it yet. `dpdist approve` publishes it, or refuses it.
 Its budget is spent, whatever becomes of it.
 """
-"""What stands in that file of a release that waits for approval."""
+"""Text of that file for a release that waits for approval."""
 LARGEST_JSON = 2**26
-"""Bytes of a manifest, statement, job or guarantee."""
+"""Largest size, in bytes, of a manifest, statement, job or guarantee."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Damaged(Exception):
-    """A file of a public folder that cannot be taken: which, what was found in it, and what is allowed.
+    """A file of a public folder cannot be used: which file, what was there, and what is allowed.
 
-    `remedy`: what mends it, where that is not a copy of the file.
+    `remedy`: the remedy, unless a new copy of the file is enough.
     """
 
     def __init__(self, file: str, found: str, allowed: str, remedy: str = ""):
@@ -53,20 +56,23 @@ class Damaged(Exception):
 
 
 def printable(text: object, most: int = 80) -> str:
-    """A text of somebody else's for a message: no control characters, and not long."""
+    """A text from outside for a message, without control characters and shortened."""
     said = str(text)
     shown = said if said.isprintable() else json.dumps(said)
     return shown if len(shown) <= most else shown[:most] + "…"
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing that a model of pydantic's finds wrong, without the value."""
+    """The first problem that a pydantic model finds, without the value."""
     one = error.errors(include_input=False, include_url=False)[0]
     return f"{printable('.'.join(map(str, one['loc'])) or 'the whole')}: {printable(one['msg'], 200)}"
 
 
 def regular(folder: Path, name: str) -> Path:
-    """The file of this name. Raises `Damaged` unless it is a regular file that is reached without a symbolic link."""
+    """Path of the file of this name.
+
+    Raises `Damaged` unless it is a regular file that is reached without a symbolic link.
+    """
     path = folder
     for part in PurePosixPath(name).parts:
         path = path / part
@@ -80,7 +86,7 @@ def regular(folder: Path, name: str) -> Path:
 
 
 def unfit(folder: Path) -> str | None:
-    """Why a folder is not for publication; None for one that is."""
+    """The reason why a folder is not for publication; None for a folder that is."""
     path = folder / UNFIT
     if not path.exists():
         return None
@@ -89,7 +95,7 @@ def unfit(folder: Path) -> str | None:
 
 
 def read_object(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object that a file holds. Raises `Damaged`."""
+    """The JSON object in a file. Raises `Damaged`."""
     path, allowed = regular(folder, name), "one JSON object of finite numbers, every key once"
     if path.stat().st_size > LARGEST_JSON:
         raise Damaged(name, f"more than {LARGEST_JSON} bytes", f"at most {LARGEST_JSON} bytes")
@@ -115,10 +121,11 @@ def _finite(text: str) -> float:
 
 
 def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
-    """Names of the files of the subfolder `part`, or of the whole folder, and `others`: all that manifest.json names there,
-    unchanged, and no more.
+    """Names of the files of the subfolder `part`, or of the whole folder, and of the files `others`.
 
-    Raises `Damaged`, naming the first of them and the number of the others.
+    These are exactly the files that manifest.json names there, and each is unchanged.
+
+    Raises `Damaged`, which names the first problem and the number of further ones.
     """
     files = read_object(folder, MANIFEST).get("files")
     if not isinstance(files, dict):
@@ -135,7 +142,7 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
 
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:
-    """Every file of the folder or of its part that is changed, missing, or not among these, in order of names."""
+    """Every file of the folder or of its part that is changed, missing, or not in the manifest, in order of names."""
     damage = [found for name in sorted(files) if (found := _difference(folder, name, files[name])) is not None]
     beside = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in beside]
@@ -143,7 +150,7 @@ def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list
 
 
 def all_damage(folder: Path) -> list[Damaged]:
-    """Everything in which a public folder is not as it was released, its manifest first, then a line a file."""
+    """Every difference between a public folder and its release: the manifest first, then one line per file."""
     try:
         said = read_object(folder, MANIFEST)
         files = said.get("files")
@@ -157,7 +164,7 @@ def all_damage(folder: Path) -> list[Damaged]:
 
 
 def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged]:
-    """In what a manifest that can be read is not one of this format, whole."""
+    """Problems of a manifest that can be read: another format, or missing parts."""
     if "format" not in manifest:
         allowed = f"format {FORMAT}: publish again with the workspace's own `dpdist run`"
         yield Damaged(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
@@ -170,7 +177,7 @@ def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged
 
 
 def canonical(value: Mapping[str, Any]) -> bytes:
-    """Canonical JSON (RFC 8785); whole numbers that its readers would round are written as texts."""
+    """Canonical JSON (RFC 8785). Whole numbers that readers would round are written as texts."""
     return rfc8785.dumps(_exact(value))
 
 
@@ -183,12 +190,12 @@ def _exact(given: Any) -> Any:
 
 
 def release_id(manifest: Mapping[str, Any]) -> str:
-    """What names a release: SHA-256 of all else that its manifest says."""
+    """The name of a release: the SHA-256 of everything else in its manifest."""
     return hashlib.sha256(canonical({name: value for name, value in manifest.items() if name != "release"})).hexdigest()
 
 
 def _difference(folder: Path, name: str, digest: str) -> Damaged | None:
-    """How a file differs from what the manifest tells of it."""
+    """The difference between a file and its facts in the manifest."""
     try:
         same = sha256(regular(folder, name)) == digest
     except Damaged as error:
@@ -212,9 +219,11 @@ def _present(folder: Path, part: str) -> Iterator[str]:
 
 
 def read_columns(folder: Path, name: str, types: Mapping[str, pa.DataType], most: int) -> pa.Table:
-    """The columns of a Parquet file of at most `most` rows, if these are all it has and are of these types, without gaps.
+    """The columns of a Parquet file of at most `most` rows.
 
-    Raises `Damaged`. Types are looked at before any value is: an extension type is nobody's.
+    These must be its only columns, of these types and without gaps.
+
+    Raises `Damaged`. Types are checked before any value is read, and an extension type is never accepted.
     """
     path = regular(folder, name)
     try:

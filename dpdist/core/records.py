@@ -1,4 +1,4 @@
-"""Record types: the public frame (public columns of the sample) and the confidential records in its rows."""
+"""Record types: the public frame (public columns of the sample), and the confidential records with their frame rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Records:
     frame: Codes
     """Row of the frame: predictors, cells, stratum and design stratum of the record."""
     outcomes: Floats
-    """(record, outcome); given as (record,), it is one outcome. An outcome's values lie next to each other."""
+    """Outcomes, (record, outcome); an array (record,) is one outcome. The values of an outcome are contiguous."""
     weight: Floats
     psu: Codes
 
@@ -42,17 +42,17 @@ class Records:
         return len(self.record)
 
     def take(self, which: slice | Ints | NDArray[np.bool_]) -> Records:
-        """A selection of records: a slice, positions or a mask."""
+        """Selects records by a slice, positions or a mask."""
         return Records(self.record[which], self.frame[which], self.outcomes[which], self.weight[which], self.psu[which])
 
     @property
     def outcome(self) -> Floats:
-        """The outcome of records that have one, (record,)."""
+        """The outcome (record,) of records with one outcome."""
         assert self.outcomes.shape[1] == 1, "records of several outcomes have no one outcome: take `about`"
         return self.outcomes[:, 0]
 
     def about(self, outcome: int) -> Records:
-        """The same records with one of their outcomes alone."""
+        """The same records with only one of their outcomes."""
         return replace(self, outcomes=self.outcomes[:, outcome])
 
     def part(self, start: int, stop: int) -> Records:
@@ -60,7 +60,7 @@ class Records:
 
 
 class SmallCounts(NamedTuple):
-    """Small sample counts of a frame: how many are below a minimum, how many of these are 1, and how many there are."""
+    """Small sample counts of a frame: the number below a minimum, the number equal to 1, and the number of all counts."""
 
     few: int
     single: int
@@ -69,7 +69,7 @@ class SmallCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """Counts per distinct combination of the public columns: one row a combination, sorted by stratum first.
+    """Counts per distinct combination of the public columns: one row per combination, sorted by stratum first.
 
     `codes[name]` indexes `levels[name]`, shape (row,); `count` is the number of sample records, shape (row,).
     """
@@ -114,13 +114,13 @@ class Frame:
         return counts
 
     def below(self, least: int, by: Sequence[str] | None = None) -> SmallCounts:
-        """Counts of at least one record that are below `least`; `by`: counts by these columns alone."""
+        """Counts of at least one record that are below `least`; `by` restricts the combinations to these columns."""
         count = self.count if by is None else np.bincount(self.group(by)[0], weights=self.count)
         met = count[count > 0]
         return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
 
     def crossed(self) -> Frame:
-        """The same counts over every combination of levels, those without a record included; in the order of `codes`."""
+        """The same counts over all combinations of levels, also those without a record, in the order of `codes`."""
         sizes = [len(self.levels[name]) for name in self.codes]
         every = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
         own = np.ravel_multi_index(tuple(self.codes.values()), sizes) if sizes else np.zeros(len(self), dtype=np.int64)
@@ -133,7 +133,7 @@ class Frame:
         return Frame(self.codes, self.levels, self.count, (), self.design_strata)
 
     def rows_of(self, stratum: int) -> slice:
-        """The frame rows of a stratum: contiguous, because rows are sorted by stratum first."""
+        """The frame rows of a stratum, which are contiguous because rows are sorted by stratum first."""
         start, stop = np.searchsorted(self.stratum, [stratum, stratum + 1])
         return slice(int(start), int(stop))
 

@@ -1,4 +1,4 @@
-"""Table cells: all combinations of grouping columns, with all margins ("Total")."""
+"""Cells of a table: all combinations of grouping columns, with all margins ("Total")."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Cells:
 
     @property
     def per_record(self) -> int:
-        """Cells that one record falls into (the same for every record)."""
+        """Number of cells that contain one record, the same for every record."""
         return int(self.membership[:, [0]].sum())
 
 
 def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
-    """All cells of `by` in the levels' declared order, each column's "Total" last; empty cells included."""
+    """All cells of `by` in the declared order of levels, with "Total" last in each column; empty cells are included."""
     axes = [range(len(frame.levels[name]) + (1 if margins else 0)) for name in by]
     labels, columns = [], []
     for codes in product(*axes):
@@ -55,7 +55,7 @@ def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
 
 
 def split_by(cells: Cells, groups: Codes) -> tuple[csr_array, Codes, Codes]:
-    """Cells split by a grouping of the frame rows: membership (pair, frame row), cell and group of each pair."""
+    """Splits cells by a grouping of the frame rows: membership (pair, frame row), and cell and group of each pair."""
     coo = cells.membership.tocoo()
     number = int(groups.max()) + 1 if len(groups) else 1
     key = coo.row.astype(np.int64) * number + groups[coo.col]

@@ -1,4 +1,4 @@
-"""The one driver of rounds over blocks in memory: small strata of a release, references, calibrations, audits, studies."""
+"""Runs a mechanism's rounds over blocks in memory: small strata of a release, references, calibrations, audits, studies."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def run_rounds(
     noise: Callable[[Noise], Floats] | None = None,
     choose: Callable[[Choice], Ints] | None = None,
 ) -> T:
-    """What rounds over blocks in memory return; each block's carry stays with the block between rounds.
+    """Returns the result of rounds over blocks in memory. Each block's carry stays with the block between rounds.
 
-    `recorders` has one entry a block; without it no by-products are kept. Without `noise` it is drawn, not kept: for
-    what is neither resumed nor released. Choices are made under it, unless `choose` makes them.
+    `recorders` has one entry per block; without it no by-products are stored. Without `noise`, noise is drawn but not
+    stored, for runs that are neither resumed nor released. The noise also decides choices, unless `choose` makes them.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
@@ -65,14 +65,14 @@ def run_rounds(
 
 
 def fresh_noise(request: Noise) -> Floats:
-    """OpenDP's noise, drawn now."""
+    """Draws fresh noise with OpenDP."""
     from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
     return (whole_gaussian if request.law == "gaussian" else whole_laplace)(request.scale, request.size)
 
 
 def noise_of(key: Key) -> Callable[[Noise], Floats]:
-    """Noise of the law that is asked for, keyed: never for a release, whose noise nobody can draw again."""
+    """Draws noise of the requested law from a key. It is never for a release, whose noise must not be reproducible."""
 
     def noise(request: Noise) -> Floats:
         return simulated_noise(request.law, request.scale, request.size, key.generator("noise", set=request.set))

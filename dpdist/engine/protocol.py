@@ -1,11 +1,12 @@
-"""What a mechanism is: a generator of requests that sees only totals; and the parties that serve it.
+"""Defines the interface of a mechanism, a generator of requests that sees only totals, and of the objects that serve it.
 
     total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
     noise = yield Noise(scale, size, set, …) # noise for a sum, bound to it
     best = yield Choice(scores, noise)       # which score is the largest under noise
 
-Kernels run where the records are. What a kernel leaves per record (F, α, …) is the block's *carry*: it stays there.
+Kernels run where the records are stored. The per-record values of a kernel (F, α, …) are the block's *carry* and stay
+with the records.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 
 Learned = Any
-"""What a reference fixed for a stratum before the current file was read: a type of the mechanism's own, or None."""
+"""Constants that a reference fixed for a stratum before the current file was read.
+
+The type is the mechanism's; None without a reference.
+"""
 Carry = dict[str, Floats]
 Columns = dict[str, Floats | Ints]
 """Per-record by-products by name, each (record,)."""
 
 
 class Kernel(Protocol):
-    """Runs on one block: reads records and carry, may write the carry and the recorder, returns a partial."""
+    """Runs on one block: reads records and carry, may write the carry and the recorder, and returns a partial result."""
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats: ...
 
@@ -41,31 +45,40 @@ class Pass(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Set 0: the S draws that bounds are taken over. Set k ≥ 1: one draw apart from them, for the k-th synthetic set."""
+    """Request for draws.
+
+    Set 0 holds the S draws over which bounds are taken. Set k ≥ 1 is one separate draw for the k-th synthetic set.
+    """
 
     posterior: Floats | Clamped
     stage: str
     set: int = 0
     model: StratumModel | None = None
-    """Unset: the stratum's own; a mechanism that a reference told more has another."""
+    """The model to draw from; None for the stratum's own model. A mechanism may have another model from its reference."""
 
 
 class Noise(NamedTuple):
-    """Discrete noise of a scale (b, or σ of the Gaussian law), (size,), for the k-th set: drawn once and kept before it is
-    used. Kept noise serves no other sums: they would differ from these by nothing that noise hides."""
+    """Request for discrete noise of a scale (b, or σ of the Gaussian law), (size,), for the k-th set.
+
+    Noise is drawn once and stored before use. Stored noise is not reused for other sums, because the difference of the
+    noisy sums would be exact.
+    """
 
     scale: Fraction
     size: int
     set: int
     law: NoiseName = "laplace"
     query: str = ""
-    """Checksum of what is summed: limits, units, bins."""
+    """Checksum of the query that is summed: limits, units, bins."""
     sums: str = ""
-    """Checksum of the exact sums; confidential, as they are."""
+    """Checksum of the exact sums; confidential, as the sums are."""
 
 
 class Choice(NamedTuple):
-    """Which candidate of every row has the largest score under noise, (row,); of equal ones the first. Scores stay here."""
+    """Request for the candidate with the largest noisy score in every row, (row,); of equal scores the first.
+
+    Scores stay inside.
+    """
 
     scores: Floats
     """(row, candidate), whole numbers; confidential."""
@@ -73,7 +86,7 @@ class Choice(NamedTuple):
     """One for every score."""
 
     def among(self, noise: Floats) -> Ints:
-        """The candidates chosen under this noise, (…, row); `noise` is (…, score)."""
+        """Returns the candidates chosen under this noise, (…, row); `noise` is (…, score)."""
         return np.asarray((self.scores + noise.reshape(*noise.shape[:-1], *self.scores.shape)).argmax(axis=-1))
 
 
@@ -81,18 +94,18 @@ Rounds = Generator[Pass | Sample | Noise | Choice, Any, "Released"]
 
 
 class Released(NamedTuple):
-    """What a stratum releases: one θ per synthetic set, and nothing else."""
+    """The released object of a stratum: one θ per synthetic set, and nothing else."""
 
     parameters: tuple[Draws, ...]
 
 
 class BlockRecorder(Protocol):
-    """Takes a block's confidential by-products; mechanisms do not know where they go."""
+    """Receives a block's confidential by-products. Mechanisms do not know where the by-products are stored."""
 
     def bounds(self, columns: Confidential[Columns]) -> None: ...
 
     def log_lik(self, values: Confidential[Floats]) -> None:
-        """(draw, record) of the block."""
+        """Records the log likelihood, (draw, record), of the block."""
         ...
 
     @property
@@ -100,17 +113,20 @@ class BlockRecorder(Protocol):
 
 
 class StratumRecorder(Protocol):
-    """Takes a stratum's confidential by-products."""
+    """Receives a stratum's confidential by-products."""
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None: ...
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
-        """database_bound (Δ), epsilon_local (2Δ, zero_out), epsilon_local_range, diagnostics."""
+        """Records database_bound (Δ), epsilon_local (2Δ, zero_out), epsilon_local_range and diagnostics."""
         ...
 
 
 class Mechanism(Protocol):
-    """`promise` speaks before data are seen; `protect` is the generator; `learned` is what the job's reference fixed."""
+    """A mechanism.
+
+    `promise` is called before data are read; `protect` is the generator; `learned` holds the reference's constants.
+    """
 
     @property
     def scope(self) -> Literal["stratum", "file"]: ...

@@ -1,4 +1,4 @@
-"""Running a mechanism's rounds: answer its requests until it returns; how a pass visits the blocks is the caller's."""
+"""Runs a mechanism's rounds by answering its requests until it returns. The caller decides how a pass visits the blocks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def drive(
     noise: Callable[[Noise], Floats],
     choose: Callable[[Choice], Ints] | None = None,
 ) -> T:
-    """Drive the generator to its end: `visit` gives a pass's total, draws come from keyed streams, noise from `noise`.
+    """Runs the generator to its end. `visit` gives a pass's total; draws come from keyed streams, and noise from `noise`.
 
-    Draws of the same (stage, set) use the same stream in every round: common random numbers. Choices are made under that
-    noise, unless `choose` makes them.
+    Draws of the same (stage, set) use the same stream in every round (common random numbers). The noise also decides
+    choices, unless `choose` makes them.
     """
     reply: object = None
     while True:
@@ -55,13 +55,13 @@ def drive(
 def visit_blocks(
     request: Pass, blocks: Sequence[Records], carries: Sequence[Carry], recorders: Sequence[BlockRecorder]
 ) -> Floats:
-    """A pass over blocks in memory: partials combined in block order."""
+    """Runs a pass over blocks in memory, with partial results combined in block order."""
     visited = zip(blocks, carries, recorders, strict=True)
     return combine(request, [request.kernel(records, carry, recorder) for records, carry, recorder in visited])
 
 
 def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
-    """Partials put together in block order."""
+    """Combines partial results in block order."""
     if request.combine == "concat":
         return np.concatenate(partials)
     return reduce(_COMBINE[request.combine], partials)

@@ -1,22 +1,23 @@
 """Measures a release's gates under noise before publication; ε covers the gates' answer (docs/methods.md §7c).
 
-A gate is a limit on an order statistic of errors: the largest, the median, or for coverage the quantile of the distance to
-an interval's middle, in half widths, at the wanted share (it is at most 1 where that share of intervals holds). Why one
-record moves a gate by at most 1 unit, whatever the adjacency, given the release:
+A gate is a limit on an order statistic of errors, the largest or the median. For coverage it is a quantile of the
+distance to the middle of the interval, in half widths, at the required share. The quantile is at most 1 where that share
+of intervals holds. Given the release, one record moves a gate by at most 1 unit under every adjacency:
 
 1. By public bounds a record enters the cells that hold it by (a, b), |b| ≤ a ≤ 1 (`laplace_cells.sensitivity`), or not at
-   all. A count's error is Σa − r, a mean's Σ(b − κa) with |κ| ≤ 1; r and κ are released. A record's part is in an interval
-   of length 1, or 2, that holds 0. So switching it off, leaving it out or exchanging it, also for one of other cells,
-   moves the error of every cell by at most that length.
+   all. A count's error is Σa − r, a mean's Σ(b − κa) with |κ| ≤ 1; r and κ are released. A record's part is in an
+   interval of length 1 or 2 that contains 0. A record may be switched off, left out or exchanged, also for one of other
+   cells. Each moves the error of every cell by at most that length.
 2. An error is divided by a released scale; `unit` is the largest length over its scale, of all cells.
 3. |·| and every order statistic are 1-Lipschitz in the largest change of their arguments.
 4. Rounding down to multiples of unit/2^20 adds at most one of these: hence SENSITIVITY.
-5. A cell without a published figure, or with one of 0, is an error beyond every limit. Which these are follows from the
-   release, so 1 to 4 hold for the others.
+5. A cell without a published figure, or with one of 0, is an error beyond every limit. The release determines these
+   cells, so 1 to 4 hold for the others.
 
-Discrete Laplace noise of scale SENSITIVITY/ε on each of the gates' values then costs ε a gate, beside the release's own
-(adaptive composition: the values are of the records and of the release). Whether it is published follows from noisy values.
-Hod & Canetti (arXiv 2405.00267) select privately among many tries; here there is one try, which needs no selection.
+Discrete Laplace noise of scale SENSITIVITY/ε on each of the gates' values then costs ε per gate, in addition to the
+release's ε. This is adaptive composition, since the values depend on the records and on the release. The decision to
+publish follows from noisy values. Hod & Canetti (arXiv 2405.00267) select privately among many tries; here there is one
+try, which needs no selection.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ SENSITIVITY = UNIT + 2
 """
 HALF = 0.5
 ACCEPTED = "acceptance"
-"""Unit of work that is finished when the gates are measured."""
+"""Name of the unit of work that is finished when the gates are measured."""
 
 
 class Figures(NamedTuple):
-    """Published figures of some cells, as a gate needs them, (cell,)."""
+    """Published figures of some cells, as inputs of a gate, (cell,)."""
 
     centre: Floats
     """The value from which errors are measured."""
@@ -70,20 +71,21 @@ class Measured:
 
     gate: str
     measured: float | None
-    """None: beyond every limit, for too many cells have no figure."""
+    """The noisy value; None if it is beyond every limit, because too many cells have no figure."""
     noise_sd: float
     limit: float
     figures: int
-    """Cells over which it was taken."""
+    """Number of cells over which the value was taken."""
     accepted: bool
     without_figure: int = 0
     """Number of these cells that have no figure, or a figure of 0."""
 
 
 def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats:
-    """The gates' noise in whole units, (gate,), drawn once, bound to what is measured and to the records' `sums`.
+    """Draws the gates' noise in whole units, (gate,), once, bound to the measured figures and to the records' `sums`.
 
-    It must be drawn before any noise of the release is sealed. Raises `WorkspaceError` where it was kept for others.
+    The noise must be drawn before any noise of the release is sealed. Raises `WorkspaceError` where it was stored for
+    other figures.
     """
     assert job.accept is not None
     gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.accept.gates]
@@ -96,7 +98,7 @@ def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats
 
 
 def noise_scale(job: Job) -> Fraction:
-    """In whole units: every gate has an equal part of the gates' budget."""
+    """Returns the noise scale in whole units. Every gate has an equal part of the gates' budget."""
     assert job.accept is not None
     return SENSITIVITY * len(job.accept.gates) / record_epsilon(job, job.accept.epsilon)
 
@@ -109,7 +111,7 @@ def measure(
     published: Mapping[str, pd.DataFrame],
     noise: Floats,
 ) -> list[Measured]:
-    """Every gate's noisy value, measured once; `published` are the release's tables by name."""
+    """Measures every gate's noisy value, once. `published` holds the release's tables by name."""
     kept = space.confidential / f"{ACCEPTED}.json"
     if not space.finished(ACCEPTED):
         assert job.accept is not None
@@ -123,7 +125,7 @@ def measure(
 
 
 def refuse_unmet(measured: Iterable[Measured]) -> None:
-    """Raises `NotAccepted` where a gate is not met; its message holds the noisy values alone, which ε covers."""
+    """Raises `NotAccepted` where a gate is not met. Its message contains only the noisy values, which ε covers."""
     if unmet := [each for each in measured if not each.accepted]:
         raise NotAccepted(
             "; ".join(map(_beyond, unmet)), "; ".join(f"{each.gate}: at most {each.limit:g}" for each in unmet)
@@ -151,7 +153,7 @@ IN_WORDS = (
 
 
 def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
-    """The text of a statement about gates that are met."""
+    """Returns the text of a statement about gates that are met."""
     assert job.accept is not None
     tables = [table.name for table in _gated_tables(job)]
     own = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
@@ -164,7 +166,7 @@ def _gated_tables(job: Job) -> list[Table]:
 
 
 def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str, Floats]:
-    """Σa and Σb in whole units by outcome, (row, 2): exact."""
+    """Returns Σa and Σb in whole units by outcome, (row, 2), exactly."""
     sums = {name: np.zeros((len(frame), 2)) for name in job.outcomes}
     for block in records:
         for (name, bounds), outcome in zip(bounds_of(job).items(), block.outcomes.T, strict=True):
@@ -173,7 +175,7 @@ def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str
 
 
 def bounds_of(job: Job) -> dict[str, CellBounds]:
-    """Public bounds of the weight and of every outcome."""
+    """Returns the public bounds of the weight and of every outcome."""
     weight = job.columns[job.survey.weight].bounds if job.survey.weight else None
     most = weight[1] if weight is not None else 1.0
     return {name: CellBounds(most, *(column.bounds or (0.0, 1.0))) for name, column in job.outcome_columns.items()}
@@ -182,7 +184,7 @@ def bounds_of(job: Job) -> dict[str, CellBounds]:
 def gate_value(
     job: Job, gate: Gate, frame: Frame, sums: Mapping[str, Floats], published: Mapping[str, pd.DataFrame], eta: float
 ) -> Measured:
-    """One gate's value under noise of `eta` whole units, beside its limit."""
+    """Returns one gate's value under noise of `eta` whole units, with its limit."""
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
     for table in _gated_tables(job):
@@ -204,13 +206,13 @@ def gate_value(
 
 
 def order_statistic(values: Floats, unit: float, share: float) -> float:
-    """The value that a share of them does not exceed, in whole parts of unit/2^20, rounded down."""
+    """Returns the value that the given share of values does not exceed, in whole parts of unit/2^20, rounded down."""
     position = ceil(share * len(values)) - 1
     return float(np.floor(np.sort(values)[position] / unit * UNIT))
 
 
 def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figures) -> tuple[Floats, Floats]:
-    """Distance of every cell's direct figure from what was published, and what one record may add to it, over the scale.
+    """Returns every cell's distance between direct and published figure, and what one record may add to it, over the scale.
 
     `sums`: Σa and Σb in whole units, (cell, 2). A mean's error is Σw(y − r) over the published count.
     """
@@ -224,7 +226,7 @@ def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figu
 
 
 def _figures(gate: Gate, table: Table, rows: pd.DataFrame) -> Figures:
-    """A table's published figures of the gate's statistic, by its default estimator."""
+    """Returns a table's published figures of the gate's statistic, by its default estimator."""
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
     rows = rows[rows["estimator"] == default]
     count = rows[rows["statistic"] == "count"]["estimate"].to_numpy(dtype=float)

@@ -1,16 +1,18 @@
 """Attacks on synthetic records, with records outside the file for comparison: nearest records, singling out, membership.
 
-Members were in the file, others come from the same population and were not. An attacker who sees the synthetic records
-alone treats both alike, unless the records tell which were in. So each attack is scored on members and on others.
+Members were in the file. Others come from the same population and were not in the file. An attacker who sees only the
+synthetic records treats members and others alike, unless the synthetic records identify members. So each attack is scored
+on members and on others.
 
-- Nearest records: the share of synthetic records that lie nearer to a member than to any of as many others. It is one half
-  where membership does not matter, and its chance is that of random labels.
-- Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): predicates that exactly one synthetic record meets; the share
-  of them that exactly one member meets, against exactly one of as many others.
-- Membership: pairs of a member and another in the same cell. The attacker says of each pair which was in, by the density of
-  synthetic records over that of further others (van Breugel, Sun, Qian & van der Schaar 2023), and keeps the surest.
-  If a coin decided which of each pair was in, the number of right answers is at most binomial with e^ε/(1 + e^ε), ε being
-  the loss of an exchange (Steinke, Nasr & Jagielski 2023). Its Clopper–Pearson limit is a lower bound on ε.
+- Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
+  is one half where membership does not matter. Its chance distribution is that of random labels.
+- Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): the attack takes predicates that exactly one synthetic record
+  meets. It compares the share of predicates that exactly one member meets with the share for an equal number of others.
+- Membership: pairs of a member and another in the same cell. The attacker guesses the member of each pair by a ratio of
+  densities, of synthetic records to further others (van Breugel, Sun, Qian & van der Schaar 2023). Only the surest
+  guesses count. If a coin chose the member of each pair, the number of right answers is at most binomial with probability
+  e^ε/(1 + e^ε). Here ε is the loss of an exchange (Steinke, Nasr & Jagielski 2023). Its Clopper–Pearson limit is a lower
+  bound on ε.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from scipy.special import betaincinv
 from dpdist.core.records import Floats, Ints
 
 MOST = 1_000
-"""Records of each kind; of more, a random part."""
+"""Largest number of records of each kind. Of a larger file a random part is used."""
 LABELS = 199
-"""Random labels that a share is compared with."""
+"""Number of random labellings with which a share is compared."""
 GUESSES = 1_000
 COLUMNS = 3
 """Largest number of columns of a predicate."""
@@ -56,7 +58,7 @@ class Nearest(NamedTuple):
 
 
 class SinglingOut(NamedTuple):
-    """Predicates tried, the shares that single out a member and another, and what is left of the risk beside others."""
+    """Number of predicates tried, shares that single out a member and another, and the member's excess risk."""
 
     guesses: int
     of_members: float
@@ -65,7 +67,7 @@ class SinglingOut(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """Pairs answered, right answers, and the least ε of an exchange that they allow."""
+    """Number of pairs answered, number of right answers, and the least ε of an exchange that is consistent with them."""
 
     answered: int
     right: int
@@ -73,13 +75,13 @@ class Membership(NamedTuple):
 
 
 def scaled(values: Floats, known: Floats) -> Floats:
-    """Numbers as ranks in [0, 1] among those of members and others together, (record, variable)."""
+    """Returns numbers as ranks in [0, 1] among members and others together, (record, variable)."""
     columns = [np.searchsorted(np.sort(own), each, side="right") for own, each in zip(known.T, values.T, strict=True)]
     return np.column_stack([*columns, np.empty((len(values), 0))]) / len(known)
 
 
 def distances(one: Points, other: Points) -> Floats:
-    """Number of categories that differ plus distances of the numbers, (one, other)."""
+    """Returns the number of differing categories plus the distances of the numbers, (one, other)."""
     found = cdist(one.values, other.values, "cityblock") if one.values.shape[1] else np.zeros((len(one[0]), len(other[0])))
     for mine, theirs in zip(one.codes.T, other.codes.T, strict=True):
         found += mine[:, None] != theirs[None]
@@ -87,7 +89,7 @@ def distances(one: Points, other: Points) -> Floats:
 
 
 def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Nearest:
-    """As many members as others; ties count one half."""
+    """Compares distances to as many members as others; a tie counts one half."""
     number = min(len(members.codes), len(others.codes), MOST)
     mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
     made = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
@@ -107,8 +109,11 @@ def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.G
 
 
 def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
-    """Each predicate is of some columns of one synthetic record: its categories, and numbers at least or at most its own,
-    away from the median."""
+    """Runs the singling-out attack.
+
+    Each predicate uses some columns of one synthetic record. A category must be equal; a number must be at least, or at
+    most, the record's number, away from the median.
+    """
     number = min(len(members.codes), len(others.codes))
     mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
     categories, middle = synthetic.codes.shape[1], np.median(synthetic.values, axis=0)
@@ -135,7 +140,10 @@ def singling_out(synthetic: Points, members: Points, others: Points, rng: np.ran
 
 
 def membership(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Membership:
-    """Half of the others stand for the population; the rest are paired with members of the same categories."""
+    """Runs the membership attack.
+
+    Half of the others represent the population; the rest are paired with members of the same categories.
+    """
     order = rng.permutation(len(others.codes))
     known, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
     made = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
@@ -154,13 +162,16 @@ def membership(synthetic: Points, members: Points, others: Points, rng: np.rando
 
 
 def shown_by(right: int, answered: int) -> float:
-    """The least ε of an exchange that so many right answers prove; of all answers right, the most that can be shown."""
+    """Returns the least ε of an exchange that this number of right answers proves.
+
+    If all answers are right, it is the most that can be shown.
+    """
     least = float(betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
     return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
 
 
 def _paired(members: Points, others: Points, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Positions of members and of others that make pairs in the same cell, (pair,) each."""
+    """Returns positions of members and of others that make pairs in the same cell, (pair,) each."""
     both = np.concatenate([members.codes, others.codes])
     cell = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
     of_members, of_others = np.split(cell, [len(members.codes)])

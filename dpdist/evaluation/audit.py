@@ -1,8 +1,9 @@
 """Leave-one-out audit of privacy weights: the change when a record is left out and the weights are computed anew.
 
-The bound 2Δ takes the weights as given. Where they are learned on the file itself, a record also moves all others'
-weights (METHODS §2, §3). For the lognormal model the posterior densities with and without a record have closed forms, so
-that log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ. Figures are confidential, and of this file alone.
+The bound 2Δ takes the weights as given. Where weights are learned on the file itself, a record also moves the weights of
+all other records (METHODS §2, §3). For the lognormal model the posterior densities with and without a record have closed
+forms, so that log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ. The figures are confidential, and apply to
+this file alone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Weighting(NamedTuple):
 
 
 def weighting(model: Lognormal, records: Records, steps: Weighings, draws: int, key: Key, stratum: str = "") -> Weighting:
-    """A weight search over records in memory, with the random numbers of a stratum; raises `Improper` or `NotReached`."""
+    """Runs a weight search over records in memory, with the random numbers of a stratum.
+
+    Raises `Improper` or `NotReached`.
+    """
     return run_rounds(_searched(model, steps), model, ExactSampler(draws), key, stratum, [records])
 
 
@@ -46,7 +50,7 @@ def _searched(model: Lognormal, steps: Weighings) -> Generator[Pass | Sample, An
 
 
 class _LastWeights(NamedTuple):
-    """Kernel: α of the last fit, to be concatenated."""
+    """Kernel that returns α of the last fit, to be concatenated."""
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         return carry["alpha"]
@@ -61,11 +65,11 @@ def leave_one_out(
     key: Key,
     stratum: str = "",
 ) -> Confidential[pd.DataFrame]:
-    """For every record of `which`: its exact loss over the draws of the fit with it, beside what the bound says.
+    """Computes each record's exact loss over the draws of the fit with it, and its bound, for the records of `which`.
 
-    Columns: record, loss (largest |log ratio|), loss_at_given_weights (the others' weights kept), epsilon_local (2Δ),
-    epsilon_local_range, exceeds (loss over 2Δ), delta (E max(0, 1 − e^(2Δ − log ratio)): the least δ with which 2Δ holds
-    for this record left out, over the draws with it).
+    Columns: record, loss (largest |log ratio|), loss_at_given_weights (with the others' weights unchanged), epsilon_local
+    (2Δ), epsilon_local_range, exceeds (loss over 2Δ), delta (E max(0, 1 − e^(2Δ − log ratio)): the least δ with which 2Δ
+    holds for this record left out, over the draws with it).
     """
     whole = weighting(model, records, search(), draws, key, stratum)
     f = model.log_lik(whole.fit.draws, records)
@@ -86,7 +90,7 @@ def leave_one_out(
 
 
 def keep_audit(folder: Path, rule: str, audit: Confidential[pd.DataFrame]) -> Path:
-    """Write audit-<rule>.parquet into the confidential folder of evaluations."""
+    """Writes audit-<rule>.parquet into the confidential folder of evaluations."""
     table = pa.Table.from_pandas(audit.disclose_to_custodian(), preserve_index=False)
     path = folder / f"audit-{rule}.parquet"
     write_table(path, table)

@@ -33,7 +33,7 @@ from dpdist.storage.workspace import Workspace
 
 UNFINISHED = "no finished release with its confidential folder"
 LARGEST = 2**27
-"""Records × draws of a stratum that an audit takes: its log likelihoods are held in memory, 1 GiB."""
+"""Largest number of records × draws of a stratum in an audit. Its log likelihoods are held in memory, 1 GiB."""
 SUMMARY = ("rule", "of_release", "strata", "left_out", "records", "exceeded", "largest_share")
 _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np.empty(0), "exceeds": np.empty(0, bool)})
 
@@ -41,25 +41,26 @@ _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np
 def audit(
     workspace: str | Path, records: int = 8, all_rules: bool = False, listener: Listener = silent
 ) -> Confidential[pd.DataFrame]:
-    """Leave `records` records of every stratum out, one at a time, and weight the others anew, as the release did.
+    """Leaves out `records` records of every stratum, one at a time, and weights the others anew.
 
     Half of them are those with the largest unweighted bounds, half are drawn at random. Writes
-    confidential/evaluation/audit-<rule>.parquet for the release's own weight rule, or for every rule, and returns a row a
-    rule: rule, of_release (the release's own), strata, left_out (strata too large to hold, or where the rule misses its
-    target with or without a record), records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises `WorkspaceError`
-    where the release is not a tilted posterior of the lognormal model, the one whose densities have a closed form.
+    confidential/evaluation/audit-<rule>.parquet for the release's own weight rule, or for every rule, and returns one row
+    per rule: rule, of_release (the release's own), strata, left_out (strata too large to hold, or where the rule misses
+    its target with or without a record), records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises
+    `WorkspaceError` where the release is not a tilted posterior of the lognormal model, the one whose densities have a
+    closed form.
     """
     with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)
 
 
 def _audits(spec: type[MechanismSpec]) -> bool:
-    """True of tilted posteriors whose weights are made on the file itself."""
+    """True of tilted posteriors whose weights are computed on the file itself."""
     return spec.tunes_weights or spec.cuts_weights
 
 
 def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
-    """Lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and as many without it.
+    """Computes lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and as many without it.
 
     Columns and errors are those of `lower_bounds.black_box`. Nothing of these draws is published.
     """
@@ -71,7 +72,7 @@ def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = si
 def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
     """Raises `WorkspaceError`, which has no figures, where the release lost more than is claimed, or nothing was audited.
 
-    Takes what `audit` or `bound_from_outside` returned. Losses of rules that are not the release's are none of it.
+    Takes the result of `audit` or `bound_from_outside`. Losses of weight rules other than the release's are ignored.
     """
     rows, where = audited.disclose_to_custodian(), "see confidential/evaluation/audit-*.parquet"
     draws = "exceeds" in rows
@@ -84,7 +85,7 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
 
 
 def refuse_unfinished(space: Workspace) -> None:
-    """Raises `WorkspaceError` unless a release and its confidential folder are there."""
+    """Raises `WorkspaceError` unless a release and its confidential folder exist."""
     needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
     if not all(space.store.take(path) for path in needed):
         raise WorkspaceError(space.place, UNFINISHED, "run its job to the end first")
@@ -135,7 +136,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
 
 
 def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighings]:
-    """The search or reference that weighted a stratum of the release, or another rule's search at the same target."""
+    """Returns the search or reference that weighted a stratum, or another rule's search at the same target."""
     job = fit.job
     if rule == job.mechanism.weights.rule:
         if isinstance(learned := fit.learned(stratum) if job.frozen else None, RecordWeights):
@@ -145,7 +146,7 @@ def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighin
 
 
 class _TooLarge(Exception):
-    """More records × draws than an audit holds in memory."""
+    """Raised for more records × draws than an audit holds in memory."""
 
 
 def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Weighings], which: Ints) -> pd.DataFrame:
@@ -161,7 +162,7 @@ def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Weighings], which: I
 
 
 def _chosen(largest: Floats, records: int, rng: np.random.Generator) -> Ints:
-    """Positions: half with the largest bounds, the others at random."""
+    """Chooses positions: half with the largest bounds, the others at random."""
     order = np.argsort(-largest, kind="stable")
     riskiest, others = order[: (records + 1) // 2], order[(records + 1) // 2 :]
     return np.concatenate([riskiest, rng.permutation(others)[: records // 2]])

@@ -1,9 +1,9 @@
 """Tunes a mechanism's constants on a public reference period, to a target ε and a measure of utility.
 
-The papers' advice for periodic releases ([G]): what is tuned on the confidential file is not paid for; what was tuned on
-an earlier, public period, and frozen, costs nothing (METHODS §2). The mechanism is run on the reference as on a current
-file; where the job fixes something on a reference, that is learned on one half and the mechanism run on the other. All
-candidates see the same random numbers, which are public.
+This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε
+counts. Tuning on an earlier, public period costs nothing (METHODS §2). The mechanism is run on the reference as on a
+current file. Where the job fixes constants on a reference, they are learned on one half and the mechanism is run on the
+other half. All candidates use the same random numbers, which are public.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PUBLIC = Key(b"dpdist calibrate: public numbers")
 
 @dataclass(frozen=True)
 class Stratum:
-    """Records of a stratum that the mechanism is run on, and those that it may learn from; the model of the former."""
+    """The records of a stratum on which the mechanism is run, their model, and records to learn from."""
 
     label: str
     model: StratumModel
@@ -138,7 +138,7 @@ def calibrate(
 
 
 def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
-    """Period and path of what is tuned on. Raises `JobError` where there is none, or it is the job's own period."""
+    """Returns period and path of the reference. Raises `JobError` where there is none, or where it is the job's period."""
     said = job.reference
     chosen = path if path is not None else said.file if said is not None else None
     remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
@@ -152,14 +152,14 @@ def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[s
 
 
 def _check_out(job: Job, out: Path) -> None:
-    """Tuning takes a while: whether its result can be written is asked before. Raises `JobError`."""
+    """Checks before the tuning, which takes long, that its result can be written. Raises `JobError`."""
     if out.is_dir() or not out.parent.is_dir():
         found = "it is a folder" if out.is_dir() else "its folder does not exist"
         raise JobError(job.dataset, [Problem(f"--out {out}", found, "a file in a folder that exists", "name another")])
 
 
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
-    """Records of a stratum, whole, or in halves where the job fixes something on a reference."""
+    """Returns the records of a stratum: all of them, or in halves where the job fixes constants on a reference."""
     rows = frame.rows_of(number)
     start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
     own = records.part(int(start), int(stop))
@@ -177,7 +177,7 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
 
 
 def with_headroom(job: Job) -> Job:
-    """The job as it is run on the reference: where a bound is only observed, it must be below Δ* by more than chance."""
+    """Returns the job as it is run on the reference. A bound that is only observed must be below Δ* by more than chance."""
     if not (job.mechanism.tunes_weights or job.mechanism.cuts_weights):
         return job
     budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
@@ -185,9 +185,9 @@ def with_headroom(job: Job) -> Job:
 
 
 def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
-    """Mean loss over strata (by records), replicates and sets; infinite where the mechanism refuses a stratum.
+    """Returns the mean loss over strata (by records), replicates and sets; infinity where the mechanism refuses a stratum.
 
-    What is learned on a half is learned as by a run, at the whole Δ*; the other half's bound must leave headroom.
+    Constants are learned on a half as in a run, at the whole Δ*. The bound on the other half must leave headroom.
     """
     found, tried = [], with_headroom(job)
     for own in strata:
@@ -214,7 +214,7 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
 
 
 def synthetic(model: StratumModel, theta: Draws, records: Records, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Outcome and weight of synthetic records."""
+    """Returns outcome and weight of synthetic records."""
     if isinstance(model, Presampled):
         return model.presampled(theta)
     assert isinstance(model, Synthesizer)

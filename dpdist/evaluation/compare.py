@@ -27,7 +27,7 @@ NO_COMPARATOR = "missing: comparators have counts, means and totals"
 
 
 class Yardstick(NamedTuple):
-    """The input of direct estimates: the records' sums, the design, and replicate weights where there are any."""
+    """The input of direct estimates: the records' sums, the design, and replicate weights if the job has them."""
 
     found: Totals
     design: Design
@@ -38,8 +38,10 @@ class Yardstick(NamedTuple):
         return dict(zip(STATISTICS, direct(sums, frame, cells, self.design, self.replicated), strict=True))
 
     def errors_given_sizes(self, frame: Frame, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
-        """Direct standard errors given the cells' sizes; NaN where replicates or PSUs carry the design, or sizes are
-        secret."""
+        """Returns direct standard errors given the cells' sizes.
+
+        They are NaN where replicates or PSUs carry the design, or sizes are secret.
+        """
         found = errors_given_sizes(self.found, frame, cells, self.design)
         if self.replicated is not None or secret:
             found = np.full_like(found, np.nan)
@@ -58,18 +60,18 @@ def compare(
     fits: Fitted | None = None,
     records: Direct | None = None,
 ) -> pd.DataFrame:
-    """One row per cell × statistic: direct estimate, standard error, df and CV, what was published, comparators, errors.
+    """Returns a row per cell × statistic: direct estimate, standard error, df, CV, published figures, comparators, errors.
 
     `direct_se` is the design's error; without design strata it holds the chance variation of a cell's number of records.
     `direct_se_given_n` leaves out that variation, as releases know these numbers (`survey.direct.errors_given_sizes`).
-    `direct` is of the file as it came, after public universe and rules, unclipped; `direct_clipped` is the same after
-    clipping, which is what the release and the noised comparators see, and `clipping_error_in_se` their distance.
-    `synthetic` is the published default estimator (parameters, or records where the model has no other) with its published
-    standard error, df and 90 % interval. Errors are against the truth where it is known, else against the direct estimate;
-    `*_error_in_se` is |estimate − direct| / direct_se, none where direct_se is 0 (a cell without variance) or unknown;
-    ratios are of absolute errors. `*_note` is a comparator's guarantee, or why a figure is missing. Those that are fitted
-    have their figures from parameters, and `*_records` from synthetic records. Further statistics have direct estimates
-    from `records`, and no comparator.
+    `direct` is the estimate from the unclipped file, after the public universe and rules. `direct_clipped` is the same
+    after clipping. The release and the noised comparators see the clipped file. `clipping_error_in_se` is the distance of
+    these two estimates. `synthetic` is the published default estimator (parameters, or records where the model has no
+    other) with its published standard error, df and 90 % interval. Errors are against the truth where it is known, else
+    against the direct estimate; `*_error_in_se` is |estimate − direct| / direct_se, none where direct_se is 0 (a cell
+    without variance) or unknown; ratios are of absolute errors. `*_note` is a comparator's guarantee, or why a figure is
+    missing. Fitted comparators have their figures from parameters, and `*_records` from synthetic records. Further
+    statistics have direct estimates from `records`, and no comparator.
     """
     cells = cross(frame, said.by, said.margins)
     outcomes = job.outcomes
@@ -122,7 +124,7 @@ def _comparators(
     others: ReferenceBaselines | None,
     fits: Fitted | None,
 ) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
-    """Figures of the mechanisms that the job compares with, by column and outcome."""
+    """Returns the figures of the job's comparators, by column and outcome."""
     columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
     for how in job.compare:
         if fits is not None and how in FITTED:
@@ -136,7 +138,7 @@ def _comparators(
 
 
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
-    """Published figures of a statistic: the default estimate with its error and interval, and the estimate from records."""
+    """Returns published figures of a statistic: the default estimate with error and interval, and that from records."""
     mine = published["statistic"] == statistic.label
     mine &= published["variable"].isna() if statistic.about is None else published["variable"] == statistic.about
     default = "parameters" if (published[mine]["estimator"] == "parameters").any() else "records"

@@ -2,17 +2,19 @@
 
 Results are confidential.
 
-Published variance T = E + N: E of the sample, N of the noise. The direct figure has D of the sample. Both are of one
-sample, so most of E and D is the same error and falls out of their difference. The variance of the difference is
+The published variance T is E + N, with E from the sample and N from the noise. The direct figure has variance D from the
+sample. Both figures come from one sample, so most of E and D is a common error, which cancels in the difference. The
+variance of the difference is
 
     N + E + D − 2ρ√(ED),    ρ = min(SAME_SAMPLE, √(E/D), √(D/E)).
 
-The ratios: if the figure with the smaller variance is efficient, its covariance with the other is its own variance
-(Hausman 1978), and the difference has |E − D|. SAME_SAMPLE bounds ρ where both are as large: figures that see clipped
-records and direct ones of whole records do not err quite alike. What samples of other sizes would bring to a count is in
-E and D and in neither's difference: it is left out of both where it is known.
+The ratios have this reason. If the figure with the smaller variance is efficient, its covariance with the other figure is
+its variance (Hausman 1978), and the difference has variance |E − D|. SAME_SAMPLE bounds ρ where E and D are equal,
+because the errors of clipped and of unclipped records differ slightly. The variance of a count from random sample sizes
+is in E and D, but not in the difference. It is subtracted from E and D where it is known.
 
-Where the mechanism cannot add noise anew, N is not known apart, and may be all of T: then ρ = 0, which is the most.
+Where the mechanism cannot draw its noise again, N is not known separately and may be all of T. Then ρ = 0, which gives
+the largest variance.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ SAME_SAMPLE = 0.9
 
 
 def by_chance(rows: pd.DataFrame) -> Floats:
-    """Standard deviation of published minus direct figure, (row,), if the published standard error is right."""
+    """Returns the standard deviation of published minus direct figure, (row,), if the published standard error is right."""
     total, direct = rows["synthetic_se"].to_numpy(dtype=float) ** 2, rows["direct_se"].to_numpy(dtype=float) ** 2
     given = rows.get("direct_se_given_n", pd.Series(np.nan, index=rows.index)).to_numpy(dtype=float) ** 2
     sizes = np.where(np.isfinite(given), np.maximum(direct - given, 0.0), 0.0)
@@ -41,6 +43,9 @@ def by_chance(rows: pd.DataFrame) -> Floats:
 
 
 def noise_error(rows: pd.DataFrame) -> Floats:
-    """Standard errors by noise alone, (row,); NaN where they are not known, as in evaluations of before."""
+    """Returns standard errors by noise alone, (row,).
+
+    NaN where they are not known, as in evaluations of earlier versions.
+    """
     unknown = pd.Series(np.nan, index=rows.index)
     return np.asarray(rows.get("synthetic_noise_se", unknown), dtype=float)

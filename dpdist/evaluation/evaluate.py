@@ -59,7 +59,7 @@ def _further(job: Job) -> bool:
 
 
 def _records(space: Workspace, plan: Plan) -> Direct:
-    """The records as they came: records_as_they_came, in one more pass over the file, where the job clips."""
+    """Returns the records before clipping (`records_as_they_came`), by one more pass over the file, where the job clips."""
     job, numbers = plan.job, range(len(plan.job.outcomes))
     if job.clipped_outcomes:
         passes = [records_as_they_came(job, plan.source, plan.census, j) for j in numbers]
@@ -69,7 +69,7 @@ def _records(space: Workspace, plan: Plan) -> Direct:
 
 
 def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:
-    """Comparators that are fitted, with a key of their own."""
+    """Returns the fitted comparators, which have a key of their own."""
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "fit comparators", len(plan.frame.stratum_labels)) as tick,

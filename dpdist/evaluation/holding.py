@@ -1,7 +1,7 @@
 """Handles a held release: its folder is inspected, then approved under a key or refused, and the reason is stored.
 
-Of a job with `approval: required` nothing reaches the public folder otherwise. Who looks at the evaluation first decides
-by the records, which is in no ε: the statement of such a release says so.
+A job with `approval: required` publishes nothing without an approval. A person who reads the evaluation before approving
+decides by the records. No ε covers that decision, and the statement of such a release says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpdist.storage.workspace import Workspace
 
 Decision = Literal["approved", "refused"]
 LONGEST = 1000
-"""Characters of a reason."""
+"""Largest number of characters of a reason."""
 
 
 def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
@@ -62,9 +62,9 @@ def refuse(workspace: str | Path, reason: str) -> None:
 
 @contextmanager
 def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterator[tuple[Workspace, dict[str, Any]]]:
-    """A held release that is as it was made, to oneself, and its manifest.
+    """Opens a held release and its manifest, after a check that the release is unchanged.
 
-    Of an approval under this `key` that was killed when it had published, it is the release that is public by now.
+    If an approval under this `key` was killed after it had published, it opens the public release.
     """
     with Workspace.opened(workspace) as space:
         if not reason.strip() or len(reason) > LONGEST or control(reason):
@@ -83,9 +83,10 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
 
 
 def _published(space: Workspace) -> str | None:
-    """The key under which what was held is public already; None where it is not.
+    """Returns the key under which the held release is already public; None where it is not public.
 
-    A kill may leave the held folder, or a part of it, beside the public one; what is held anew is another release.
+    A killed command may leave the held folder, or a part of it, next to the public one. A newly held release is another
+    one.
     """
     own = [each for each in decisions(space) if each["decision"] == "approved"]
     files = (space.public / MANIFEST, space.public / SIGNATURE)
@@ -98,7 +99,7 @@ def _published(space: Workspace) -> str | None:
 
 
 def decisions(space: Workspace) -> list[dict[str, Any]]:
-    """Every decision on releases of a workspace, in order. Raises `WorkspaceError` where they cannot be read."""
+    """Returns every decision on releases of a workspace, in order. Raises `WorkspaceError` where they cannot be read."""
     if not space.store.take(space.decisions):
         return []
     try:
@@ -112,7 +113,7 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
     date = datetime.now(UTC).isoformat(timespec="seconds")
     said = {"release": release, "decision": decision, "reason": reason, "date": date, **more}
     before = decisions(space)
-    if before and {**before[-1], "date": date} == said:  # of the same command, which was killed
+    if before and {**before[-1], "date": date} == said:  # the same command was killed before
         return
     with private():
         space.confidential.mkdir(exist_ok=True)
@@ -121,10 +122,10 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
 
 
 def publish_approved(space: Workspace) -> bool:
-    """Make a held release the public one if the last decision on it approved it; True if so.
+    """Publishes a held release if the last decision on it approved it; returns True if so.
 
-    The signature that is kept with the decision must be of this very manifest: what has changed since is held again. What
-    is public is copied aside, signed and put in place whole; the held folder goes last.
+    The signature stored with the decision must be of this very manifest. A release that has changed since is held again.
+    The public folder is copied aside, signed and put in place as a whole. The held folder is deleted last.
     """
     if _published(space) is None:
         made = (space.held / MANIFEST).read_bytes()
@@ -141,7 +142,7 @@ def publish_approved(space: Workspace) -> bool:
             _copy_in(space.held, space.public, own[-1]["signature"])
     with publishing(space.public):
         space.store.show(space.public)
-    (space.held / MANIFEST).unlink(missing_ok=True)  # first: a folder without it is nothing that is held
+    (space.held / MANIFEST).unlink(missing_ok=True)  # this file goes first: a folder without it is not a held release
     space.store.drop([space.held / MANIFEST])
     shutil.rmtree(space.held, ignore_errors=True)
     space.store.drop([space.held])
@@ -149,7 +150,7 @@ def publish_approved(space: Workspace) -> bool:
 
 
 def _copy_in(held: Path, public: Path, signature: str) -> None:
-    """The held folder, signed and without its mark, in the place of the public one; readable for everybody."""
+    """Copies the held folder, signed and without its mark, to the place of the public one, readable for everybody."""
     made = aside(public)
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(held, made, ignore=shutil.ignore_patterns(UNFIT))
@@ -159,7 +160,7 @@ def _copy_in(held: Path, public: Path, signature: str) -> None:
 
 
 def _refuse_unlisted(space: Workspace, key: str) -> None:
-    """Raises `WorkspaceError` for a key that the job does not name, where it names those who may approve."""
+    """Raises `WorkspaceError` for a key that is not in the job's list of approvers, where the job has such a list."""
     listed = read_job(space.held, "released/job.json").approvers
     if listed and key not in listed:
         names = ", ".join(PublicKey.parse(each).name for each in listed)

@@ -1,4 +1,4 @@
-"""Evaluations as they are judged: beside each published error, what of it is noise of protection (confidential)."""
+"""Reads evaluations for the verdict: adds to each published error the part that is noise of protection (confidential)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ from dpdist.storage.workspace import Workspace
 
 
 class Judged(NamedTuple):
-    """Evaluations by table, with a column `synthetic_noise_se`, NaN where noise is not known apart; and what of the release
-    has none, because it was published again with other tables."""
+    """Evaluations by table, with a column `synthetic_noise_se`, which is NaN where noise is not known separately.
+
+    It also lists parts of the release without an evaluation, because other tables were published later.
+    """
 
     tables: dict[str, pd.DataFrame]
     unjudged: list[str]
 
 
 def judged(space: Workspace, release: ReleasedObject) -> Judged:
-    """The evaluations of the tables that are published now. Raises `WorkspaceError` where the run has none of them."""
+    """Reads the evaluations of the tables that are published now.
+
+    Raises `WorkspaceError` where the run has none of them.
+    """
     noise, found = NoiseAlone.of(release), evaluations(space)
     tables, unjudged = dict[str, pd.DataFrame](), list[str]()
     for said in sorted(release.job.tables, key=lambda table: table.name):
@@ -45,7 +50,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
 
 
 def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of the cells and statistics that the table has; what it has and they have not."""
+    """Selects rows of the cells and statistics in the table, and lists the table's rows that have no evaluation."""
     labels = set(cells.labels)
     inside = [tuple(label) in labels for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     about = [each if isinstance(each, str) else None for each in rows["variable"]]
@@ -59,7 +64,7 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataF
 
 
 def _errors(noise: NoiseAlone, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
-    """Of every row, by its cell and statistic."""
+    """Returns the noise error of every row, by its cell and statistic."""
     made = np.full(len(rows), np.nan)
     place = {label: number for number, label in enumerate(cells.labels)}
     own = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]

@@ -1,9 +1,9 @@
-"""Laplace-noised tables of the slides, as a comparison without any guarantee: class `none` ([T]; METHODS §7).
+"""Computes the Laplace-noised tables of the slides, a comparator without a guarantee: class `none` ([T]; METHODS §7).
 
-The sensitivities are those of the file at hand (`privacy.noisy_tables`), the noise is Laplace(Δ/ε). `laplace` spends the
-whole ε in every cell and statistic, as the slides do; `laplace_composed` divides it by the number of figures that one
-record enters; `laplace_consistent` then makes its counts and totals add up by least squares, at no cost, and its means
-are their ratios where the table has both.
+The sensitivities are computed on the file itself (`privacy.noisy_tables`), and the noise is Laplace(Δ/ε). `laplace`
+spends the whole ε in every cell and statistic, as the slides do; `laplace_composed` divides it by the number of figures
+that one record enters; `laplace_consistent` then makes its counts and totals add up by least squares, at no cost, and its
+means are their ratios where the table has both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def noised(
     table: str,
     figures: int,
 ) -> dict[StatisticName, Floats]:
-    """Direct estimates with Laplace noise; `estimates` maps count, mean and total to (cell,).
+    """Returns direct estimates with Laplace noise; `estimates` maps count, mean and total to (cell,).
 
     `figures` is the number of figures of the whole release that one record enters.
     """

@@ -1,13 +1,14 @@
-"""The attacker who knows all but one record, on noisy sums and choices: the likelihood ratio of what two files measure.
+"""Computes likelihood ratios of noisy sums and choices under two files, for an attacker who knows all but one record.
 
-The mechanism runs once on a file without noise: that is one path of what may be released. It runs again on the neighbour,
-with the same path in place of its own sums. At every step the two files then measure sums, or choose by scores, after the
-same earlier releases, so that steps compose: their losses add up to what is claimed at most. What is measured is the sums
-plus the noise of a release, drawn anew by its sampler, thousands of times. The log likelihood ratio of the noisy sums is
-known exactly; that of a choice is learned from how often each candidate was chosen. No test is more powerful than their sum
-(Neyman & Pearson). Figures that do not differ are not drawn: they tell nothing.
+The mechanism runs once on a file without noise, which gives one path of possible releases. It runs again on the
+neighbour, with the same path in place of the neighbour's sums. At every step the two files then measure sums, or choose
+by scores, after the same earlier releases. So the steps compose, and the sum of their losses is at most the claim. The
+measured values are the sums plus the noise of a release, which its sampler draws anew thousands of times. The log
+likelihood ratio of the noisy sums is known exactly. The ratio of a choice is estimated from the frequency of each
+candidate. No test is more powerful than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files
+are not drawn, because they carry no information.
 
-Fitting and synthetic records follow from noisy sums, so that they can tell no more. Confidential.
+Fitting and synthetic records follow from the noisy sums, so they cannot reveal more. The results are confidential.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ EXACT = 1e9
 
 @dataclass(frozen=True)
 class Measuring:
-    """What a stratum's mechanism adds noise to on one file: sums, (figure,), their noise, and choices with their scores."""
+    """The noisy queries of a stratum's mechanism on one file: sums, (figure,), their noise, and scored choices."""
 
     sums: Floats
     scales: tuple[Fraction, ...]
@@ -42,7 +43,7 @@ class Measuring:
     choices: tuple[Choice, ...]
     chosen: tuple[Ints, ...]
     parts: tuple[Floats, ...]
-    """The sums, one array for every time that noise was added."""
+    """The sums, one array for each addition of noise."""
 
     @classmethod
     def of(
@@ -54,9 +55,12 @@ class Measuring:
         records: Records,
         path: Measuring | None = None,
     ) -> Measuring:
-        """On records; `path`: what was released before each step, without which it is these records' own sums.
+        """Runs the mechanism on records.
 
-        Raises `NotAdded` of a mechanism that does more with noise than adding it, `Improper` where a fit has no posterior.
+        `path` holds the releases before each step; without it these records' sums are used.
+
+        Raises `NotAdded` for a mechanism that uses its noise otherwise than by addition, `Improper` where a fit has no
+        posterior.
         """
         choices, chosen = list[Choice](), list[Ints]()
 
@@ -75,7 +79,7 @@ class Measuring:
 
     @property
     def imposing(self) -> Imposed:
-        """These sums, in place of another file's."""
+        """Returns a copy that imposes these sums in place of another file's sums."""
         return lambda number, query: self.parts[number].reshape(query.shape).copy()
 
 
@@ -88,21 +92,24 @@ class Compared:
 
     @property
     def differing(self) -> Ints:
-        """Figures whose sums, or noise, differ."""
+        """Returns figures whose sums, or noise, differ between the files."""
         apart = self.near.sums != self.far.sums
         other = [a != b for a, b in zip(self.near.scales, self.far.scales, strict=True)]
         return np.flatnonzero(apart | np.array(other, dtype=bool))
 
     @property
     def distance(self) -> float:
-        """Of the sums, in scales of their noise: the exact loss under Laplace noise."""
+        """Returns the distance of the sums in scales of their noise, which is the exact loss under Laplace noise."""
         scales = np.array([float(scale) for scale in self.near.scales])
         return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) if len(scales) else 0.0
 
     def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
-        """Log likelihood ratios of `runs` releases from either file, (run,); choices' are learned on the first `learning`.
+        """Returns log likelihood ratios of `runs` releases from either file, (run,).
 
-        One noise serves both files: each file's frequencies have their own limits, which hold whatever the other's are.
+        Those of choices are learned on the first `learning` runs.
+
+        Both files use the same noise. Each file's frequencies have separate limits, whatever
+        the other's are.
         """
         totals = np.zeros((2, runs))
         for figure in self.differing if sums else ():
@@ -115,7 +122,7 @@ class Compared:
         return near, far
 
     def _of_figure(self, figure: int, runs: int) -> Floats:
-        """(file, run)."""
+        """Returns the log likelihood ratios of one figure, (file, run)."""
         files, noise = (self.near, self.far), dict[Fraction, Floats]()
         found = np.empty((2, runs))
         for row, own in enumerate(files):
@@ -131,19 +138,22 @@ class Compared:
 def compared(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, neighbours: Iterable[Records]
 ) -> list[Compared]:
-    """What the near file measures, and each neighbour of it on the same path. Raises as `Measuring.of` does."""
+    """Compares the queries of the near file with each neighbour's queries on the same path.
+
+    Raises as `Measuring.of` does.
+    """
     own = Measuring.of(job, model, learned, sampler, near)
     return [Compared(own, Measuring.of(job, model, learned, sampler, far, path=own)) for far in neighbours]
 
 
 def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:
-    """Of noise on a lattice far finer than its scale."""
+    """Returns the log density of noise on a lattice that is far finer than the noise's scale."""
     away = np.abs(noise) / float(scale)
     return np.asarray(-np.log(float(scale)) - (away**2 / 2.0 if law == "gaussian" else away))
 
 
 def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int) -> Iterator[Floats]:
-    """Log ratios of how often the files choose what was chosen, (run,), file by file."""
+    """Returns log ratios of the two files' frequencies of the chosen candidate, (run,), for each file."""
     open_ones = np.isfinite(files[0].scores[row]) | np.isfinite(files[1].scores[row])
     size = int(open_ones.sum())
     noise = fresh_noise(files[0].noise._replace(size=size * runs)).reshape(runs, size)

@@ -1,13 +1,13 @@
-"""Lower bounds on ε from outside: a release is drawn many times from a file and from its neighbour, and told apart.
+"""Computes lower bounds on ε by an attack: releases of a file and of its neighbour are drawn many times and compared.
 
-What is drawn is all that a run takes from the records: the released parameters or noisy statistics of a stratum, every set.
-The rest is made of them alone. An attacker who knows everything but which of the two files it was learns a rule on half of
-the draws: a score, a threshold and a direction. On the other half the rule's two frequencies have Clopper–Pearson limits,
-p and q. Differential privacy allows p ≤ e^ε q + δ for every rule, so ε ≥ log((p − δ)/q) but for a chance of ALARM. A bound
-below the claim proves nothing; one above it proves the claim wrong. Where noise is added to sums, the same is done with
-them alone, whose likelihood ratio is known (`likelihood_ratios`). Neighbours differ in one record, so that the claim is
-what one record may lose: of the budget of a unit with several records, its part. Fresh noise is never published.
-Confidential.
+Each draw is everything that a run takes from the records: the released parameters or noisy statistics of a stratum, in
+every set. All other output follows from these. The attacker knows everything except which of the two files was used. On
+half of the draws the attacker learns a rule: a score, a threshold and a direction. On the other half the rule's two
+frequencies have Clopper–Pearson limits p and q. Differential privacy allows p ≤ e^ε q + δ for every rule, so ε ≥ log((p −
+δ)/q) except with probability ALARM. A bound below the claim proves nothing. A bound above the claim proves the claim
+wrong. Where noise is added to sums, the same attack is run on the noisy sums alone, whose likelihood ratio is known
+(`likelihood_ratios`). Neighbours differ in one record, so the claim is the loss of one record: its part of the budget of
+a unit with several records. The noise drawn here is never published. The results are confidential.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dpdist.storage.tables import read_rows, read_table
 from dpdist.storage.workspace import Workspace
 
 ALARM = 0.05
-"""Chance that a bound is over the true loss, a bound at a time."""
+"""Probability that one bound exceeds the true loss."""
 CUTS = 200
 DIFFERING = 4.0
 """Standard errors by which a feature's means must differ between the files to be used."""
@@ -53,15 +53,15 @@ COLUMNS = (
     *("at_least", "from_sets", "from_sums", "exceeds", "left_out"),
 )
 MORE = 10
-"""Times as many draws of noise on sums as of whole releases: they take far less time."""
+"""Ratio of the number of draws of noise on sums to that of whole releases. Noise on sums takes far less time."""
 TRIED = 3
-"""Records that are tried by each of three orders of exposure."""
+"""Number of records that are tried by each of three orders of exposure."""
 MOST_CLAIMED = 600.0
-"""ε over which nobody could draw often enough; e^ε is a number in floating point up to there."""
+"""Largest ε for which e^ε is a number in floating point. No feasible number of draws tests a larger claim."""
 
 
 def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
-    """The least ε with which two files can have these draws, (run, feature) each; 0 where they cannot be told apart."""
+    """Returns the least ε with which two files can have these draws, (run, feature) each; 0 for equal draws."""
     width = max(near.shape[1], far.shape[1])
     if not width:
         return 0.0
@@ -72,9 +72,9 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
 
 
 def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
-    """The same from a score of every draw, (run,), where draws from `half` on had no part in the score.
+    """Returns the bound from a score of every draw, (run,), where draws from `half` on had no part in the score.
 
-    Between threshold and direction the first `half` decide, the others are counted.
+    The first `half` of the draws chooses threshold and direction. The other draws are counted.
     """
     scores = [near, far]
     first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
@@ -87,26 +87,26 @@ def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, al
 
 
 def most_shown(runs: int, delta: float = 0.0) -> float:
-    """The largest bound that `runs` draws of each file can give: that of a rule that is right every time."""
+    """Returns the largest bound that `runs` draws of each file can give, which is the bound of a rule without errors."""
     wrong = log(ALARM / 2) / (runs - runs // 2)
     return max(0.0, log(max(exp(wrong) - delta, 1e-300) / -expm1(wrong)))
 
 
 def draws_to_exceed(claimed: float, delta: float = 0.0) -> int:
-    """The fewest draws of each file that can show more than what is claimed: p > e^ε q + δ at q = 1 − p."""
+    """Returns the fewest draws of each file that can show more than the claim: p > e^ε q + δ at q = 1 − p."""
     half = log(ALARM / 2) / log1p((delta - 1.0) / (1.0 + exp(min(claimed, MOST_CLAIMED))))
     return 2 * floor(half) + 1
 
 
 def claim_of_record(job: Job, guarantee: Strict | Concentrated | Asymptotic) -> float:
-    """ε that one record may lose; the guarantee is a unit's."""
+    """Returns the ε that one record may lose, where the guarantee is that of a unit."""
     if isinstance(guarantee, Concentrated) and job.most_records > 1:
         return float(epsilon_of(record_rho(job, guarantee.rho), guarantee.delta))
     return float(record_epsilon(job, guarantee.epsilon))
 
 
 def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
-    """A score of every draw, from medians and mean deviations of the first half: Σ(|x − far| − |x − near|)/scale."""
+    """Scores every draw by medians and mean deviations of the first half: Σ(|x − far| − |x − near|)/scale."""
     a, b = near[:half], far[:half]
     spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
     apart = np.abs(a.mean(0) - b.mean(0))
@@ -119,7 +119,7 @@ def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
 
 
 def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, int]]:
-    """Threshold, sign, and which file's frequency is the larger one: the best on these draws."""
+    """Returns the best rule on these draws: threshold, sign, and which file's frequency is the larger one."""
     best = (0.0, 1.0, (0, 1))
     most = -np.inf
     for sign, order in ((1.0, (0, 1)), (-1.0, (1, 0))):
@@ -134,7 +134,7 @@ def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, 
 
 
 def _levels(runs: int) -> Floats:
-    """Of the thresholds that are tried: evenly, and toward both tails, where the largest ratios are."""
+    """Returns levels of the thresholds to try: even ones, and more toward both tails, where the largest ratios are."""
     tail = np.geomspace(min(0.005, 10.0 / runs), 0.005, CUTS // 4)
     return np.unique(np.concatenate([tail, np.linspace(0.005, 0.995, CUTS), 1.0 - tail]))
 
@@ -142,14 +142,14 @@ def _levels(runs: int) -> Floats:
 def draws(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
 ) -> Floats:
-    """What `runs` runs of a stratum release, as numbers (run, feature): the mechanism itself, under fresh noise."""
+    """Returns the released objects of `runs` runs of a stratum as numbers (run, feature), under fresh noise."""
     return _of_parameters(model, list(releases(job, model, learned, sampler, records, runs, key)))
 
 
 def releases(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
 ) -> Iterator[Sequence[Draws]]:
-    """Parameters of every set, run after run."""
+    """Yields the parameters of every set, run after run."""
     mechanism = mechanism_of(job)
     for run in range(runs):
         rounds = mechanism.protect(job, model, Unwatched(), learned)
@@ -161,7 +161,7 @@ def _of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Flo
 
 
 def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
-    """Rows of one length, with 0 behind those of a run that released fewer figures: which tables are chosen varies."""
+    """Pads rows to one length with 0, because the chosen tables, and so the number of figures, differ between runs."""
     made = np.zeros((len(rows), max(least, *map(len, rows))))
     for row, values in zip(made, rows, strict=True):
         row[: len(values)] = values
@@ -169,9 +169,9 @@ def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
 
 
 def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Codes, key: Key) -> Floats:
-    """What synthetic records of these runs show, (run, feature): by row of the frame Σw and Σwy, and the ends of y.
+    """Returns features of these runs' synthetic records, (run, feature): Σw and Σwy by frame row, and the range of y.
 
-    Records stand in the frame rows given. Nothing, (run, 0), where the model makes none.
+    Records are in the frame rows given. The result is empty, (run, 0), where the model makes no records.
     """
     if not isinstance(model, Synthesizer):
         return np.empty((len(drawn), 0))
@@ -188,7 +188,7 @@ def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Co
 
 
 def _numbers(described: Any) -> Iterator[float]:
-    """Every number in a described θ, in order; what varies in length is no number."""
+    """Yields every number in a described θ, in order. Values of varying length are left out."""
     if isinstance(described, bool | str) or described is None:
         return
     if isinstance(described, int | float):
@@ -200,9 +200,9 @@ def _numbers(described: Any) -> Iterator[float]:
 
 
 def neighbour(job: Job, records: Records, which: int) -> Records:
-    """The file without a record; under substitution the one in which it has the farthest weight and outcome instead.
+    """Returns the file without a record. Under substitution the record has the farthest weight and outcome instead.
 
-    Of several outcomes the first is exchanged.
+    If there are several outcomes, the first is exchanged.
     """
     if job.budget.adjacency != "substitution":
         return records.take(np.arange(len(records)) != which)
@@ -216,7 +216,7 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
 
 
 def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
-    """A lower bound for the most exposed record of each of the smallest strata of a finished release.
+    """Computes a lower bound for the most exposed record of each of the smallest strata of a finished release.
 
     Columns: stratum, record, runs (a file), claimed (ε that one record may lose; at δ where that is above 0), delta,
     most_that_can_be_shown (by so many runs), at_least (by all that was released), from_sets (by synthetic records alone),
@@ -258,9 +258,9 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
 
 
 def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
-    """Of some records the one that moves noisy sums most, by position, and what its two files measure.
+    """Returns the position of the record that moves noisy sums most, and the queries of its two files.
 
-    Where nothing is added to sums alone: the one with the largest product of weight and distance from the median.
+    Without noisy sums, it is the record with the largest product of weight and distance from the median.
     """
     away, tried = np.abs(records.outcomes[:, 0] - np.median(records.outcomes[:, 0])), list[int]()
     for exposed in (records.weight * away, records.weight, away):
@@ -288,7 +288,7 @@ def _records(fit: Fit, stratum: int) -> Records:
 
 
 def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
-    """Draws from the file and from its neighbour, each with random numbers of its own: parameters, and what sets show."""
+    """Draws from the file and from its neighbour with separate random numbers: parameters, and features of the sets."""
     learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
     model, own = fit.fitted(stratum), fit.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), fit.frame.count[own])

@@ -1,7 +1,7 @@
-"""What a mechanism adds noise to, seen where the noise is added: the whole query of a file; confidential.
+"""Records the noisy queries of a mechanism: the sums to which noise is added, for a whole run on a file (confidential).
 
-In place of noise a mechanism gets `Tap`: numbers of its draws. Whatever it adds them to is recorded, and either comes back
-without noise or is replaced by an imposed value. So a mechanism is metered as it is, whatever it does around its noise.
+In place of noise a mechanism gets a `Tap`, which holds the numbers of its draws. Every sum that a `Tap` is added to is
+recorded. The result is the sum without noise, or an imposed value. So a mechanism is metered unchanged.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dpdist.engine.protocol import Noise
 from dpdist.job import NoiseName
 
 Imposed = Callable[[int, Floats], Floats]
-"""What stands in place of the n-th noisy sum, which is given without its noise."""
+"""Replacement for the n-th noisy sum, which is given without its noise."""
 
 
 class Enough(Exception):
-    """As many sums were recorded as were asked for."""
+    """Raised when the requested number of sums was recorded."""
 
 
 class NotAdded(Exception):
-    """A mechanism does something else with its noise than adding it: what is released has another law."""
+    """Raised when a mechanism uses its noise otherwise than by addition, so that the released values have another law."""
 
 
 class Meter:
@@ -55,29 +55,29 @@ class Meter:
 
     @property
     def query(self) -> Floats:
-        """All noisy figures, in the scales of their noise."""
+        """Returns all noisy figures, in the scales of their noise."""
         return np.asarray(self.exact_sums / self.scale)
 
     @property
     def exact_sums(self) -> Floats:
-        """All noisy figures, without their noise."""
+        """Returns all noisy figures, without their noise."""
         return np.concatenate([np.empty(0), *self.found])
 
     @property
     def scale(self) -> Floats:
-        """Of every figure's noise."""
+        """Returns the noise scale of every figure."""
         return np.array([float(self.scales[draw]) for draw in self.of_figures])
 
     @property
     def of_figures(self) -> list[int]:
-        """The number of every figure's draw."""
+        """Returns the number of the draw of every figure."""
         drawn = np.concatenate([np.empty(0), *self.drawn]).astype(np.int64)
         assert len(drawn) == len(np.unique(drawn)), "a draw was used twice"
         return [int(draw) for draw in drawn]
 
 
 class Tap(np.ndarray[Any, np.dtype[np.float64]]):
-    """Numbers of draws in the place of noise: a sum with them is recorded."""
+    """Numbers of draws in place of noise. A sum with a `Tap` is recorded."""
 
     meter: Meter
 

@@ -1,13 +1,13 @@
 """Comparators that fit a model, FBS and FBP ([T]; METHODS §5), at the release's own ε; nothing of them is released.
 
-Each is what a release of the `weighted` mechanism under the lognormal model would have published: one fit in each of the
-job's strata, on the columns of its tables as predictors, the same search, draws, synthesis and estimators, with keys
-apart from the release's. Their guarantee is asymptotic, and stands beside a strict one for comparison only. Both share
-one fit.
+Each has the figures that a release of the `weighted` mechanism under the lognormal model would have published. There is
+one fit in each of the job's strata, with the tables' columns as predictors. Search, draws, synthesis and estimators are
+the same, with keys of their own. The guarantee of a comparator is asymptotic. It is given next to a strict one for
+comparison only. Both share one fit.
 
-The law has no zeros: records whose outcome is 0 are left out of the fit, and stand in the table with the mean weight of
-the other records of their frame row, their number taken as public. Records are visited block by block, and what rounds
-leave of them lies on disk: memory is that of a block.
+The lognormal law has no zeros. Records whose outcome is 0 are left out of the fit. The table has them with the mean
+weight of the other records of their frame row, and their number is taken as public. Records are visited block by block,
+and their carries are stored on disk, so memory is that of one block.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Fitted:
         return {"count": count, "mean": mean, "total": total}
 
     def notes(self, cells: Cells) -> list[str]:
-        """Notes of every cell: the guarantee, or why its figures are missing."""
+        """Returns the notes of every cell: the guarantee, or why its figures are missing."""
         inside = cells.membership
         rows = (inside.indices[a:b] for a, b in zip(inside.indptr, inside.indptr[1:], strict=False))
         why = (sorted(set(self.missing[own]) - {""}) for own in rows)
@@ -81,14 +81,14 @@ class Visits:
 
     path: Path
     rows: range
-    """Its records in the file."""
+    """Rows of the stratum's records in the file."""
     size: int
     """Records of a block."""
     row: Codes
     """The fit's row for every row of the current frame."""
     folder: Path
     held: dict[int, list[str]] = field(default_factory=dict)
-    """Names of what is carried of a block: rows of its file."""
+    """Names of the carried values of each block, which are rows of its file."""
 
     def __call__(self, request: Pass) -> Floats:
         total: Floats | None = None
@@ -120,7 +120,10 @@ class Visits:
 
 
 def comparator(job: Job, how: Comparator) -> Job:
-    """The release that a comparator is of. Sizes, secret under add_remove, are public to it: then it is zero_out's."""
+    """Returns the release of which a comparator is.
+
+    A comparator takes secret sizes as public, so its adjacency is zero_out.
+    """
     columns = dict.fromkeys([*job.likelihood_predictors, *job.cell_columns])
     predictors = [name for name in columns if name not in job.strata]
     said: dict[str, Any] = job.model_dump(mode="json")
@@ -143,7 +146,7 @@ def comparator(job: Job, how: Comparator) -> Job:
 def fitted(
     job: Job, frame: Frame, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
 ) -> Fitted:
-    """Those of the job's comparators that are fitted, from the records at `path`, in frame order."""
+    """Fits those of the job's comparators that are models, from the records at `path`, in frame order."""
     wanted = [how for how in job.compare if how in FITTED]
     own, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
     for records in each_part(path, 0, int(frame.count.sum()), block_rows(own.sampler.draws)):
@@ -183,7 +186,7 @@ def _sets(
     missing: NDArray[np.object_],
     tick: Callable[[int], None],
 ) -> tuple[dict[str, Mapping[str, Any]], ...]:
-    """Described θ of every synthetic set and stratum; strata without one are reported to `missing`."""
+    """Returns the described θ of every synthetic set and stratum. Strata without one are reported to `missing`."""
     fits, row = _rows(frame, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
     edges = np.concatenate([[0], np.cumsum(frame.count)])
     sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
@@ -207,7 +210,7 @@ def _sets(
 
 
 def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Frame:
-    """Some rows of a frame, with other counts."""
+    """Selects rows of a frame, with other counts."""
     codes = {name: values[which] for name, values in frame.codes.items()}
     return Frame(codes, frame.levels, count[which], frame.strata, frame.design_strata)
 
@@ -215,7 +218,7 @@ def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> F
 def _raked(
     job: Job, frame: Frame, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
 ) -> Mapping[tuple[str, str], Floats]:
-    """Estimates raked to the job's public totals; totals that cannot be met are reported to `missing`."""
+    """Rakes estimates to the job's public totals. Totals that cannot be met are reported to `missing`."""
     if not job.rake:
         return sums
     try:

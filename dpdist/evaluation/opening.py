@@ -57,14 +57,14 @@ def open_release(place: str | Path) -> Release:
 
 
 def release_in(space: Workspace) -> Release:
-    """The release of a run that has just published it."""
+    """Opens the release of a run that has just published it."""
     if space.store.shared:
         return Release(str(made := space.newest), lambda: made)
     return Release(space.shown(space.newest), _Taken(space.place, space.newest.name))
 
 
 class _Taken:
-    """Brings the public folder of an object store here, and keeps it as long as this object lives."""
+    """Copies the public folder of an object store to this machine, and keeps the copy as long as this object lives."""
 
     def __init__(self, url: str, name: str = "public"):
         self._url, self._name = url, name
@@ -77,7 +77,7 @@ class _Taken:
             raise WorkspaceError(self._url, NO_RELEASE, RUN_FIRST)
         try:
             refuse_unverified(public)
-        except WorkspaceError as error:  # the folder here is nobody's to mend
+        except WorkspaceError as error:  # nobody may repair the copied folder
             raise WorkspaceError(self._url, error.found, error.remedy, error.exit_code) from None
         return public
 
@@ -110,7 +110,7 @@ def open_evaluation(workspace: str | Path) -> ParquetTables:
 
 
 def evaluations(space: Workspace) -> ParquetTables:
-    """Confidential results of the evaluation of a run, if there are any."""
+    """Returns the confidential evaluations of a run, if there are any."""
     space.store.take_folder(space.evaluation)
     return ParquetTables(space.evaluation, "confidential evaluations", space)
 
@@ -174,7 +174,7 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
 
 
 def _loaded(space: Workspace, path: Path, *others: str, group: str | None = None) -> xr.Dataset:
-    """A store, or a group of it, with its coordinates loaded, and these other small arrays."""
+    """Opens a store, or a group of it, with its coordinates and the named small arrays loaded."""
     import xarray as xr
 
     store: xr.Dataset = xr.open_zarr(arrays.source(path, space.store), group=group, consolidated=False)

@@ -25,7 +25,7 @@ REFERRED = ("laplace_finest", "reference_only")
 
 
 class ReferenceBaselines(NamedTuple):
-    """Σw and Σwy of every finest cell as each comparator has them, (cell, 2); `row` is one frame row of every cell."""
+    """Σw and Σwy of every finest cell under each comparator, (cell, 2). `row` is one frame row of every cell."""
 
     row: Codes
     finest: Floats
@@ -42,7 +42,7 @@ class ReferenceBaselines(NamedTuple):
 def reference_baselines(
     job: Job, frame: Frame, current: Iterable[Records], reference: Iterable[Records], key: Key
 ) -> ReferenceBaselines:
-    """Both comparators from the records of both files, which stand under the rows of one frame."""
+    """Computes both comparators from the records of both files, which are under the rows of one frame."""
     group, labels = frame.group(job.cell_columns)
     cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
     held, weights = np.zeros((cells, 3)), []

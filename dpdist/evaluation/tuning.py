@@ -1,7 +1,7 @@
 """Tunes the constants of a mechanism: scans a public grid, then bisects near its best point.
 
-Scanned, because neither a bound nor utility is monotone in a constant (small weights widen the posterior and with it the
-bound: METHODS §3). One constant after the other, the others held where they are.
+The grid is scanned because neither a bound nor utility is monotone in a constant. Small weights widen the posterior and
+with it the bound (METHODS §3). Constants are tuned one after the other, with the others fixed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TUNED_FACTORS = tuple(0.85**step for step in range(16))
 
 
 class Knob(NamedTuple):
-    """A constant, by its path in the mechanism, and the points that are scanned; None is a choice without neighbours."""
+    """A constant, by its path in the mechanism, and the points that are scanned. None is a choice without neighbours."""
 
     path: str
     grid: tuple[float | None, ...]
     whole: bool = False
     required: bool = False
-    """True if the mechanism as it stands does not say it."""
+    """True if the mechanism's specification leaves the constant unset."""
 
 
 @dataclass
 class Trials:
-    """Losses of mechanisms, each tried once."""
+    """Losses of mechanisms, each evaluated once."""
 
     loss_of: Callable[[Mechanism], float]
     tick: Callable[[int], None]
@@ -47,9 +47,9 @@ class Trials:
 
 
 def knobs_of(job: Job) -> tuple[Knob, ...]:
-    """The constants of the job's mechanism that no budget decides, the most telling first.
+    """Lists the mechanism's constants that no budget decides, those with the largest effect first.
 
-    The drift that `centred` plans is none of them: it is between periods, and halves of one file have none.
+    The drift that `centred` plans is left out, because halves of one file have no drift between periods.
     """
     mechanism, weights = job.mechanism, job.mechanism.weights
     if mechanism.scanned:
@@ -73,7 +73,7 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
 
 
 def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], float]) -> tuple[Mechanism, float]:
-    """The mechanism with the smallest loss that was found; infinite where every one is refused."""
+    """Returns the mechanism with the smallest loss of all tried ones. The loss is infinite where every one is refused."""
     best, least = start, REFUSED if any(knob.required for knob in knobs) else loss(start)
     for knob in knobs:
         tried: dict[float | None, float] = {v: loss(with_value(best, knob.path, v)) for v in knob.grid}
@@ -89,7 +89,7 @@ def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], 
 
 
 def between(tried: dict[float | None, float], whole: bool) -> list[float]:
-    """Midpoints between the best number so far and its neighbours that have not been tried."""
+    """Returns untried midpoints between the best number so far and its neighbours."""
     numbers = sorted(value for value in tried if value is not None)
     best = min(numbers, key=lambda value: tried[value])
     if tried[best] == REFUSED:
@@ -104,7 +104,7 @@ def between(tried: dict[float | None, float], whole: bool) -> list[float]:
 
 
 def with_value(mechanism: Mechanism, path: str, value: float | None) -> Mechanism:
-    """The mechanism with another value of a constant."""
+    """Returns the mechanism with another value of a constant."""
     said: dict[str, Any] = mechanism.model_dump(mode="json")
     *above, name = path.split(".")
     holder = said[above[0]] if above else said

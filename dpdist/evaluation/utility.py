@@ -1,11 +1,11 @@
 """Similarity of two data sets of one outcome: distances of distribution functions, location, quantiles with intervals.
 
-Conventions. The empirical distribution function at t is the share of records that are at most t. Distances are taken at
-the pooled points of both data sets, every record counted, ties as often as they occur ([G] §4.3, after Woo et al. 2009).
-A quantile is the linear interpolation between order statistics (NumPy's and R's default, type 7). An interval of nominal
-95 % is, for the mean, mean ± 1.96 s/√n; for a quantile, the pair of order statistics whose ranks are the 2.5 % and 97.5 %
-points of Binomial(n, p), which needs no density estimate and covers at least the nominal share. [V] does not say how the
-intervals of its table were made.
+The empirical distribution function at t is the share of records that are at most t. Distances are taken at the pooled
+points of both data sets. Every record counts, so a tied value counts as often as it occurs ([G] §4.3, after Woo et al.
+2009). A quantile is the linear interpolation between order statistics (NumPy's and R's default, type 7). An interval of
+nominal 95 % is, for the mean, mean ± 1.96 s/√n; for a quantile, the pair of order statistics whose ranks are the 2.5 %
+and 97.5 % points of Binomial(n, p), which needs no density estimate and covers at least the nominal share. [V] does not
+say how the intervals of its table were made.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Interval(NamedTuple):
 
 
 def ecdf(sample: Floats, at: Floats) -> Floats:
-    """Share of the sample that is at most t, for every t of `at`."""
+    """Returns the share of the sample that is at most t, for every t of `at`."""
     return np.asarray(np.searchsorted(np.sort(sample), at, side="right") / len(sample))
 
 
 def distances(confidential: Floats, synthetic: Floats) -> Distances:
-    """Distances over the pooled points of both data sets."""
+    """Computes distances over the pooled points of both data sets."""
     pooled = np.concatenate([confidential, synthetic])
     difference = ecdf(confidential, pooled) - ecdf(synthetic, pooled)
     return Distances(float(np.abs(difference).max()), float((difference**2).mean()))
 
 
 def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
-    """Mean ± z s/√n."""
+    """Computes the interval mean ± z s/√n."""
     mean = float(sample.mean())
     half = (
         float(scipy.stats.norm.ppf((1.0 + level) / 2.0) * sample.std(ddof=1) / np.sqrt(len(sample)))
@@ -70,5 +70,5 @@ def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Int
 
 
 def location(sample: Floats) -> dict[str, Interval]:
-    """Mean, 15th, 50th and 90th percentile with their intervals ([G] figures 5 and 11–15, [V] table 1)."""
+    """Computes mean, 15th, 50th and 90th percentile with their intervals ([G] figures 5 and 11–15, [V] table 1)."""
     return {"mean": mean_interval(sample)} | {name: quantile_interval(sample, p) for name, p in QUANTILES.items()}

@@ -1,24 +1,26 @@
 """Judges whether published intervals have their stated coverage, by direct estimates of the same sample; confidential.
 
-A published figure is the sample's, plus noise, plus what the mechanism's bias makes of it. Its interval allows for the
-sample and the noise. The direct figure has the sample's error too, so a right interval holds it in 90 % of cases or more
-(`evaluation.differences` has the variance that is left). Every statistic of every table is judged apart, by four tests:
+A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
+noise. The direct figure has the same sampling error, so a correct interval holds it in at least 90 % of cases.
+`evaluation.differences` computes the remaining variance. Every statistic of every table is judged separately, by four
+tests:
 
 - the grand figure, all records: published and direct differ by more than chance, and the interval misses it.
 - coverage: intervals of base cells hold fewer direct figures than Binomial(cells, .9) does.
 - side: more base cells are on one side than Binomial(cells, .5) brings, and by LEAN published standard errors.
 - the furthest cell, margins too, in published standard errors, under the longer of a t tail and a Laplace tail.
 
-A right release fails with probability FALSE_ALARM at most, whatever the dependence between statistics (Bonferroni): the
-grand figures have 2/5 of it, coverage 2/5, side and furthest cell 1/10 each. Cells that err in common, as the grand
-figure's published error shows, count as fewer. The others are taken as independent, and a grand figure's noise as normal:
-of a single Laplace noise its part is at most 2.7 times as large.
+A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
+grand figures have 2/5 of this probability, coverage 2/5, side and furthest cell 1/10 each. Cells with a common error, as
+the grand figure's published error shows, count as fewer cells. Other cells are taken as independent, and a grand figure's
+noise as normal. For a single Laplace noise the grand figure's part is at most 2.7 times as large.
 
-Apart from that, a release whose intervals hold may still be far off: its median or largest error in direct standard
-errors says so (FAR_MEDIAN, FAR_LARGEST). That is no fault of the intervals, and has no part in false alarms.
+A release whose intervals hold may still have large errors. The median or largest error in direct standard errors shows
+them (FAR_MEDIAN, FAR_LARGEST). Large errors are no fault of the intervals, and have no part in false alarms.
 
 Not judged: cells of less than two records, figures without standard errors, totals that a public figure fixes. A release
-that passes has shown no fault in the cells at hand, no more.
+that passes has shown no fault in these cells. It may have
+faults elsewhere.
 """
 
 from __future__ import annotations
@@ -41,19 +43,22 @@ FALSE_ALARM = 0.05
 GRAND, COVERAGE, SIDE, FURTHEST = 0.4, 0.4, 0.1, 0.1
 """Parts of FALSE_ALARM."""
 LEAN = 0.5
-"""Published standard errors by which the median cell is off where a side is called a bias: 90 % intervals then hold .87."""
+"""Smallest distance of the median cell, in published standard errors, that counts as a bias.
+
+At it 90 % intervals hold .87.
+"""
 FAR_TOO_LOW = 0.75
 """Coverage below which a release that fails is not for publication."""
 FAR_RECORDS = 10
 """Fewest records of a cell whose error may be called far off: a direct error of fewer is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
-"""Direct standard errors beyond which the median cell, or a single one, is far off whatever its interval says."""
+"""Direct standard errors beyond which the median cell, or a single one, has a large error whatever its interval is."""
 SAME = 1e-9
-"""Figures that differ by less, relative to the direct estimate, are the same but for rounding."""
+"""Relative difference below which two figures are equal but for rounding."""
 
 
 class Grand(NamedTuple):
-    """The figure of all records beside the direct one; distances in standard errors, NaN where these are not known."""
+    """The figure of all records and the direct one. Distances are in standard errors, NaN where these are not known."""
 
     published: float
     direct: float
@@ -68,7 +73,7 @@ class Grand(NamedTuple):
 
     @property
     def relative(self) -> float:
-        """Published over direct, less 1."""
+        """Returns published over direct, less 1."""
         return self.published / self.direct - 1.0 if self.direct else np.nan
 
 
@@ -101,27 +106,27 @@ class Verdict:
 
     @property
     def unclear(self) -> bool:
-        """True where fewer are held than intervals say, or the grand figure is not, though chance may explain it."""
+        """True where fewer estimates are held than stated, or the grand figure is not held, but chance may explain it."""
         return not self.fails and (self.held < NOMINAL or (self.grand is not None and not self.grand.held))
 
     @property
     def stops(self) -> bool:
-        """True where the release is not for publication."""
+        """True where the release must not be published."""
         return self.off or self.far is not None or (self.too_few and self.covered < FAR_TOO_LOW)
 
 
 def labels_of(rows: pd.DataFrame) -> list[str]:
-    """The columns that name a cell."""
+    """Returns the columns that identify a cell."""
     return list(rows.columns[: rows.columns.get_loc("statistic")])
 
 
 def place(row: pd.Series, by: list[str]) -> str:
-    """A cell in words."""
+    """Describes a cell in words."""
     return ", ".join(str(row[name]) for name in by) or TOTAL
 
 
 def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
-    """The verdict on one statistic's rows of an evaluation, one of so many; None where there is nothing to judge."""
+    """Judges one of several statistics by its rows of an evaluation. Returns None where there is nothing to judge."""
     alarm, grand = FALSE_ALARM / statistics, _grand(rows)
     known = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
     known &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
@@ -163,10 +168,10 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
 
 
 def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
-    """Base cells that err apart from each other, at least 1: fewer than there are where cells have an error in common.
+    """Returns the effective number of base cells with independent errors, at least 1. A common error makes it smaller.
 
-    That is so where the grand figure's variance, as published, is more than its cells' by themselves would give. Then
-    one correlation of all cells makes up the difference. Means are weighted by records.
+    There is a common error where the published variance of the grand figure exceeds the sum over its cells. Then one
+    correlation between all cells explains the excess. Means are weighted by records.
     """
     number = len(base)
     if number < 2 or grand is None or not grand.in_published:
@@ -186,7 +191,7 @@ def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_
 
 
 def _held(rows: pd.DataFrame, times: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True where the direct estimate lies within the interval, its reach so many times as long."""
+    """True where the direct estimate lies within the interval, after the half width is multiplied by a factor."""
     gap = (rows["direct"] - rows["synthetic"]).to_numpy(dtype=float)
     below, above = rows["synthetic"] - rows["synthetic_lower"], rows["synthetic_upper"] - rows["synthetic"]
     reach = times * np.where(gap < 0, below, above)
@@ -194,17 +199,17 @@ def _held(rows: pd.DataFrame, times: Floats) -> np.ndarray[tuple[int], np.dtype[
 
 
 def _df(rows: pd.DataFrame) -> Floats:
-    """Degrees of freedom of differences, the fewer of both figures'."""
+    """Returns the degrees of freedom of differences, the smaller of both figures'."""
     return np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
 
 
 def _too_far(grand: Grand, level: float) -> bool:
-    """True where chance alone does not take the grand figure as far, and its interval misses the direct one."""
+    """True where chance alone does not explain the grand figure's distance, and its interval misses the direct one."""
     return bool(not grand.held and 2.0 * stdtr(grand.df, -abs(grand.in_chance)) < level)
 
 
 def _grand(rows: pd.DataFrame) -> Grand | None:
-    """Figures of the row of all records; where a count or total has none, the sum of base cells, treated as independent."""
+    """Returns the figures of all records. A count or total without them is summed over base cells, taken as independent."""
     by = labels_of(rows)
     whole = rows[(rows[by] == TOTAL).all(axis=1)]
     base = rows[(rows[by] != TOTAL).all(axis=1)]
@@ -225,7 +230,7 @@ def _grand(rows: pd.DataFrame) -> Grand | None:
 
 
 def _summed(base: pd.DataFrame) -> pd.DataFrame:
-    """One row: sums of figures, errors added in squares."""
+    """Returns one row: sums of figures, with errors added in squares."""
     known = base[base["records"] > 0]
     errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in known]
     made = known.iloc[:1].assign(**{name: known[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})

@@ -15,7 +15,7 @@ PART = "no fault found in what could be judged"
 
 
 def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
-    """The verdict's first line: the gravest fault, and where."""
+    """Returns the verdict's first line: the most serious fault and its place."""
     judged = [(name, each) for name, each in zip(names, verdicts, strict=True) if each is not None]
     if not judged:
         return NOTHING
@@ -46,7 +46,7 @@ def _sizes(verdict: Verdict) -> str:
 
 
 def bias_line(name: str, grand: Grand) -> str:
-    """The figure of all records beside the direct one: the difference, and how many standard errors that is."""
+    """Compares the figure of all records with the direct one: the difference, also in standard errors."""
     off = f"{grand.relative:+.1%}".replace("-", "−").replace("%", " %") if np.isfinite(grand.relative) else ""
     sizes = [f"{abs(grand.in_published):.1f} published SE"]
     sizes += [f"{abs(grand.in_noise):.1f} SE of the noise alone"] if np.isfinite(grand.in_noise) else []
@@ -54,14 +54,14 @@ def bias_line(name: str, grand: Grand) -> str:
 
 
 def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
-    """A line a statistic that has a grand figure."""
+    """Returns one line per statistic that has a grand figure."""
     for name, each in verdicts:
         if each is not None and each.grand is not None:
             yield bias_line(name, each.grand)
 
 
 def in_words(name: str, verdict: Verdict) -> str:
-    """One statistic's verdict in plain words."""
+    """Describes one statistic's verdict in plain words."""
     said = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
     if np.isfinite(verdict.width):
         said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
@@ -94,7 +94,7 @@ def in_words(name: str, verdict: Verdict) -> str:
 
 
 def large(value: float) -> str:
-    """A figure to be compared by eye: 59.1 M, 84,300, 0.412."""
+    """Formats a figure for comparison by eye: 59.1 M, 84,300, 0.412."""
     for unit, times in (("bn", 1e9), ("M", 1e6)):
         if abs(value) >= times:
             digits = f"{value / times:#.3g}".removesuffix(".")

@@ -52,13 +52,13 @@ SAYING = (STATEMENT, "released/promise.json")
 
 
 def public_of(folder: Path) -> Path:
-    """The public folder: the one that is named, or that of a workspace."""
+    """Returns the public folder, given that folder or its workspace."""
     inside = folder / "public"
     return inside if (inside / MANIFEST).exists() and not (folder / MANIFEST).exists() else folder
 
 
 def problems(public: Path, key: PublicKey | None = None) -> list[str]:
-    """What is wrong, a line a file: changed, missing, added, claiming what its job does not give, not signed by the key."""
+    """Lists problems, one line per file: changed, missing, added, wrong claims, or not signed by the key."""
     damage = all_damage(public)
     lines = [str(error) for error in damage] or [str(error) for error in _claims(public)]
     if (why := unfit(public)) is not None:
@@ -71,9 +71,9 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
 
 
 def refuse_unverified(public: Path, made_again: bool = False) -> None:
-    """Raises `WorkspaceError` for a folder that is not as it was released; a replay's may be looked at.
+    """Raises `WorkspaceError` for a folder that is not as it was released. The folder of a replay may be opened.
 
-    `made_again`: for what follows from released/ a file may be missing, since it is made again.
+    `made_again`: files that follow from released/ may be missing, since they are made again.
     """
     damage = all_damage(public) or _claims(public)
     found = [error for error in damage if not (made_again and error.found == MISSING and _derived(error.file))]
@@ -87,7 +87,7 @@ def _derived(name: str) -> bool:
 
 
 def sign(public: Path, key: SecretKey) -> None:
-    """Sign a folder's manifest. Raises `WorkspaceError` for a folder that is not whole, or a replay's."""
+    """Signs a folder's manifest. Raises `WorkspaceError` for an incomplete folder, or a replay's."""
     if wrong := problems(public):
         raise WorkspaceError(str(public), f"it is not signed: {wrong[0]}", "sign a folder that `dpdist verify` finds whole")
     said, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
@@ -99,7 +99,7 @@ def sign(public: Path, key: SecretKey) -> None:
 
 
 def _unsigned(public: Path, key: PublicKey) -> str | None:
-    """Why the manifest is not signed by the key."""
+    """States why the manifest is not signed by the key."""
     try:
         text = regular(public, SIGNATURE).read_text(encoding="utf-8")
         key.check(regular(public, MANIFEST).read_bytes(), text)
@@ -113,7 +113,7 @@ def _unsigned(public: Path, key: PublicKey) -> str | None:
 
 
 def _unapproved(public: Path) -> str | None:
-    """Why a release whose job lists the keys that may approve it is signed by none of them."""
+    """States why a release is signed by none of the keys that its job lists for approval."""
     listed = [PublicKey.parse(each) for each in read_job(public, "released/job.json").approvers]
     wrong = [_unsigned(public, key) for key in listed]
     if not listed or None in wrong:
@@ -123,7 +123,7 @@ def _unapproved(public: Path) -> str | None:
 
 
 def _claims(public: Path) -> list[Damaged]:
-    """Figures of a statement that do not follow from the release's job."""
+    """Lists figures of a statement that do not follow from the release's job."""
     try:
         job = read_job(public, "released/job.json")
         due = promised(mechanism_of(job).promise(job), {})
@@ -153,7 +153,7 @@ def _unlike(name: str, figure: str, value: object, due: object) -> Damaged:
 
 
 def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
-    """Sentences with other numbers than the job's; how they are worded is not looked at."""
+    """Lists sentences whose numbers differ from the job's. Their wording is not checked."""
     for name, worded in IN_WORDS.items():
         if name not in statement and statement.get("guarantee") == "none":
             continue
@@ -163,7 +163,7 @@ def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
 
 
 def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
-    """What a statement says of gates and does not follow from the job, or from the noisy values that it says itself."""
+    """Lists what a statement claims about gates that does not follow from the job or from the stated noisy values."""
     if job.accept is None or not isinstance(acceptance, dict):
         if job.accept is not None or acceptance is not None:
             yield "acceptance", acceptance, "gates" if job.accept is not None else None
@@ -185,7 +185,7 @@ def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
 
 
 def _objects(given: Any) -> list[dict[str, Any]]:
-    """The objects of a JSON list; none of anything else."""
+    """Returns the objects of a JSON list, and none for any other value."""
     return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
 
 
@@ -199,5 +199,5 @@ def _met(gate: Mapping[str, Any]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """The value as JSON text, so that a number and its text differ."""
+    """Returns the value as JSON text, so that a number and its text differ."""
     return json.dumps(value, ensure_ascii=True)

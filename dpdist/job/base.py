@@ -17,5 +17,5 @@ class Base(Frozen):
 
     @property
     def in_words(self) -> str:
-        """For plans."""
+        """Describes the base for plans."""
         return f"{self.path}; differs in: {', '.join(self.differs) or 'nothing'}"

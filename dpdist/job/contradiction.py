@@ -1,4 +1,4 @@
-"""A contradiction between keys of a job, and what several checks ask of a job."""
+"""Defines a contradiction between keys of a job, and helpers that several checks share."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Contradiction(NamedTuple):
 
 
 def declared(job: JobView) -> tuple[str, ...]:
-    """Outcomes that stand in columns."""
+    """Returns the outcomes that are columns of the file."""
     return tuple(name for name in job.outcomes if name in job.columns)
 
 
 def listed(values: Sequence[object], most: int = 8) -> str:
-    """The first values of a public list."""
+    """Formats the first values of a public list."""
     return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")

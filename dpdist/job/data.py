@@ -1,4 +1,4 @@
-"""What the confidential file holds: its source, its columns and their public domains, the universe."""
+"""Settings of the confidential file: its source, its columns and their public domains, the universe."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TextFile(Frozen):
     @field_validator("encoding")
     @classmethod
     def _known(cls, name: str | None) -> str | None:
-        """Raises `ValueError` for an encoding that nobody knows, or that is of no text."""
+        """Raises `ValueError` for an unknown encoding, or one that is not for text."""
         try:
             if name is not None:
                 "".encode(name)
@@ -60,7 +60,7 @@ class TextFile(Frozen):
 
     @property
     def unsaid(self) -> frozenset[str]:
-        """Keys that were left out."""
+        """Lists the keys that were left out."""
         return frozenset(name for name in TextFile.model_fields if getattr(self, name) is None)
 
 
@@ -78,7 +78,7 @@ class Input(TextFile):
 
 
 NOT_REPORTED = "Not reported"
-"""The level of missing values, where they are one."""
+"""The level of missing values, where they are a level."""
 
 
 class Column(Frozen):
@@ -139,7 +139,7 @@ class Column(Frozen):
 
     @property
     def two_valued(self) -> bool:
-        """True if an outcome can only be one bound or the other, as the job says."""
+        """True if the job states that an outcome is always one bound or the other."""
         low, high = self.bounds or (0.0, 0.0)
         if self.codes is not None:
             return set(self.codes.values()) == {low, high}

@@ -47,7 +47,7 @@ class ReplicateWeights(Frozen):
 
     @property
     def overall(self) -> float:
-        """The scale as stated, or the kind's own."""
+        """Returns the scale as stated, or the scale of the kind."""
         r = float(self.number)
         own = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
         return self.scale if self.scale is not None else own.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
@@ -101,5 +101,5 @@ class Survey(Frozen):
 
     @property
     def lonely_record(self) -> Lonely:
-        """The rule for a design stratum of one synthetic record: as stated, and none has an error of its own otherwise."""
+        """Returns the rule for a design stratum of one synthetic record: as stated, otherwise the stratum has no error."""
         return "certainty" if self.lonely_psu == "error" else self.lonely_psu

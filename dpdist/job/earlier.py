@@ -58,5 +58,5 @@ class Calibration(Frozen):
 
     @property
     def public(self) -> dict[str, Any]:
-        """What a release says of it; its mechanism is the job's."""
+        """Returns the part that a release publishes. Its mechanism is the job's."""
         return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})

@@ -1,4 +1,4 @@
-"""Families of likelihoods in public terms: what outcomes they take, whether they model the weight, how they are sampled.
+"""Lists families of likelihoods in public terms: allowed outcomes, the weight as a component, and samplers.
 
 A new family is a name in `Family`, a line in `FAMILIES`, a file in dpdist/models and a line in dpdist/models/__init__.py.
 """
@@ -30,7 +30,7 @@ Family = Literal[
 
 @dataclass(frozen=True)
 class Support:
-    """Values that an outcome can take: an interval, its ends left out if `open`, whole numbers only if `whole`."""
+    """Values that an outcome can have: an interval, without its ends if `open`, whole numbers only if `whole`."""
 
     text: str
     low: float = -np.inf

@@ -1,7 +1,7 @@
-"""What a job says, layer upon layer: the file that it extends, its own file, keys set on the command line.
+"""Merges the layers of a job: the file that it extends, its own file, and keys set on the command line.
 
-A mapping is merged key by key; anything else replaces what stood there, and null takes it away. Every value keeps its
-place: a line, a base's file and line, or `--set`.
+A mapping is merged key by key. Any other value replaces the earlier one, and null removes it. The source of every value
+is recorded: a line, a base's file and line, or `--set`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Said = dict[str, Any]
 
 @dataclass(frozen=True)
 class Layers:
-    """A job's keys and their places; `base` is the file that it extends, as it names it, and what that one says."""
+    """A job's keys and their sources. `base` is the extended file as the job names it, and its content."""
 
     said: Said
     lines: Lines
@@ -43,11 +43,11 @@ class Layers:
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """Dotted keys whose values are not the base's; none without a base."""
+        """Lists dotted keys whose values differ from the base's; none without a base."""
         return tuple(map(dotted, differences(self.base[1], self.said, ()))) if self.base is not None else ()
 
     def located(self, folder: Path) -> Layers:
-        """Files that are opened later are named from the present folder, and no longer from the job file's."""
+        """Changes paths of files that are opened later, from the job file's folder to the working folder."""
 
         def move(keys: Said) -> Said:
             return _moved(keys, READ_LATER, lambda path: str(folder / path))
@@ -56,7 +56,7 @@ class Layers:
         return replace(self, said=move(self.said), base=base) if folder != Path() else self
 
     def with_settings(self, settings: Sequence[str], source: str) -> Layers:
-        """Each setting is `key.path=value`, the value as YAML; files are named from the present folder."""
+        """Applies settings `key.path=value`, with the value as YAML. Files are named from the working folder."""
         said, lines = self.said, dict(self.lines)
         for setting in settings:
             keys, new = _setting(setting, source)
@@ -69,12 +69,12 @@ class Layers:
 
 
 def read_layers(text: str, source: str, folder: Path) -> Layers:
-    """A job's text upon the files that it extends. Raises `JobError`."""
+    """Merges a job's text with the files that it extends. Raises `JobError`."""
     return _read(text, source, folder, ())
 
 
 def to_do(text: str) -> tuple[Problem, ...]:
-    """What a job's comments say is still to be filled or confirmed: such a job is not complete."""
+    """Lists what a job's comments mark as still to be filled or confirmed. Such a job is not complete."""
     return tuple(
         Problem("TODO", f"left {TO_DO[mark[1]][0]}: {mark[2].strip():.160}", "", TO_DO[mark[1]][1], 1, (f"line {number}",))
         for number, line in enumerate(text.splitlines(), 1)
@@ -102,7 +102,7 @@ def _read(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Laye
 def _base_file(
     named: Any, folder: Path, source: str, at: tuple[str, ...], above: tuple[Path, ...]
 ) -> tuple[Path, tuple[Path, ...]]:
-    """The file that is extended, and all files of the chain so far."""
+    """Returns the file that is extended, and all files of the chain so far."""
     allowed = "the path of another job file, as in base.yaml"
     if not isinstance(named, str) or not named:
         raise JobError(source, [Problem("extends", "no path of one file", allowed, "name the file", 1, at)])
@@ -137,7 +137,7 @@ def _laid_over(base: Said, over: Said) -> Said:
 
 
 def differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
-    """Places where two jobs' keys differ, in the first one's order."""
+    """Lists places where two jobs' keys differ, in the first job's order."""
     for key in dict.fromkeys([*base, *over]):
         old, new = base.get(key), over.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -147,7 +147,7 @@ def differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
 
 
 def _moved(job: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said:
-    """What is said, with these files' paths moved; URLs are no paths."""
+    """Returns the content with these files' paths changed. URLs are not paths."""
     for section, key in keys:
         part = job.get(str(section))
         if isinstance(part, dict) and isinstance(path := part.get(key), str) and "://" not in path:
@@ -156,7 +156,7 @@ def _moved(job: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said
 
 
 def _at(value: Any, where: Where) -> Any:
-    """What stands there; keys that are no text were read as other values, and nothing is found there."""
+    """Returns the value at the path. A key that is no text was read as another value, so it has none."""
     for part in where:
         try:
             value = value[part]
@@ -166,7 +166,7 @@ def _at(value: Any, where: Where) -> Any:
 
 
 def _setting(setting: str, source: str) -> tuple[Where, Any]:
-    """The keys of a setting and its value."""
+    """Splits a setting into its keys and its value."""
     name, equals, text = setting.partition("=")
     keys: Where = tuple(name.strip().split("."))
     if not equals or "" in keys:
@@ -184,7 +184,7 @@ def _setting(setting: str, source: str) -> tuple[Where, Any]:
 
 
 def _where(value: Any, keys: Where) -> Where:
-    """Keys as the YAML has them: of lists, positions."""
+    """Returns keys as the YAML has them, which are positions for lists."""
     found: Where = ()
     for key in keys:
         part = _at(value, found)
@@ -193,7 +193,10 @@ def _where(value: Any, keys: Where) -> Where:
 
 
 def _with(value: Any, where: Where, new: Any, depth: int, source: str) -> Any:
-    """What is said, with a value set at keys (of a list: at a position, from 0); mappings on the way there are made."""
+    """Returns the content with a value set at keys (for a list: at a position, from 0).
+
+    Missing mappings on the path are made.
+    """
     if depth == len(where):
         return new
     key, here = where[depth], where[:depth]

@@ -10,7 +10,7 @@ from pydantic import Field
 from dpdist.job.values import Budget, Delta, Frozen, Sentence
 
 BudgetClass = Literal["strict", "zCDP", "asymptotic"]
-"""Costs of different classes are never added: ε of strict and of asymptotic releases, ρ of those under zCDP."""
+"""Costs of different classes are never added: ε of strict releases, ε of asymptotic releases, ρ of those under zCDP."""
 
 
 class Window(Frozen):
@@ -33,12 +33,12 @@ class Limits(Frozen):
     )
 
     def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
-        """What holds for releases of a class; None where limits are stated for others alone."""
+        """Returns the limits for releases of a class; None where limits are stated for other classes only."""
         return (self,)
 
     @property
     def some(self) -> bool:
-        """True if anything is limited."""
+        """True if any limit is stated."""
         return any(each is not None for each in (self.total, self.per_period, self.window, self.delta))
 
 

@@ -18,21 +18,24 @@ from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
 
 JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
-"""What `job_of` takes for a job."""
+"""Types from which `job_of` makes a job."""
 
 
 def find_job(name: str | Path) -> Path:
-    """A job file's path; a name without a folder is also looked up among the jobs shipped with dpdist."""
+    """Returns a job file's path. A name without a folder is also searched among the jobs shipped with dpdist."""
     return find_shipped(name, "", JobError)
 
 
 def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> Path:
-    """The path of a YAML file; a name without a folder is also looked up in jobs/`folder`, as shipped with dpdist."""
+    """Returns the path of a YAML file.
+
+    A name without a folder is also searched in jobs/`folder`, as shipped with dpdist.
+    """
     path = Path(name)
     if path.is_file() or (path.exists() and path.name != str(name)):
         return path
     jobs = Path(str(resources.files("dpdist") / "jobs"))
-    if not jobs.is_dir():  # a source checkout: jobs/ lies beside the package
+    if not jobs.is_dir():  # a source checkout has jobs/ next to the package
         jobs = Path(__file__).parents[2] / "jobs"
     shipped = jobs / folder
     candidates = [shipped / path.name, shipped / f"{path.name}.yaml"]
@@ -82,7 +85,7 @@ def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
 
 
 def job_layers(name: str | Path, settings: Sequence[str] | None = None) -> tuple[Layers, Path]:
-    """What a job says before it is validated, and its file, in whose folder calibration and Stan program lie."""
+    """Reads a job's layers before validation, and its file, whose folder has calibration and Stan program."""
     path = find_job(name)
     layers = read_layers(read_yaml(path, JobError), str(path), path.parent)
     data = path.parent if path == Path(name) else Path()
@@ -90,10 +93,10 @@ def job_layers(name: str | Path, settings: Sequence[str] | None = None) -> tuple
 
 
 def job_of(job: JobLike) -> Job:
-    """A job from whatever says one: a `Job`, a mapping as a job file has it, YAML text, or a file's path or name.
+    """Makes a job from a `Job`, a mapping as in a job file, YAML text, or a file's path or name.
 
-    A text of several lines is YAML; any other is a path, or the name of a shipped job. Files that a mapping or a text
-    names lie in the working folder. Raises `JobError`.
+    A text of several lines is YAML. Any other text is a path, or the name of a shipped job. Files named by a mapping or a
+    text are in the working folder. Raises `JobError`.
     """
     if isinstance(job, Job):
         return job
@@ -108,7 +111,7 @@ def job_of(job: JobLike) -> Job:
 
 
 def _plain(given: Any) -> Any:
-    """With mappings, sequences and paths as a YAML file gives them."""
+    """Converts mappings, sequences and paths to the types that a YAML file gives."""
     if isinstance(given, Mapping):
         return {key: _plain(value) for key, value in given.items()}
     if isinstance(given, list | tuple):
@@ -143,7 +146,7 @@ def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
 
 
 def _job(layers: Layers, source: str, folder: Path) -> Job:
-    """The job that its layers say. Raises `JobError`."""
+    """Validates the job that its layers give. Raises `JobError`."""
     said, lines = layers.said, layers.lines
     if earlier := [_problem(each, lines) for each in under_model(said)]:
         raise JobError(source, earlier)
@@ -161,7 +164,7 @@ def _job(layers: Layers, source: str, folder: Path) -> Job:
 
 
 def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
-    """What was said, the name of a Stan program replaced by name and text."""
+    """Replaces the name of a Stan program by name and text."""
     model = keys.get("model")
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
         return keys
@@ -179,7 +182,7 @@ def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines)
 
 
 def _with_calibration(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
-    """What was said, the path of a calibration replaced by what stands there, and its constants in the mechanism."""
+    """Replaces the path of a calibration by its content, and sets its constants in the mechanism."""
     named, mechanism = keys.get("calibration"), keys.get("mechanism")
     if named is None or not isinstance(mechanism, dict):
         return keys
@@ -202,7 +205,7 @@ def _with_calibration(keys: dict[str, Any], folder: Path, source: str, lines: Li
 
 
 def load_calibration(path: Path) -> Calibration:
-    """A file that `dpdist calibrate` wrote. Raises `JobError`."""
+    """Reads a file that `dpdist calibrate` wrote. Raises `JobError`."""
     text, otherwise = (
         read_yaml(path, JobError),
         Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one"),
@@ -213,7 +216,7 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """A calibration as YAML."""
+    """Formats a calibration as YAML."""
     said = calibration.model_dump(mode="json", exclude={"sha256"})
     head = (
         "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"

@@ -1,4 +1,4 @@
-"""What a job may say of weighted marginals: which tables of its coded columns are measured."""
+"""Settings of weighted marginals: which tables of coded columns are measured."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dpdist.job.view import JobView
 
 MOST_LEVELS = 10_000
 MOST_CELLS = 1_000_000
-"""Of a measured table."""
+"""Largest number of cells of a measured table."""
 MOST_CHOSEN_CELLS = 100_000
-"""Of a pair that may be chosen."""
+"""Largest number of cells of a pair that may be chosen."""
 
 
 class WeightedMarginals(Noisy):
@@ -58,15 +58,15 @@ class WeightedMarginals(Noisy):
             )
 
     def sizes(self, job: JobView) -> tuple[int, ...]:
-        """Levels of every column."""
+        """Returns the number of levels of every column."""
         return tuple(len(levels_of(job.columns[name])) for name in job.outcomes)
 
     def chooses(self, job: JobView) -> bool:
-        """True if pairs are chosen under noise: the job names none, and those that may be chosen make a loop."""
+        """True if pairs are chosen under noise: the job names none, and the candidates make a loop."""
         return self.marginals is None and loops(candidates(self.sizes(job)))
 
     def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
-        """Marginals are of the job's columns, hold all of them, and make no loop."""
+        """Marginals use the job's columns, contain all of them, and make no loop."""
         together = {name: name for name in job.outcomes}
         for i, columns in enumerate(named):
             where = ("mechanism", "marginals", i)
@@ -98,13 +98,13 @@ Pair = tuple[int, int]
 
 
 def candidates(sizes: Sequence[int]) -> tuple[Pair, ...]:
-    """Pairs of columns, by number, that may be chosen."""
+    """Returns pairs of columns, by number, that may be chosen."""
     pairs = combinations(range(len(sizes)), 2)
     return tuple(pair for pair in pairs if sizes[pair[0]] * sizes[pair[1]] <= MOST_CHOSEN_CELLS)
 
 
 def forest(pairs: Sequence[Pair]) -> int:
-    """How many of these pairs can be taken without a loop."""
+    """Returns how many of these pairs can be taken without a loop."""
     groups, taken = {column: column for pair in pairs for column in pair}, 0
     for one, other in pairs:
         old, new = groups[other], groups[one]
@@ -114,12 +114,12 @@ def forest(pairs: Sequence[Pair]) -> int:
 
 
 def loops(pairs: Sequence[Pair]) -> bool:
-    """True if not all of these pairs can be taken without a loop: only then is there a choice."""
+    """True if not all of these pairs can be taken without a loop. Only then is there a choice."""
     return forest(pairs) < len(pairs)
 
 
 def levels_of(column: Column) -> tuple[float, ...]:
-    """Every value that a coded column may have: its codes, or the whole numbers within its bounds."""
+    """Returns every value that a coded column may have: its codes, or the whole numbers within its bounds."""
     if column.codes is not None:
         return tuple(sorted(set(column.codes.values())))
     low, high = column.bounds or (0.0, 0.0)
@@ -127,14 +127,14 @@ def levels_of(column: Column) -> tuple[float, ...]:
 
 
 def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
-    """Levels as they are printed: the file's texts, those of one code together."""
+    """Returns levels as they are printed: the file's texts, with texts of one code joined."""
     texts = column.codes or {}
     named = [" or ".join(text for text, code in texts.items() if code == level) for level in levels]
     return tuple(text or f"{level:.10g}" for text, level in zip(named, levels, strict=True))
 
 
 def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
-    """A column has a public list of levels, which is not too long."""
+    """A column has a public list of levels of limited length."""
     if column.codes is None and not column.whole:
         found = f"'{name}' has no list of levels"
         yield Contradiction(("columns", name, "whole"), found, "add codes for its texts, or whole: true for whole numbers")
@@ -149,7 +149,7 @@ def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
 
 
 def _root(together: dict[str, str], name: str) -> str:
-    """Which columns are joined by pairs, by one of them."""
+    """Returns the representative of a column among the columns that pairs join."""
     while together[name] != name:
         name = together[name]
     return name

@@ -1,7 +1,7 @@
-"""What a mechanism's specification says: its constants, its guarantee, facts that the rest asks for, what it refuses.
+"""Defines a mechanism's specification: its constants, its guarantee, facts that the rest of dpdist uses, and its refusals.
 
-The rest of dpdist asks a job's mechanism for these, and never for its name. What several mechanisms share stands here;
-each one stands in `mechanisms`.
+The rest of dpdist asks a job's mechanism for these facts, and never for its name. This module has what several mechanisms
+share; `mechanisms` has each one.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MechanismSpec(Frozen):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """A specification with a name says its guarantee, or importing it fails."""
+        """Checks at import that a specification with a name states its guarantee."""
         super().__pydantic_init_subclass__(**settings)
         if cls.model_fields["name"].annotation is not str and cls.guarantee is MechanismSpec.guarantee:
             raise TypeError(f"{cls.__name__} does not say its guarantee: write guarantee(job) in its class")
@@ -91,12 +91,12 @@ class MechanismSpec(Frozen):
         return self.name
 
     def guarantee(self, job: JobView) -> Guarantee:
-        """The class of what is promised: every specification says it, and promises are held to it."""
+        """Returns the class of the guarantee. Every specification states it, and promises are checked against it."""
         raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What a rehearsal tries of it where the job has another mechanism: a name for it, and its constants."""
+        """Returns the variants that a rehearsal tries where the job has another mechanism: names and constants."""
         yield "", {}
 
     def clips(self, job: JobView) -> bool:
@@ -104,12 +104,12 @@ class MechanismSpec(Frozen):
         return False
 
     def noises(self, job: JobView) -> int:
-        """How many times records were protected: sets of one noise differ by what is drawn after it."""
+        """Returns how many times records were protected. Sets with common noise differ only by later draws."""
         return 1 if self.sets_are_free else job.synthetic_sets
 
     @property
     def spends(self) -> bool:
-        """True if ε enters it: a clamp, noise, or weights that are tuned to the bound or cut off at it."""
+        """True if ε is used: by a clamp, by noise, or by weights that are tuned to the bound or cut off at it."""
         tuned = self.tunes_weights and self.weights.rule != "none"
         return self.adds_noise or self.clamps or self.cuts_weights or tuned
 
@@ -124,25 +124,25 @@ class MechanismSpec(Frozen):
         return False
 
     def aim_on_reference(self, target: float) -> float:
-        """The bound that weights on a reference are made for, of files whose target is Δ*; infinite: any bound."""
+        """Returns the bound for weights on a reference, for files whose target is Δ*. Infinity allows any bound."""
         return inf
 
     def against_noisy_frame(self, job: JobView) -> str:
-        """Why noisy sample counts cannot take the place of public ones; empty where they can."""
+        """States why noisy sample counts cannot replace public ones; empty where they can."""
         return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
-        """What a statement says of it."""
+        """Returns the part of the specification that a statement publishes."""
         return self.model_dump(mode="json")
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
-        """What it refuses in a job."""
+        """Lists what the mechanism refuses in a job."""
         yield from self.against_weights(job)
         if job.strict:
             yield from self._against_dependence(job)
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
-        """A mechanism is given a weight rule that it has, and the rule only the constants that it has."""
+        """A weight rule must be one of the mechanism's, and have only constants of that rule."""
         weights, constants = self.weights, RULE_CONSTANTS[self.weights.rule]
         if not self.weighs and weights.rule != "none":
             found = f"'{self.name}' leaves every privacy weight at 1"
@@ -158,7 +158,7 @@ class MechanismSpec(Frozen):
             yield Contradiction(("mechanism", "weights"), found, "take no reweight, scale or shift")
 
     def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
-        """What would make a strict guarantee depend on the records."""
+        """Lists settings that would make a strict guarantee depend on the records."""
         if self.fallback != "refuse":
             found = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
             yield Contradiction(("mechanism", "fallback"), found, "take refuse")
@@ -228,7 +228,10 @@ class Noisy(MechanismSpec):
         return "strict"
 
     def clips(self, job: JobView) -> bool:
-        """Weights are sums' terms, unless a specification says otherwise: public bounds are asked for and clipped at."""
+        """True because weights are terms of sums, unless a specification states otherwise.
+
+        Values are clipped at public bounds.
+        """
         return not (self.by_cell or self.counts_records)
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
@@ -245,7 +248,7 @@ class Noisy(MechanismSpec):
             yield Contradiction(("privacy_unit", "most"), f"{found}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
 
     def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
-        """Whether a value lies outside its bounds depends on the records: it is clipped."""
+        """Requires clipping, because whether a value lies outside its bounds depends on the records."""
         weight = job.survey.weight
         column = job.columns.get(weight) if weight is not None else None
         if weight is not None and self.clips(job) and (column is None or column.bounds is None or column.bounds[0] < 0):

@@ -1,6 +1,6 @@
-"""One specification a mechanism: its constants, its guarantee, its facts, what it refuses; told apart by `name`.
+"""Lists one specification per mechanism, distinguished by `name`: constants, guarantee, facts and refusals.
 
-A new mechanism is a class here, a member of `Mechanism`, and a folder of its own under dpdist/mechanisms.
+A new mechanism is a class here, a member of `Mechanism`, and a new folder under dpdist/mechanisms.
 """
 
 from __future__ import annotations
@@ -54,14 +54,17 @@ SPECS: dict[str, type[MechanismSpec]] = {
 
 
 def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
-    """The specification of a job's mechanism, from its settings by dotted key; None where they name none that is known."""
+    """Returns the specification of a job's mechanism, from its settings by dotted key.
+
+    None where they name no known one.
+    """
     return SPECS.get(settings.get("mechanism.name", ""))
 
 
 def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:
-    """Names of the mechanisms of which a fact holds, for messages."""
+    """Returns names of the mechanisms for which a fact holds, for messages."""
     return tuple(name for name, spec in SPECS.items() if fact(spec))
 
 
 STATISTICS: dict[str, str] = {name: spec.statistics for name, spec in SPECS.items() if spec.statistics is not None}
-"""Statistics of the mechanisms that fit no likelihood: their jobs have no `model`."""
+"""Statistics of the mechanisms that fit no likelihood. Their jobs have no `model`."""

@@ -1,4 +1,4 @@
-"""What a job may say of MODIPS: the law whose sufficient statistics it sanitises, and the form of the noise."""
+"""Settings of MODIPS: the law whose sufficient statistics are sanitised, and the form of the noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpdist.job.view import JobView
 
 MOST_LEVELS = 1_000
 WIDEST = 1e30
-"""Size of the public bounds of a normal or lognormal law at most, and their ratio under the lognormal one."""
+"""Largest size of the public bounds of a normal or lognormal law. For the lognormal law it also limits their ratio."""
 
 
 class Modips(Noisy):
@@ -50,7 +50,7 @@ class Modips(Noisy):
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Every law that the outcomes' public bounds allow; a law that they do not is refused by the job's checks."""
+        """Returns every law that the outcomes' public bounds allow. The job's checks refuse any other law."""
         columns = [job.columns[name] for name in declared(job)]
         coded = all(each.codes is not None or each.whole for each in columns)
         for law in ("bernoulli", "multinomial") if coded else ("normal", "lognormal"):
@@ -67,7 +67,7 @@ class Modips(Noisy):
         return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"
 
     def epsilon(self, job: JobView) -> Fraction:
-        """Of one sanitization."""
+        """Returns ε of one sanitization."""
         return job.epsilon_per_set * self.nested
 
     def noises(self, job: JobView) -> int:
@@ -90,7 +90,7 @@ class Modips(Noisy):
             yield from self._of_values(outcome, job.columns[outcome])
 
     def _of_values(self, outcome: str, column: Column) -> Iterator[Contradiction]:
-        """What the law asks of the outcome's values and public bounds."""
+        """Lists the law's conditions on the outcome's values and public bounds."""
         bounds, whole = ("columns", outcome, "bounds"), ("columns", outcome, "whole")
         if self.counted:
             yield from against_levels(outcome, column, f"'{self.law}'")
@@ -111,7 +111,7 @@ class Modips(Noisy):
             yield Contradiction(bounds, found, f"take at most {MOST_LEVELS:,}, or law: normal")
 
     def _cost(self, job: JobView) -> str:
-        """The loss of a sum's renormalised noise at the scale Δ/ε, in a wide domain."""
+        """Returns the loss of a sum's renormalised noise at the scale Δ/ε, in a wide domain."""
         epsilon = float(self.epsilon(job))
         cost, shown = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
         return f"noise renormalised to a domain at the scale Δ/ε costs up to {cost:.4g} a sanitization, and not ε = {shown}"

@@ -1,4 +1,4 @@
-"""What a job may name as its reference, one form each: a file, a simulated survey, an earlier release, histograms."""
+"""Settings of a job's reference, one form each: a file, a simulated survey, an earlier release, histograms."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dpdist.job.data import Simulate, TextFile
 from dpdist.job.values import Budget, Frozen, Period
 
 HISTOGRAM_SHARE = Fraction(1, 3)
-"""Of a release's budget, where a job names no reference and histograms take its place."""
+"""Share of a release's budget for histograms, where a job names no reference and histograms take its place."""
 KEYS = ("encoding", "separator", "path", "simulate", "release", "histogram", "period", "provenance")
-"""Of all forms, in the order in which a job is written."""
+"""Keys of all forms, in the order in which a job is written."""
 
 
 class HistogramReference(Frozen):
@@ -40,52 +40,52 @@ class ReferenceForm(Frozen):
 
     @property
     def holds_records(self) -> bool:
-        """True of records that the job declares public; False of what another release, or this one, measured."""
+        """True for records that the job declares public. False for measurements of another release, or of this one."""
         return False
 
     @property
     def known_before(self) -> bool:
-        """True if it is known before the current file is read."""
+        """True if the reference is known before the current file is read."""
         return True
 
     @property
     def unnamed(self) -> bool:
-        """True where a published job has left its path out, or a job has forgotten it."""
+        """True where a published job has left out the path, or a job has none."""
         return False
 
     @property
     def file(self) -> str | None:
-        """The path of its records, where they are a file."""
+        """Returns the path of the reference's records, where they are a file."""
         return None
 
     @property
     def earlier(self) -> str | None:
-        """The folder of an earlier release."""
+        """Returns the folder of an earlier release."""
         return None
 
     @property
     def paid(self) -> HistogramReference | None:
-        """Histograms of the current file, which take a part of the budget."""
+        """Returns the histograms of the current file, which take a part of the budget."""
         return None
 
     @property
     def named(self) -> str | None:
-        """The file or folder, where there is one."""
+        """Returns the file or folder, where there is one."""
         return self.file or self.earlier
 
     @property
     def written(self) -> TextFile:
-        """How its file of texts is written."""
+        """Returns how the file's text is written."""
         return TextFile()
 
     @property
     def unsaid(self) -> frozenset[str]:
-        """Keys of files of texts that were left out."""
+        """Lists keys of text files that were left out."""
         return self.written.unsaid
 
     @model_serializer(mode="wrap")
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """A written job has the keys of every form, null where they are another form's."""
+        """Writes the keys of every form, null where they belong to another form."""
         said, left_out = plain(self), info.exclude or ()
         others = () if info.exclude_unset or info.exclude_none else KEYS
         return {name: said.get(name) for name in KEYS if name in said or (name in others and name not in left_out)}
@@ -164,11 +164,11 @@ FORMS: dict[str, type[ReferenceForm]] = {
     "simulate": SimulatedReference,
     "path": FileReference,
 }
-"""By the key that names a form; of several the first, for a release may have a histogram beside it."""
+"""Forms by the key that names each. The first of several keys decides, because a release may have a histogram too."""
 
 
 def form_of(given: Any) -> str:
-    """The key that names the form of what is given; of a misspelt one, what it is nearest to."""
+    """Returns the key that names the form of the given mapping. For a misspelt key it is the nearest one."""
     if isinstance(given, ReferenceForm):
         return next(name for name, form in FORMS.items() if isinstance(given, form))
     if not isinstance(given, dict):
@@ -178,7 +178,7 @@ def form_of(given: Any) -> str:
 
 
 def _of_one_form(given: Any) -> Any:
-    """Without keys that are null; raises `ValueError` where two forms are named."""
+    """Removes keys that are null. Raises `ValueError` where two forms are named."""
     if not isinstance(given, dict):
         return given
     said = {name: value for name, value in given.items() if value is not None}

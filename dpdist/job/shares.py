@@ -17,23 +17,23 @@ class BudgetShares(JobKeys):
 
     @property
     def epsilon_of_tables(self) -> Fraction:
-        """What is left of the release's budget after its gates and its reference's histograms."""
+        """Returns the part of the release's budget after its gates and its reference's histograms."""
         own = self.reference.paid if self.reference is not None else None
         return self._epsilon_of_release - (own.epsilon if own is not None else 0)
 
     @property
     def _epsilon_of_release(self) -> Fraction:
-        """What the gates and the noisy frame leave of the budget."""
+        """Returns the part of the budget after the gates and the noisy frame."""
         return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
 
     @property
     def epsilon_of_frame(self) -> Fraction:
-        """What noisy sample counts take of the budget; 0 where counts are public."""
+        """Returns the ε of noisy sample counts; 0 where counts are public."""
         return self.predictors.protect.epsilon if self.predictors is not None else Fraction(0)
 
     @property
     def rho_of_frame(self) -> Fraction:
-        """The same in ρ, under Gaussian noise: what its ε alone would buy at the release's δ."""
+        """Returns the ρ of noisy sample counts under Gaussian noise: what their ε alone would buy at the release's δ."""
         if self.predictors is None:
             return Fraction(0)
         assert self.budget.delta is not None
@@ -41,5 +41,5 @@ class BudgetShares(JobKeys):
 
     @property
     def rho_of_tables(self) -> Fraction:
-        """What the noisy frame leaves of the release's ρ."""
+        """Returns the release's ρ after the noisy frame."""
         return self.budget.concentrated - self.rho_of_frame

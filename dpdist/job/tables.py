@@ -10,9 +10,9 @@ from dpdist.job.names import StatisticName
 from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel
 
 SHAPE_FREE: frozenset[StatisticName] = frozenset({"count", "mean", "total", "ratio", "share", "difference"})
-"""Statistics that follow from counts and totals: what an outcome is distributed like is not needed."""
+"""Statistics that follow from counts and totals, and do not need the distribution of an outcome."""
 FIRST: frozenset[StatisticName] = frozenset({"count", "mean", "total"})
-"""What every mechanism gives."""
+"""Statistics that every mechanism provides."""
 
 
 WRITTEN: dict[StatisticName, str] = {
@@ -26,7 +26,7 @@ WRITTEN: dict[StatisticName, str] = {
     "share": "{share: column}, or {share: [column, column]}",
     "difference": "{difference: {mean: outcome}, from: {column: level}}",
 }
-"""How a job asks for a statistic."""
+"""The form of each statistic in a job."""
 _CONSTANTS = ("over", "at", "above", "across", "of", "column", "level")
 
 
@@ -45,7 +45,7 @@ class Statistic(Frozen):
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
-        """Constants are those of the statistic; what it cannot do without is there."""
+        """Constants belong to the statistic, and required constants are given."""
         wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
         said = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
         allowed = wanted.get(self.name, {"above"} if self.name == "proportion" else set())
@@ -57,14 +57,14 @@ class Statistic(Frozen):
 
     @property
     def text(self) -> str:
-        """The statistic with its outcome."""
+        """Returns the statistic with its outcome."""
         if self.of is not None:
             return f"difference of {self.of.text} from {self.column} {self.level}"
         return self.label if self.about is None else f"{self.label} of {self.about}"
 
     @property
     def label(self) -> str:
-        """The statistic in a published table: with its constants, without its outcome."""
+        """Returns the statistic's name in a published table: with its constants, without its outcome."""
         if self.of is not None:
             return f"difference of {self.of.label} from {self.column} {self.level}"
         if self.name == "share":
@@ -75,21 +75,21 @@ class Statistic(Frozen):
 
     @property
     def about(self) -> str | None:
-        """The outcome in a published table."""
+        """Returns the outcome in a published table."""
         if self.of is not None:
             return self.of.about
         return self.variable if self.over is None else f"{self.variable} / {self.over}"
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Outcomes that it needs."""
+        """Returns the outcomes that the statistic needs."""
         if self.of is not None:
             return self.of.outcomes
         return tuple(name for name in (self.variable, self.over) if name is not None)
 
     @property
     def level_of_quantile(self) -> float | None:
-        """Of a median and a quantile."""
+        """Returns the level of a median or a quantile."""
         return 0.5 if self.name == "median" else self.at
 
     @property
@@ -114,7 +114,7 @@ def statistic_of(value: Any) -> Any:
 
 
 def _operands(name: str, operand: Any) -> dict[str, Any]:
-    """What stands behind a statistic's name."""
+    """Returns the values that follow a statistic's name."""
     if name == "difference":
         return {"of": statistic_of(operand)}
     if name == "share":
@@ -127,7 +127,7 @@ def _operands(name: str, operand: Any) -> dict[str, Any]:
 
 
 def _origin(rest: dict[str, Any]) -> dict[str, Any]:
-    """`from: {sex: male}` as column and level."""
+    """Returns `from: {sex: male}` as column and level."""
     if "from" not in rest:
         return rest
     origin = rest["from"]

@@ -20,7 +20,7 @@ def _printable(text: str) -> str:
 
 
 def at_most(limit: int, why: str) -> AfterValidator:
-    """An upper limit of a number, with its reason."""
+    """Makes an upper limit of a number, with its reason."""
 
     def check(value: int) -> int:
         if value > limit:
@@ -58,16 +58,18 @@ TOO_LITTLE = "below that noise passes 2^53, where float64 rounds whole numbers, 
 
 
 LONGEST = 2_000
-"""Characters of an exact number, and its largest exponent of ten: a text of ten characters can stand for a number that
-fills the memory."""
+"""Largest number of characters, and largest exponent of ten, of an exact number.
+
+A short text can mean a number that fills the memory.
+"""
 
 
 NUMBER = re.compile(r"[+-]?(?:\d+/\d+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?(?P<exponent>\d{1,4}))?)", re.ASCII)
-"""A decimal number or a ratio as people write it; Python's own rule takes more, as underscores in an exponent."""
+"""A decimal number or a ratio as people write it. Python's rule accepts more, such as underscores in an exponent."""
 
 
 def _fraction(value: Any, example: str) -> Fraction:
-    """Exact, from a text whose size is looked at first."""
+    """Converts a text to an exact fraction, after a check of its size."""
     try:
         text = str(value).strip()
         form = NUMBER.fullmatch(text) if len(text) <= LONGEST else None
@@ -79,7 +81,7 @@ def _fraction(value: Any, example: str) -> Fraction:
 
 
 def _exact(value: Any) -> Any:
-    """Exact fraction from a decimal text, a ratio or a number as written."""
+    """Returns the exact fraction of a decimal text, a ratio or a number as written."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"')
     fraction = _fraction(value, '"10.8" or "1/3"')
@@ -91,7 +93,7 @@ def _exact(value: Any) -> Any:
 
 
 def budget_text(value: Fraction) -> str:
-    """Exact text: a decimal where it terminates, else a ratio."""
+    """Formats an exact number: a decimal where it terminates, else a ratio."""
     try:
         decimal = Decimal(value.numerator) / Decimal(value.denominator)
     except InvalidOperation:  # pragma: no cover - absurdly long fractions only
@@ -130,11 +132,11 @@ def _level(value: Any) -> Any:
 
 PublicLevel = Annotated[Level, BeforeValidator(_level)]
 MOST_LEVELS = 100_000
-"""Of a range: as many cells a table of one column may have."""
+"""Largest number of levels of a range. A table of one column may have that number of cells."""
 
 
 def _ranges(value: Any) -> Any:
-    """Levels with every range in them written out."""
+    """Writes out every range in a list of levels."""
     listed = [value] if isinstance(value, dict) else value
     if not isinstance(listed, list | tuple):
         return value

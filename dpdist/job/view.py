@@ -32,7 +32,7 @@ class JobView(Protocol):
 
     @property
     def likelihood(self) -> Model:
-        """The model; where the mechanism fits none, one with nothing set."""
+        """Returns the model. Where the mechanism fits none, it is one without settings."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class JobView(Protocol):
 
     @property
     def most_records(self) -> int:
-        """Records in which neighbouring files can differ."""
+        """Returns the number of records in which neighbouring files can differ."""
         ...
 
     @property
@@ -71,5 +71,5 @@ class JobView(Protocol):
 
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
-        """Rules that drop records by their outcome."""
+        """Lists rules that drop records by their outcome."""
         ...

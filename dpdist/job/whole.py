@@ -41,7 +41,7 @@ class Job(BudgetShares):
 
     @model_validator(mode="after")
     def _sampler_resolved(self) -> Self:
-        """A job holds the sampler that is taken: what is published, and what decides the result, name it."""
+        """Sets the sampler that is used, because the published job and the identity of the result name it."""
         if self.sampler.name == "auto":
             known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
             left = [name for name in known if name != "exact" or not self.mechanism.clamps]
@@ -50,7 +50,7 @@ class Job(BudgetShares):
 
     @model_validator(mode="after")
     def _reference_resolved(self) -> Self:
-        """Histograms of the current file take the place of a reference that is not named, where public sizes allow it."""
+        """Puts histograms of the current file in place of a reference that is not named, where public sizes allow it."""
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
             own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=own))
@@ -64,74 +64,77 @@ class Job(BudgetShares):
 
     @property
     def cell_columns(self) -> tuple[str, ...]:
-        """Columns of the tables: what they cross to is a finest cell."""
+        """Returns columns of the tables. Their cross has the finest cells."""
         return tuple(dict.fromkeys(name for table in self.tables for name in table.by))
 
     @property
     def fits_likelihood(self) -> bool:
-        """True if parameters of a model of the records are released, by likelihood or histogram, and not tables."""
+        """True if the release has parameters of a model of the records, by likelihood or histogram, and not tables."""
         return not self.mechanism.tabulates
 
     @property
     def modelled_columns(self) -> tuple[str, ...]:
-        """Categories that what is released distinguishes, in the frame's order: no other enters synthetic records."""
+        """Returns categories that the released objects distinguish, in the frame's order.
+
+        No other enters synthetic records.
+        """
         cells = () if self.fits_likelihood else self.cell_columns
         return tuple(name for name in self.categories if name in {*self.strata, *self.likelihood_predictors, *cells})
 
     @property
     def reference_columns(self) -> tuple[str, ...]:
-        """Columns whose combinations a reference must have records of."""
+        """Returns columns for whose combinations a reference must have records."""
         cells = self.cell_columns if self.mechanism.by_cell else ()
         return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *cells]))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Every outcome's column, in order."""
+        """Returns every outcome's column, in order."""
         return (self.outcome,) if isinstance(self.outcome, str) else self.outcome
 
     @property
     def likelihood(self) -> Model:
-        """The model; where the mechanism fits none, one that says nothing."""
+        """Returns the model. Where the mechanism fits none, it is one without settings."""
         return self.model or _UNSET
 
     @property
     def family(self) -> str:
-        """The likelihood's family, or the statistics that the mechanism has in its place."""
+        """Returns the likelihood's family, or the mechanism's statistics where there is no likelihood."""
         return self.mechanism.statistics or self.likelihood.family
 
     @property
     def model_name(self) -> str:
-        """For messages: the likelihood's family, or the mechanism that fits none."""
+        """Returns the name for messages: the likelihood's family, or the mechanism that fits none."""
         return self.likelihood.family if self.mechanism.statistics is None else self.mechanism.name
 
     @property
     def likelihood_predictors(self) -> tuple[str, ...]:
-        """Columns that the likelihood is given."""
+        """Returns the predictors of the likelihood."""
         return self.likelihood.predictors
 
     @property
     def outcome_column(self) -> Column:
-        """The column of the first outcome: the only one of every family but lognormal."""
+        """Returns the column of the first outcome. All families but lognormal have only one."""
         return self.columns[self.outcomes[0]]
 
     @property
     def outcome_columns(self) -> dict[str, Column]:
-        """The column of every outcome, by name."""
+        """Returns the column of every outcome, by name."""
         return {name: self.columns[name] for name in self.outcomes}
 
     @property
     def clipped_outcomes(self) -> tuple[str, ...]:
-        """Outcomes that are clipped to their public bounds as they are read."""
+        """Returns outcomes that are clipped to their public bounds when they are read."""
         return tuple(name for name, column in self.outcome_columns.items() if column.outside == "clip")
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Columns that are modelled: the outcomes, and the weight where there is one."""
+        """Returns columns that are modelled: the outcomes, and the weight where there is one."""
         return tuple(name for name in (*self.outcomes, self.survey.weight) if name is not None)
 
     @property
     def protected_columns(self) -> tuple[str, ...]:
-        """Columns of the frame whose sample counts are noisy."""
+        """Returns columns of the frame whose sample counts are noisy."""
         if self.predictors is None:
             return ()
         chosen = self.predictors.protect.columns
@@ -139,17 +142,17 @@ class Job(BudgetShares):
 
     @property
     def counted_columns(self) -> tuple[str, ...]:
-        """The other columns of the frame, by which sample counts are exact and public."""
+        """Returns the other columns of the frame, by which sample counts are exact and public."""
         return tuple(name for name in self.categories if name not in self.protected_columns)
 
     @property
     def approvers(self) -> tuple[str, ...]:
-        """Public keys of those who may approve the release; none: whoever has a key."""
+        """Returns public keys of those who may approve the release. If there are none, any key may."""
         return self.approval.keys if isinstance(self.approval, Approval) else ()
 
     @property
     def public_counts(self) -> tuple[str, ...] | None:
-        """Columns by whose combinations sample counts are published exactly; None where no exact count is."""
+        """Returns columns by whose combinations sample counts are published exactly; None where no exact count is."""
         if self.predictors is not None:
             return self.counted_columns or None
         return None if self.sizes_secret else self.categories
@@ -176,22 +179,25 @@ class Job(BudgetShares):
 
     @property
     def sizes_secret(self) -> bool:
-        """True if the number of records in a cell is not public: the reference's stand in, and noisy ones are told."""
+        """True if the number of records in a cell is not public.
+
+        The reference's numbers are used, and noisy ones published.
+        """
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
     @property
     def sizes_in_sums(self) -> bool:
-        """True if sizes are secret and the mechanism's own noisy sums tell of them: there is no noisy frame."""
+        """True if sizes are secret and the mechanism's noisy sums provide them, without a noisy frame."""
         return self.sizes_secret and self.predictors is None
 
     @property
     def most_records(self) -> int:
-        """Records in which neighbouring files can differ: one, or all of a unit."""
+        """Returns the number of records in which neighbouring files can differ: one, or all records of a unit."""
         return 1 if self.privacy_unit is None else self.privacy_unit.most
 
     @property
     def by_record(self) -> Job:
-        """The job as it reads a public file: units are of the confidential one."""
+        """Returns the job for reading a public file, without privacy units, which belong to the confidential file."""
         return self.model_copy(update={"privacy_unit": None})
 
     @property
@@ -206,18 +212,18 @@ class Job(BudgetShares):
 
     @property
     def local(self) -> bool:
-        """True if noise has the scale of the file's own sensitivities: nothing is promised then."""
+        """True if noise has the scale of the file's sensitivities. Then nothing is promised."""
         return self.mechanism.whole_tables and self.mechanism.guarantee(self) == "none"
 
     @property
     def frozen(self) -> bool:
-        """True if a record's privacy weight is fixed by the reference: a function of the record, whatever the file."""
+        """True if a record's privacy weight is fixed by the reference, as a function of the record in every file."""
         needed = self.mechanism.needs_reference
         return self.reference is not None and not needed and self.mechanism.weights.rule != "none"
 
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
-        """Rules that drop records by their outcome: the number left is then no longer a public fact."""
+        """Lists rules that drop records by their outcome. The number of remaining records is then not a public fact."""
         return tuple(
             f"{name}: {what} dropped"
             for name, column in self.outcome_columns.items()
@@ -227,7 +233,7 @@ class Job(BudgetShares):
 
     @cached_property
     def public(self) -> dict[str, Any]:
-        """The job as published: without input, runtime, ledger, recording, comparators and paths."""
+        """Returns the job as published: without input, runtime, ledger, recording, comparators and paths."""
         return self.model_dump(
             mode="json",
             exclude={
@@ -238,7 +244,7 @@ class Job(BudgetShares):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result, by dotted key (runtime, ledger, presentation and paths do not decide it)."""
+        """Returns everything that decides the result, by dotted key, without runtime, ledger, presentation and paths."""
         return dict(
             _flat(
                 self.model_dump(

@@ -1,6 +1,6 @@
 """Reads YAML with the line number of every key.
 
-Refused: a key given twice, a value that contains itself, control characters, and what would take long to read.
+It refuses a key given twice, a value that contains itself, control characters, and text that takes long to read.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dpdist.core.printable import escaped
 Where = tuple[str | int, ...]
 """Keys and positions that lead to a value."""
 Lines = Mapping[Where, str]
-"""Where everything was said: `line 3`, or in which other place."""
+"""The source of every value: `line 3`, or another place."""
 
 
 DEEPEST = 50
-"""Lists and mappings within each other."""
+"""Largest depth of nested lists and mappings."""
 MOST_VALUES = 50_000
-"""Values of a file, those of an alias counted wherever it stands."""
+"""Largest number of values of a file. Values of an alias count at each use."""
 
 
 class _TooDeepError(yaml.MarkedYAMLError):
@@ -36,7 +36,7 @@ class _TooDeepError(yaml.MarkedYAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a date, and a number to base 60 as in 190:20:30, are the text that was written; nested little."""
+    """Reads safe YAML. A date, or a number to base 60 as in 190:20:30, is read as text, and nesting is limited."""
 
     depth = 0
 
@@ -68,7 +68,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path, error: type[ProblemsError]) -> str:
-    """The text of a file; raises `error` where it cannot be read."""
+    """Returns the text of a file. Raises `error` where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
@@ -77,7 +77,10 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
 
 
 def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[dict[str, Any], Lines]:
-    """What YAML text says, and the line of every path in it; `otherwise` is the problem where it is no mapping."""
+    """Returns the mapping in YAML text, and the line of every path in it.
+
+    `otherwise` is the problem where it is no mapping.
+    """
     said, node = _loaded(text, source, refusal)
     if not isinstance(said, dict) or node is None:
         raise refusal(source, [otherwise])
@@ -85,12 +88,12 @@ def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Pro
 
 
 def value(text: str, source: str, refusal: type[ProblemsError]) -> Any:
-    """What YAML text says: any value, of nothing None."""
+    """Returns any value in YAML text; None for empty text."""
     return _loaded(text, source, refusal)[0]
 
 
 def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, yaml.Node | None]:
-    """What YAML text says, and its nodes; raises `refusal` for what is no YAML or says a key twice."""
+    """Returns the value of YAML text and its nodes. Raises `refusal` for text that is no YAML or has a key twice."""
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (problem := _unreadable(node)) is not None:
@@ -104,7 +107,7 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
         line = text.count("\n", 0, error.position) + 1
         found = f"a character that YAML does not allow, #x{int(error.character):02x}"
         raise refusal(source, [_not_yaml(found, "delete it", line)]) from None
-    except ValueError:  # of a number with thousands of digits, as Python reads it
+    except ValueError:  # for a number with thousands of digits, which Python refuses
         raise refusal(source, [_not_yaml("a value that cannot be read", "write it in quotes", 1)]) from None
     twice = [
         Problem(dotted(p), "given twice", "each key once", "delete one", 1, (f"line {n}",))
@@ -116,34 +119,34 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
 
 
 def written(keys: Mapping[str, Any]) -> str:
-    """As YAML, in the order given."""
+    """Formats a value as YAML, in the order given."""
     return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=120)
 
 
 def documents(text: str) -> list[Any]:
-    """Those of a file that comes with dpdist, empty ones left out."""
+    """Returns the documents of a file shipped with dpdist, without empty ones."""
     return [one for one in yaml.safe_load_all(text) if one]
 
 
 def written_documents(several: Iterable[Any]) -> str:
-    """As YAML, one after the other."""
+    """Formats documents as YAML, one after the other."""
     return yaml.safe_dump_all(several, sort_keys=False, allow_unicode=True, width=120)
 
 
 def flow(value: Any) -> str:
-    """A value as YAML on one line, quoted where it would read as something else."""
+    """Formats a value as YAML on one line, quoted where it would be read as another value."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
     text = text.removesuffix("\n").removesuffix("\n...")
     return json.dumps(value, ensure_ascii=True) if "\n" in text else text
 
 
 def dotted(where: Where) -> str:
-    """As it is told of, on one line: of the whole file, the job."""
+    """Formats a path on one line. The path of the whole file is called the job."""
     return ".".join(str(part).replace("\n", "\\n") for part in where) or "job"
 
 
 def place(where: Where, lines: Lines) -> tuple[str, ...]:
-    """The line of a value, or of the nearest one above it."""
+    """Returns the line of a value, or of the nearest one above it."""
     while where and where not in lines:
         where = where[:-1]
     return (lines[where],) if where in lines else ()
@@ -154,12 +157,12 @@ def _not_yaml(what: str, remedy: str, line: int) -> Problem:
 
 
 def _unreadable(node: yaml.Node) -> Problem | None:
-    """Control characters, aliases that make a value part of itself, or more of it than can be read."""
+    """Reports control characters, aliases that make a value part of itself, and too many values through aliases."""
     size: dict[int, int] = {}
     problems: list[Problem] = []
 
     def visit(node: yaml.Node) -> int:
-        """The number of values, each node walked once."""
+        """Counts the values, visiting each node once."""
         line = int(node.start_mark.line) + 1
         if id(node) not in size:
             size[id(node)] = -1

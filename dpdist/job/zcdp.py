@@ -18,12 +18,12 @@ from math import ceil, exp, floor, log, log1p, log10, sqrt
 
 DIGITS = 9
 SECTIONS, WIDTH = 120, 8.0
-"""Of a golden section search for log(α − 1), and how far from a guess it looks."""
+"""Number of steps of a golden section search for log(α − 1), and its largest distance from a guess."""
 
 
 @lru_cache(maxsize=256)
 def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
-    """An ε with which ρ-zCDP is (ε, δ)-private, rounded up."""
+    """Returns an ε with which ρ-zCDP is (ε, δ)-private, rounded up."""
     loss = -log(float(delta))
     least = _least(lambda a: (1.0 + a) * float(rho) + _rest(a, loss), sqrt(loss / float(rho)))
     return _rounded(max(least, 1e-9), up=True)
@@ -31,7 +31,7 @@ def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
 
 @lru_cache(maxsize=256)
 def rho_of(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """The largest ρ with which ρ-zCDP is shown to be (ε, δ)-private, rounded down."""
+    """Returns the largest ρ with which ρ-zCDP is shown to be (ε, δ)-private, rounded down."""
     loss = -log(float(delta))
     plain = sqrt(loss + float(epsilon)) - sqrt(loss)
     most = -_least(lambda a: (_rest(a, loss) - float(epsilon)) / (1.0 + a), sqrt(loss) / plain)
@@ -39,12 +39,12 @@ def rho_of(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 def _rest(a: float, loss: float) -> float:
-    """ln(1 − 1/α) + (ln(1/δ) − ln α)/(α − 1), a = α − 1."""
+    """Returns ln(1 − 1/α) + (ln(1/δ) − ln α)/(α − 1), with a = α − 1."""
     return log(a) - log1p(a) + (loss - log1p(a)) / a
 
 
 def _least(of: Callable[[float], float], guess: float) -> float:
-    """The least value by golden section over log a."""
+    """Returns the least value by golden section over log a."""
     golden = (sqrt(5.0) - 1.0) / 2.0
     low, high = log(guess) - WIDTH, log(guess) + WIDTH
     for _ in range(SECTIONS):
@@ -57,7 +57,7 @@ def _least(of: Callable[[float], float], guess: float) -> float:
 
 
 def _rounded(value: float, up: bool) -> Fraction:
-    """Outward, to DIGITS significant digits, by at least one in the last."""
+    """Rounds outward, to DIGITS significant digits, by at least one in the last."""
     unit = Fraction(10) ** (floor(log10(value)) - DIGITS + 1)
     places = Fraction(value) / unit
     return unit * (ceil(places) + 1 if up else floor(places) - 1)

@@ -1,1 +1,1 @@
-"""The ledger: the cost of every release of a dataset, charged before the release starts, and the limits of the sums."""
+"""The ledger: it records the cost of every release of a dataset before the release starts, and limits the sums."""

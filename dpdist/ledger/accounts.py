@@ -1,6 +1,6 @@
-"""What a dataset's releases cost together, and what its limits leave. Exact; nothing here reads or writes a ledger.
+"""Sums the costs of a dataset's releases exactly, and compares the sums with its limits; it accesses no ledger.
 
-Costs of different classes, or under different adjacency, are never added: each pair has an account of its own.
+Costs of different classes, or under different adjacency, are never added: each pair has a separate account.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Class = BudgetClass
 CLASSES: tuple[Class, ...] = get_args(Class)
 SYMBOL: dict[str, str] = {"strict": "ε", "zCDP": "ρ", "asymptotic": "ε"}
 _DATED = re.compile(r"\d{4}(?!\d)")
-"""How periods begin whose order in time is that of their texts, if they are of one form."""
+"""Pattern of periods whose order in time is the order of their texts, if they have one form."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one run costs: `budget` is ε, or ρ under zCDP; `delta` is None where it is not a known number."""
+    """Cost of one run. `budget` is ε, or ρ under zCDP; `delta` is None where it is unknown."""
 
     dataset: str
     period: str
@@ -36,9 +36,9 @@ class Charge:
     budget: Fraction
     delta: Fraction | None
     job: str = ""
-    """SHA-256 of what decides the job's result."""
+    """SHA-256 of the facts that determine the job's result."""
     version: int = 1
-    """Of the period's releases: a correction has a number of its own."""
+    """Number of the version of the period's release; a correction has its own number."""
     corrects: str = ""
     """Id of the release that a correction corrects."""
 
@@ -48,7 +48,7 @@ class Charge:
 
     @property
     def said(self) -> dict[str, Any]:
-        """In an entry's terms."""
+        """The charge in the terms of a ledger entry."""
         return {
             **{name: getattr(self, name) for name in ("dataset", "period", "run", "adjacency", "job")},
             "class": self.cls,
@@ -69,7 +69,7 @@ class Charge:
 
 
 def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
-    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` where nothing is promised: no sum covers that."""
+    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` where there is no promise, because no sum covers it."""
     match guarantee:
         case Concentrated():
             return "zCDP", guarantee.rho, guarantee.delta
@@ -84,24 +84,24 @@ def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction 
 
 
 def charges(entries: Iterable[Entry], dataset: str) -> list[Charge]:
-    """Every charge of a dataset; a reservation counts whether or not its run has ended."""
+    """Every charge of a dataset; a reservation counts even if its run has not ended."""
     return [Charge.of(entry) for entry in entries if entry.kind == "reserve" and entry.said["dataset"] == dataset]
 
 
 def releases(entries: Iterable[Entry], dataset: str, period: str) -> list[str]:
-    """Ids of what charged runs of a period have made, in the order in which they were made."""
+    """Ids of the releases of a period's charged runs, in the order in which they were made."""
     own = [entry.said for entry in entries if entry.kind == "release" and entry.said["dataset"] == dataset]
     return list(dict.fromkeys(str(said["release"]) for said in own if said["period"] == period))
 
 
 def policies(entries: Iterable[Entry], dataset: str) -> dict[str, Limits]:
-    """A dataset's limits as the ledger has them, by class: the last that were stated."""
+    """A dataset's limits in the ledger, by class; the last stated limits count."""
     found = [entry.said for entry in entries if entry.kind == "policy" and entry.said["dataset"] == dataset]
     return {said["class"]: Limits.model_validate(said["limits"]) for said in found}
 
 
 def total(before: Iterable[Charge]) -> Fraction:
-    """Sequential composition: a person may be in every file."""
+    """Cost by sequential composition, because a person may be in every file."""
     return sum((charge.budget for charge in before), Fraction(0))
 
 
@@ -114,10 +114,10 @@ def by_period(before: Iterable[Charge]) -> dict[str, Fraction]:
 
 
 def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> Fraction:
-    """The largest cost of so many consecutive periods, `period` among them, of those that have a release.
+    """Largest cost of any window of the given number of consecutive periods with a release, `period` among them.
 
-    Texts of one form that begin with a year are in order of time. A period of another form than `period` may be at any
-    time, so its cost is in every window: the figure is never too small.
+    Texts of one form that begin with a year are in order of time. A period of another form may be at any time, so its
+    cost is in every window. So the figure is never too small.
     """
     alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
     beside = sum((own for name, own in sums.items() if name not in alike), Fraction(0))
@@ -131,7 +131,7 @@ def _form(period: str) -> str:
 
 
 def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
-    """What a charge would exceed of some limits: what it comes to, and what is allowed."""
+    """Excesses of a charge over limits: the sum with the charge, and the allowed value."""
     sums, symbol = by_period([*before, charge]), f"{charge.cls} {SYMBOL[charge.cls]}"
     found = {"in all": (limits.total, sum(sums.values(), Fraction(0)))}
     found[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
@@ -147,7 +147,7 @@ def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterat
 
 
 def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
-    """δ adds up over strict releases. Under zCDP ρ adds up, and δ is what each release states its ε at."""
+    """Excess of δ, which adds up over strict releases. Under zCDP, ρ adds up, and each release states its ε at δ."""
     if limits.delta is None:
         return
     if charge.cls == "zCDP":
@@ -189,10 +189,9 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
 
 
 def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
-    """Raises `BudgetRefused` for a correction that is not the version after the last one of its period, or of no release
-    that was charged to it.
+    """Raises `BudgetRefused` unless a correction has the next version number and corrects a charged release of its period.
 
-    So versions are in the order of their charges, and two corrections of one release have two numbers.
+    So versions have the order of their charges, and two corrections of one release have different numbers.
     """
     if charge.version == 1:
         return
@@ -215,7 +214,7 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
 
 
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
-    """What the totals leave before this charge, the least of them; None where no total is stated."""
+    """The smallest amount that the totals leave before this charge; None where no total is stated."""
     spent = total(each for each in charges(entries, charge.dataset) if each.account == charge.account)
     kept = policies(entries, charge.dataset).get(charge.cls)
     totals = [each.total for each in (kept, *(stated.of(charge.cls) or ())) if each is not None and each.total is not None]

@@ -1,4 +1,4 @@
-"""A ledger: a release is charged before it begins and settled when it is made; no entry is changed or removed."""
+"""A ledger: a release is charged before it begins and settled after it is made. Entries are never changed or removed."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ DAMAGED = "find out who changed it, and restore it from a copy (dpdist ledger ex
 
 
 class Ledger:
-    """Entries in a database. Every write is one transaction, of one writer at a time, on a chain without damage."""
+    """Entries in a database. Every write is one transaction by one writer at a time, and requires an undamaged chain."""
 
     def __init__(self, place: str) -> None:
         self._database = Database(place)
 
     @property
     def name(self) -> str:
-        """For people: the URL without its password."""
+        """Name for messages: the URL without its password."""
         return self._database.name
 
     @property
     def there(self) -> bool:
-        """False for a file that nobody has made."""
+        """False for a file that does not exist."""
         file = self._database.file
         return file is None or file.is_file()
 
     def begin(self) -> bool:
-        """Make the ledger; False where there is one already."""
+        """Creates the ledger; False where it exists already."""
         with self._database.writing(begin=True) as link:
             if rows(link):
                 self._trusted(link)
@@ -49,13 +49,13 @@ class Ledger:
             return True
 
     def limit(self, dataset: str, cls: Class, limits: Limits) -> None:
-        """State a dataset's limits of one class, in place of earlier ones, which stay in the chain."""
+        """States a dataset's limits of one class. They replace earlier ones, which remain in the chain."""
         with self._database.writing() as link:
             said = {"kind": "policy", "dataset": dataset, "class": cls, "limits": limits.model_dump(mode="json")}
             self._append(link, self._trusted(link)[-1], said)
 
     def reserve(self, charge: Charge, stated: Limits) -> Receipt:
-        """Charge a run, once however often it is asked for. Raises `BudgetRefused`, and then nothing is written."""
+        """Charges a run once, however often this is called. Raises `BudgetRefused`, and then writes nothing."""
         with self._database.writing() as link:
             entries = self._trusted(link)
             if (kept := _of_run(entries, charge.run, "reserve")) is None:
@@ -69,7 +69,7 @@ class Ledger:
             return Receipt(str(entries[0].said["ledger"]), kept.number, kept.sha256)
 
     def settle(self, charge: Charge, noise: str) -> None:
-        """Record that a charged run has made its release, once. `noise`: checksum of the noise that it kept.
+        """Records once that a charged run has made its release. `noise` is the checksum of the run's stored noise.
 
         Raises `LedgerError` where the run was settled with other noise: two copies of one workspace drew anew, and one
         charge does not cover both.
@@ -87,7 +87,7 @@ class Ledger:
                 raise self._other("another copy of this workspace has released other noise under the same charge")
 
     def name_release(self, run: str, release: str) -> None:
-        """Record the id of what a charged run has made, once: corrections name it."""
+        """Records once the id of the release of a charged run; corrections refer to this id."""
         with self._database.writing() as link:
             entries = self._trusted(link)
             if (reserved := _of_run(entries, run, "reserve")) is None:
@@ -97,17 +97,17 @@ class Ledger:
                 self._append(link, entries[-1], {**own, "release": release})
 
     def refuse_other(self, receipt: Receipt) -> None:
-        """Raises `LedgerError` unless a run's receipt is of this ledger, as it stands."""
+        """Raises `LedgerError` unless a run's receipt belongs to this ledger in its present state."""
         if found := _unlike(self.entries(), receipt):
             raise self._other(found)
 
     def entries(self) -> list[Entry]:
-        """Every entry. Raises `LedgerError` where the chain has damage."""
+        """Every entry. Raises `LedgerError` where the chain is damaged."""
         with self._database.reading() as link:
             return self._trusted(link)
 
     def problems(self, receipts: Mapping[str, Receipt] | None = None) -> list[str]:
-        """What is wrong with the chain, or with what runs hold of it, by workspace; a sentence each."""
+        """Sentences on damage of the chain, and on differences from the receipts of runs, by workspace."""
         with self._database.reading() as link:
             found = rows(link)
         if wrong := list(damage(found)):
@@ -136,7 +136,7 @@ def _of_run(entries: Iterable[Entry], run: str, kind: str) -> Entry | None:
 
 
 def _unlike(entries: list[Entry], receipt: Receipt) -> str | None:
-    """What a ledger lacks of a run's receipt."""
+    """Sentence on what a ledger lacks of a run's receipt."""
     if entries[0].said["ledger"] != receipt.ledger:
         return "the run was charged in another ledger"
     if receipt.number >= len(entries) or entries[receipt.number].sha256 != receipt.sha256:

@@ -1,4 +1,4 @@
-"""A job's charge: its ledger, its amount, and the budget that remains."""
+"""Charges a job: finds its ledger, computes its amount and the budget that remains."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 
 VARIABLE = "DPDIST_LEDGER"
 BESIDE = "ledger.sqlite"
-"""Name of the ledger beside the workspaces of jobs that name none."""
+"""File name of the ledger next to the workspaces of jobs that name no ledger."""
 NOT_COUNTED = f"no ledger: nothing counts what releases of this dataset cost together (job key ledger, or {VARIABLE})"
 
 
 def place_of(job: Job) -> str | None:
-    """The ledger that job or environment name; empty where it stands beside the workspace, None where nothing counts."""
+    """Ledger that the job or the environment names; empty if it is next to the workspace, None if there is no ledger."""
     named = _in_file(os.environ.get(VARIABLE, "")) or None
     return named if job.ledger is None else job.ledger.url or named or ""
 
 
 def _in_file(named: str) -> str:
-    """What is named, or what stands in a file that is named after @: a secret that is mounted, with its password."""
+    """The name itself.
+
+    If it begins with @, the content of the named file, which may be a mounted secret with a password.
+    """
     if not named.startswith("@"):
         return named
     try:
@@ -44,7 +47,7 @@ def _in_file(named: str) -> str:
 
 
 def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
-    """What a run of the job costs. Raises `BudgetRefused` where its mechanism promises nothing."""
+    """Cost of a run of the job. Raises `BudgetRefused` where its mechanism promises nothing."""
     cls, budget, delta = cost(guarantee, job.dataset)
     decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
@@ -63,19 +66,22 @@ class Account:
     job: Job
     guarantee: Guarantee
     beside: bool
-    """True for the ledger beside the workspaces, which the first run begins; one that is named must have been begun."""
+    """True for the ledger next to the workspaces, which the first run creates. A named ledger must exist already."""
 
     @classmethod
     def of(cls, job: Job, guarantee: Guarantee, workspace: str | Path) -> Account | None:
-        """The account of a run into this workspace; None where nothing counts."""
+        """The account of a run into this workspace; None if there is no ledger."""
         if (place := place_of(job)) is None:
             return None
-        from dpdist.ledger.book import Ledger  # the database is loaded where something counts
+        from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
         return cls(Ledger(place or beside(workspace)), job.ledger or Limits(), job, guarantee, not place)
 
     def refuse(self) -> str:
-        """Raises `BudgetRefused` where a new run would be refused; else a sentence on others of its period, if any."""
+        """Raises `BudgetRefused` where a new run would be refused.
+
+        Otherwise returns a sentence on other runs of its period, if any.
+        """
         charge = self._charge("")
         entries = [] if self.beside and not self.ledger.there else self.ledger.entries()
         refuse_correction(entries, charge)
@@ -83,14 +89,14 @@ class Account:
         return others_text(charges(entries, charge.dataset), charge)
 
     def reserve(self, run: str) -> Receipt:
-        """Charge the run, once. Raises `BudgetRefused`."""
+        """Charges the run once. Raises `BudgetRefused`."""
         charge = self._charge(run)
         if self.beside:
             self.ledger.begin()
         return self.ledger.reserve(charge, self.stated)
 
     def settle(self, run: str, noise: str) -> None:
-        """The charged run has made its release."""
+        """Records that the charged run has made its release."""
         self.ledger.settle(self._charge(run), noise)
 
     def _charge(self, run: str) -> Charge:
@@ -98,7 +104,7 @@ class Account:
 
 
 def beside(workspace: str | Path) -> str:
-    """The ledger beside a workspace folder. Raises `LedgerError` for one in an object store."""
+    """The ledger next to a workspace folder. Raises `LedgerError` for a workspace in an object store."""
     if "://" in str(workspace):
         remedy = f"state ledger: {{url: postgresql://…}} or {VARIABLE}"
         raise LedgerError(BESIDE, "no ledger stands beside an object store's workspaces", remedy, 2)
@@ -106,7 +112,7 @@ def beside(workspace: str | Path) -> str:
 
 
 def others_text(before: list[Charge], charge: Charge) -> str:
-    """That other runs of the period are charged too; empty where there are none."""
+    """Sentence that other runs of the period are charged too; empty where there are none."""
     others = [each for each in before if each.period == charge.period]
     if not others:
         return ""
@@ -121,13 +127,13 @@ def others_text(before: list[Charge], charge: Charge) -> str:
 
 
 def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
-    """What a plan says of the budget: charged, left, and whether this run would be refused."""
+    """Lines of a plan on the budget: the charge, the remainder, and whether this run would be refused."""
     place = place_of(job)
     if place is None:
         return {}
     if not place:
         return {"ledger": f"{BESIDE} beside the workspace"}
-    from dpdist.ledger.book import Ledger  # the database is loaded where something counts
+    from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
     ledger = Ledger(place)
     entries, stated = ledger.entries(), job.ledger or Limits()

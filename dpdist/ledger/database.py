@@ -31,7 +31,7 @@ from dpdist.core.errors import LedgerError
 from dpdist.ledger.entries import COLUMNS, Entry, Row
 
 PATIENCE = 300
-"""Seconds that a writer waits for those before it."""
+"""Seconds that a writer waits for earlier writers."""
 LOCK = 0x6470_6469_7374
 """Number of the advisory lock that writers of a PostgreSQL ledger take."""
 _NAMES = MetaData()
@@ -60,11 +60,11 @@ _GUARDS = {
         "FOR EACH STATEMENT EXECUTE FUNCTION dpdist_ledger_guard()",
     ),
 }
-"""An entry that was written stays as it is, whoever has only this table's own rights."""
+"""Triggers that protect a written entry from changes by users who have only this table's rights."""
 
 
 class Database:
-    """A ledger's database: a file, or a PostgreSQL server's."""
+    """The database of a ledger: an SQLite file, or a PostgreSQL server's."""
 
     def __init__(self, place: str) -> None:
         self._url = _url(place)
@@ -77,7 +77,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state. Raises `LedgerError` where there is no ledger."""
+        """A connection that sees one state of the ledger. Raises `LedgerError` where there is no ledger."""
         with self._telling():
             if self.file is not None and not self.file.is_file():
                 raise self._none()
@@ -87,7 +87,7 @@ class Database:
 
     @contextmanager
     def writing(self, begin: bool = False) -> Iterator[Connection]:
-        """A transaction of the only writer, committed at the end; `begin`: the table is made where there is none."""
+        """A transaction of the only writer, committed at the end. With `begin`, the table is made if it does not exist."""
         with self._telling():
             if self.file is not None and not self.file.is_file() and not begin:
                 raise self._none()
@@ -117,7 +117,7 @@ class Database:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """A driver's message may hold a password: the kind of error alone is told."""
+        """Raises database errors as `LedgerError` with their kind alone: a driver's message may contain a password."""
         try:
             yield
         except DBAPIError as error:
@@ -131,7 +131,7 @@ class Database:
 
 
 def rows(link: Connection) -> list[Row]:
-    """Every entry in order, as it stands."""
+    """Every entry in order, as stored."""
     found = link.execute(select(ENTRIES).order_by(ENTRIES.c.number)).mappings()
     return [Row(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in found]
 
@@ -142,7 +142,7 @@ def append(link: Connection, entry: Entry) -> None:
 
 
 def _url(place: str) -> URL:
-    """Raises `LedgerError` for what names no file and no PostgreSQL database; a plain path is a file."""
+    """URL of the database; a plain path is a file. Raises `LedgerError` where it is no file and no PostgreSQL database."""
     known = "a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
     if "://" not in place:
         return URL.create("sqlite", database=str(Path(place).absolute()))
@@ -159,9 +159,9 @@ def _url(place: str) -> URL:
 
 
 def _engine(url: URL, name: str) -> Engine:
-    """An engine that keeps no connection, so that no other process inherits one.
+    """An engine that stores no connections, so that no other process inherits one.
 
-    READ COMMITTED: whoever has waited for the lock reads what was committed meanwhile.
+    With READ COMMITTED, a process that has waited for the lock sees everything committed meanwhile.
     """
     if url.get_backend_name() == "sqlite":
         engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": PATIENCE, "isolation_level": None})
@@ -175,5 +175,8 @@ def _engine(url: URL, name: str) -> Engine:
 
 
 def _begin(link: Connection) -> None:
-    """SQLite's own transactions begin with the first write, when what was read before may be old."""
+    """Begins a transaction at once.
+
+    SQLite's own transactions begin with the first write, when earlier reads may be outdated.
+    """
     link.exec_driver_sql("BEGIN IMMEDIATE" if link.get_execution_options().get("dpdist_writes") else "BEGIN")

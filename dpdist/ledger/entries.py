@@ -1,4 +1,4 @@
-"""Entries of a ledger and their chain: each has the SHA-256 of the one before, over canonical JSON (RFC 8785).
+"""Entries of a ledger and their chain: each entry has the SHA-256 of the previous one, over canonical JSON (RFC 8785).
 
 Every value is a text, a whole number or null: budgets are exact texts, so that no reader rounds them.
 """
@@ -15,14 +15,14 @@ import rfc8785
 
 FORMAT = 1
 BEFORE_THE_FIRST = "0" * 64
-"""What the first entry holds as the SHA-256 of the one before."""
+"""The first entry's value for the SHA-256 of the previous entry."""
 COLUMNS = ("kind", "dataset", "period", "run")
-"""What stands beside the text of an entry too, to be searched for."""
+"""Facts of an entry that are also stored in columns, for searches."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: `said` as it was written, `sha256` of its canonical text."""
+    """One entry: `said` has its content as written; `sha256` is the checksum of its canonical text."""
 
     said: Mapping[str, Any]
     text: str
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """An entry as it stands in the database, not yet trusted."""
+    """An entry as stored in the database, not yet checked."""
 
     number: int
     text: str
@@ -52,7 +52,7 @@ class Row:
 
 
 def following(last: Entry | None, line: Mapping[str, Any]) -> Entry:
-    """The entry of what is said after `last`."""
+    """The entry that follows `last`, with the given content."""
     number, previous = (0, BEFORE_THE_FIRST) if last is None else (last.number + 1, last.sha256)
     whole = {**line, "number": number, "previous": previous}
     text = rfc8785.dumps(whole)
@@ -60,7 +60,7 @@ def following(last: Entry | None, line: Mapping[str, Any]) -> Entry:
 
 
 def damage(rows: Iterable[Row]) -> Iterator[str]:
-    """What is wrong with a chain, a sentence for each wrong row: changed, missing, moved or not canonical."""
+    """Sentences on each wrong row of a chain: changed, missing, moved or not canonical."""
     previous, number = BEFORE_THE_FIRST, 0
     for row in rows:
         if row.number != number:
@@ -73,7 +73,7 @@ def damage(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _wrong(row: Row, previous: str | None) -> str | None:
-    """What is wrong with one row; `previous` None: not known, the row before is missing."""
+    """The problem of one row. `previous` is None if the row before is missing."""
     try:
         said = json.loads(row.text)
         canonical = isinstance(said, dict) and rfc8785.dumps(said).decode() == row.text
@@ -91,5 +91,5 @@ def _wrong(row: Row, previous: str | None) -> str | None:
 
 
 def trusted(row: Row) -> Entry:
-    """The entry of a row of a chain without damage."""
+    """The entry of a row in an undamaged chain."""
     return Entry(json.loads(row.text), row.text, row.sha256)

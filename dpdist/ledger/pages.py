@@ -1,4 +1,4 @@
-"""A ledger as people read it: one page for every dataset, class and adjacency, a line a period."""
+"""Shows a ledger to people: one page for every dataset, class and adjacency, with one line per period."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXPORTED = (
 
 
 SHOWN_OF_AN_ID = 12
-"""Characters of a release's id on a page; the export has all."""
+"""Number of characters of a release's id on a page; the export has the full id."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def lines(self) -> list[dict[str, str]]:
-        """A row a period: runs, how many of them have made their release, what they cost, what is left."""
+        """One row per period: number of runs, number of releases made, cost, and what is left."""
         first, rows, spent = self.charged[0], [], Fraction(0)
         for period, own in by_period(self.charged).items():
             runs = [charge for charge in self.charged if charge.period == period]
@@ -70,7 +70,7 @@ class Page:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Sums beside limits."""
+        """Sums and their limits."""
         spent, sums = total(self.charged), by_period(self.charged)
         said = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
         deltas = [charge.delta for charge in self.charged]
@@ -112,7 +112,7 @@ class Page:
 
     @property
     def said(self) -> dict[str, Any]:
-        """In JSON terms."""
+        """The page in JSON terms."""
         first = self.charged[0]
         own = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
         limits = self.limits.model_dump(mode="json")
@@ -125,7 +125,7 @@ def _of(spent: Fraction, limit: Fraction | None) -> str:
 
 
 def pages(entries: Sequence[Entry]) -> list[Page]:
-    """Every account that was charged, in order of its first charge."""
+    """A page for every charged account, in order of its first charge."""
     settled = frozenset(str(entry.said["run"]) for entry in entries if entry.kind == "settle")
     datasets = dict.fromkeys(str(entry.said["dataset"]) for entry in entries if entry.kind == "reserve")
     found = []

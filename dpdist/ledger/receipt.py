@@ -1,4 +1,4 @@
-"""The copy of its charge that a run stores. Nothing here needs a database."""
+"""A run's copy of its charge. Nothing here needs a database."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a run keeps of its charge: which ledger, which entry."""
+    """The copy of a run's charge: its ledger and its entry."""
 
     ledger: str
-    """The identity that the ledger was begun with."""
+    """Identity that the ledger has had since its creation."""
     number: int
     sha256: str
 

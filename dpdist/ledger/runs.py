@@ -1,4 +1,4 @@
-"""What a run does about its cost: charged before the first fit, settled before it publishes, and once if it resumes."""
+"""Meters a run: it is charged before the first fit and settled before it publishes, and only once if it resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dpdist.storage.workspace import Workspace
 class Meter:
     """A run's account, and its receipt in the workspace.
 
-    `uncharged`: a replay, for the run that it repeats was charged; and a study, whose data are public.
+    `uncharged` is true for a replay, because the repeated run was charged, and for a study, because its data are public.
     """
 
     space: Workspace
@@ -36,9 +36,9 @@ class Meter:
         return cls(space, None if uncharged else Account.of(job, guarantee, space.place), uncharged)
 
     def check(self, listener: Listener) -> None:
-        """Before anything is written: raises `BudgetRefused`; tells of other charged runs, or that nothing counts.
+        """Raises `BudgetRefused` before anything is written, or reports other charged runs or that there is no ledger.
 
-        Raises `LedgerError` where the run was charged in another ledger than it has now.
+        Raises `LedgerError` where the run was charged in a different ledger.
         """
         if self.uncharged:
             return
@@ -54,7 +54,7 @@ class Meter:
             listener(Event("note", "ledger", note=said))
 
     def reserve(self, key: Key) -> bool:
-        """Charge the run, and keep the receipt. True if it is charged; a replay is if the run that it repeats was."""
+        """Charges the run and stores the receipt. True if the run is charged; for a replay, if the repeated run was."""
         if self.account is None:
             return read_receipt(self.space) is not None
         receipt = self.account.reserve(run_of(key))
@@ -64,21 +64,24 @@ class Meter:
         return True
 
     def settle(self, key: Key) -> None:
-        """The release is made, and may be published."""
+        """Settles the charge after the release is made, and before it is published."""
         if self.account is not None:
             self.account.settle(run_of(key), _kept_noise(self.space))
 
     def name_release(self, key: Key) -> None:
-        """The release is there: corrections may name its id."""
+        """Records the id of the published release, so that corrections may refer to it."""
         if self.account is not None:
             self.account.ledger.name_release(run_of(key), _id_of(self.space))
 
 
 def name_again(space: Workspace, listener: Listener) -> None:
-    """The same after `publish`, which may make another id. It needs no ledger: without it the listener is told."""
+    """Records the id again after `publish`, which may change it.
+
+    If the ledger cannot be reached, the listener is notified.
+    """
     if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
         return
-    from dpdist.ledger.book import Ledger  # the database is loaded where something counts
+    from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
     try:
         place = place_of(Job.model_validate_json(space.job.read_text(encoding="utf-8")))
@@ -91,17 +94,17 @@ def name_again(space: Workspace, listener: Listener) -> None:
 
 
 def _id_of(space: Workspace) -> str:
-    """Of the release that was made last."""
+    """Id of the latest release."""
     return str(json.loads((space.newest / MANIFEST).read_text(encoding="utf-8"))["release"])
 
 
 def run_of(key: Key) -> str:
-    """What names a run in a ledger: the same for every copy of its workspace, and it tells nothing about the key."""
+    """Name of a run in a ledger. It is the same for every copy of its workspace, and reveals nothing about the key."""
     return key.child("ledger").hex()
 
 
 def read_receipt(space: Workspace) -> Receipt | None:
-    """The receipt of a charged run. Raises `WorkspaceError` for one that is damaged."""
+    """The receipt of a charged run. Raises `WorkspaceError` where the receipt is damaged."""
     if not space.store.take(space.receipt):
         return None
     try:
@@ -112,7 +115,7 @@ def read_receipt(space: Workspace) -> Receipt | None:
 
 
 def _kept_noise(space: Workspace) -> str:
-    """Checksum of all noise that the run has drawn and kept, as its marks have it."""
+    """Checksum of all stored noise of the run, from its marks."""
     names = sorted(name for name in space.store.names(space.completions) if name.startswith("noise-"))
     space.store.take_all(space.completions / name for name in names)
     said = {name: json.loads((space.completions / name).read_text(encoding="utf-8")) for name in names}

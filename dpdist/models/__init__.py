@@ -1,4 +1,7 @@
-"""Likelihoods of a record: `LIKELIHOODS` holds the models of the families that have one, one file or folder a family."""
+"""Lists the models of each family: `LIKELIHOODS` has those with a record's likelihood.
+
+Each family has one file or folder.
+"""
 
 from typing import Any, get_args
 
@@ -31,7 +34,7 @@ WITHOUT: dict[Family, frozenset[str]] = {
     **dict.fromkeys(("beta_regression", "poisson_regression", "bernoulli", "scores"), frozenset({"until"})),
     "user": frozenset({"simulate", "expect", "until"}),
 }
-"""Methods that a family does without, each with the figures that it then lacks in `FIGURES`."""
+"""Methods that the model of a family may lack, and the figures that are then missing in `FIGURES`."""
 FIGURES = {
     "simulate": "synthetic records",
     "expect": "figures from parameters",
@@ -40,7 +43,7 @@ FIGURES = {
 
 
 def lacking(family: Family, model: Any) -> list[str]:
-    """Methods that a family's model neither has nor is listed to do without, as sentences."""
+    """Sentences on methods that a family's model lacks although `WITHOUT` does not list them."""
     return [
         f"family {family}: {model.__name__} has no {method}, and its releases would have no {figures}: write it, "
         "or list it under WITHOUT in dpdist/models/__init__.py"

@@ -1,4 +1,4 @@
-"""A binary outcome: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
+"""Model of a binary outcome: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
 
 The posterior under α-weighted records is Beta(1 + Σαy, 1 + Σα(1 − y)).
 """
@@ -20,7 +20,7 @@ from dpdist.models.stan_records import no_records
 
 PRIOR_A = PRIOR_B = 1.0
 INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
-"""Draws are kept where both logarithms are finite: doubles next to 1 are 2⁻⁵³ apart."""
+"""Draws are limited to this interval, where both logarithms are finite: doubles next to 1 are 2⁻⁵³ apart."""
 
 
 class Bernoulli(ConjugateModel):

@@ -1,4 +1,4 @@
-"""Shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), φ ~ Beta(1, 1), λ ~ Pareto(.1, 1.5) ([G], Supplement 2; METHODS §5).
+"""Model of shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), φ ~ Beta(1, 1), λ ~ Pareto(.1, 1.5) ([G], Supplement 2; METHODS §5).
 
 φ is the mean, λ the precision. The posterior is sampled on a grid of (logit φ given λ, log λ), see `grid`; the prior is
 restricted to λ ≤ 1e6, which leaves out 3e-11 of it.
@@ -25,9 +25,12 @@ PRECISION_FROM, PRECISION_TAIL = 0.1, 1.5
 LOG_PRECISION = (float(np.log(PRECISION_FROM)), float(np.log(1e6)))
 LOGIT_LIMIT, BISECTIONS = 64.0, 56
 LOGIT_BOX = 34.0
-"""Clamped posteriors restrict the prior to |logit φ| ≤ 34, leaving out 4e-15 of it: 1 − φ is then no rounding error."""
+"""Clamped posteriors restrict the prior to |logit φ| ≤ 34, so that 1 − φ is no rounding error.
+
+The restriction leaves out 4e-15 of the prior.
+"""
 INSIDE = (1e-300, 1.0 - 2.0**-53)
-"""Synthetic shares are kept inside (0, 1), where a beta law with a shape near 0 underflows."""
+"""Synthetic shares are limited to this interval inside (0, 1), because a beta law with a shape near 0 underflows."""
 
 
 class Beta(OutcomeModel):
@@ -69,7 +72,7 @@ class Beta(OutcomeModel):
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records of at most `value`, of pairs of a row and a value, (draw, pair)."""
+        """Share of records with an outcome of at most `value`, for pairs of a row and a value, (draw, pair)."""
         mean, precision = theta["mean"][:, None], theta["precision"][:, None]
         found = betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
         return self.within_bounds(np.asarray(found, dtype=np.float64), value)
@@ -110,7 +113,7 @@ class BetaPosterior:
         return np.asarray(shapes + np.log(mean * rest) + own)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
-        """Mode of logit φ given λ by bisection (the density is log-concave in φ), and the scale from its curvature."""
+        """Mode of logit φ given λ, by bisection, and a scale from the curvature. The density is log-concave in φ."""
         precision = np.exp(log_precision)
         low, high = np.full(precision.shape, -LOGIT_LIMIT), np.full(precision.shape, LOGIT_LIMIT)
         for _ in range(BISECTIONS):
@@ -131,7 +134,7 @@ def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Fl
 
 
 def check_shares(statistics: Floats) -> Floats:
-    """The same statistics; raises `Improper` where an outcome is not inside (0, 1)."""
+    """Computes Σα, Σα log y, Σα log(1 − y) per pattern. Raises `Improper` where an outcome is not inside (0, 1)."""
     if not np.isfinite(statistics).all():
         raise Improper("a beta model takes outcomes above 0 and below 1 only")
     return statistics

@@ -1,6 +1,6 @@
-"""Shares given predictors: y | x ~ Beta(λφ(x), λ(1 − φ(x))), logit φ(x) = x'β ([G] §5, whose priors are not printed).
+"""Model of shares given predictors: y | x ~ Beta(λφ(x), λ(1 − φ(x))), logit φ(x) = x'β ([G] §5, which prints no priors).
 
-Priors taken: β ~ N(0, 2.5²) independently, λ ~ Pareto(.1, 1.5) as in model `beta`.
+The priors here are β ~ N(0, 2.5²) independently, λ ~ Pareto(.1, 1.5) as in model `beta`.
 """
 
 from __future__ import annotations

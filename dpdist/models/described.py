@@ -1,4 +1,4 @@
-"""Released parameters in JSON terms, for models whose parameters are named arrays and nothing more."""
+"""Writes released parameters in JSON terms, for models whose parameters are only named arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.models.protocol import Draws, Parameter
 
 
 def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
-    """Every parameter's `values` beside the names of its entries; null where the stratum does not identify one."""
+    """`values` of every parameter with the names of its entries; null where the stratum does not identify an entry."""
     said: dict[str, Any] = {"prior": "proper"}
     for p in parameters:
         said[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}

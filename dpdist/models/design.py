@@ -1,4 +1,7 @@
-"""Design matrices from public predictors: treatment coding, columns aliased with earlier ones dropped as in R's lm."""
+"""Builds design matrices from public predictors with treatment coding.
+
+Columns aliased with earlier ones are dropped, as in lm.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ def predictor_names(frame: Frame, predictors: Sequence[str]) -> tuple[str, ...]:
 
 
 def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
-    """Design of the frame rows of one stratum; only combinations that the sample holds (public) decide what is kept."""
+    """Design of the frame rows of one stratum.
+
+    The public combinations in the sample alone decide which columns are kept.
+    """
     names = predictor_names(frame, predictors)
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[p][rows] for p in predictors])
     distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
@@ -49,8 +55,10 @@ def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
 
 
 def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
-    """Combinations of columns among the frame rows of one stratum, in order of their levels; `names` are the combinations,
-    and `matrix` is empty: each is a predictor of its own."""
+    """Combinations of columns among the frame rows of one stratum, in order of their levels.
+
+    `names` are the combinations; `matrix` is empty, because each combination is a predictor.
+    """
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[c][rows] for c in columns])
     distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
     levels = [frame.levels[name] for name in columns]
@@ -63,12 +71,15 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
 
 
 def counted(frame: Frame, rows: slice, cells: Design) -> Floats:
-    """Sample records of every pattern as published, (pattern,); 1 where noise left none, which divides by it alone."""
+    """Number of sample records of every pattern as published, (pattern,).
+
+    It is 1 where noise left none; it serves as a divisor only.
+    """
     return np.maximum(np.bincount(cells.pattern, weights=frame.count[rows]), 1.0)
 
 
 def counted_again(cells: Design, counts: Floats) -> Floats:
-    """The same of counts (draw, row of the stratum), (draw, pattern)."""
+    """Number of sample records of every pattern, (draw, pattern), from counts (draw, row of the stratum)."""
     rows = np.arange(len(cells.pattern))
     held = csr_array((np.ones(len(rows)), (cells.pattern, rows)))
     summed: Floats = np.asarray((held @ counts.T).T)
@@ -76,12 +87,12 @@ def counted_again(cells: Design, counts: Floats) -> Floats:
 
 
 def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-    """A pooled fit of a job with strata keeps the strata as main effects."""
+    """Adds strata as main effects to the predictors of a pooled fit."""
     return () if frame.strata else job.strata
 
 
 def _independent(matrix: Floats) -> tuple[int, ...]:
-    """Columns not in the span of the kept ones before them (Gram–Schmidt)."""
+    """Columns outside the span of the kept columns before them (Gram–Schmidt)."""
     kept: list[int] = []
     basis = np.empty((len(matrix), 0))
     for j, column in enumerate(matrix.T):

@@ -1,10 +1,12 @@
-"""Overdispersed counts: y ~ NB(μ, φ), variance μ + μ²/φ ([V] §3: parametrisation; METHODS §5: φ ~ Gamma(.01, .01)).
+"""Model of overdispersed counts: y ~ NB(μ, φ), variance μ + μ²/φ ([V] §3: parametrisation.
 
-Prior of the mean: log μ ~ N(0, 10²). [V] has N(0, σ²) with σ ~ half Student t(3, 0, 1); for a single coefficient σ is
-not identified and the marginal has a pole at μ = 1, so a fixed, wide σ is taken.
+METHODS §5: φ ~ Gamma(.01, .01)).
 
-There are no sufficient statistics: the pseudo likelihood is computed from distinct outcomes with summed α. The posterior is
-sampled on a grid of (log μ given φ, log φ), see `grid`; the prior is restricted to 1e-6 ≤ φ ≤ 1e4.
+Prior of the mean: log μ ~ N(0, 10²). [V] has N(0, σ²) with σ ~ half Student t(3, 0, 1); for a single coefficient σ is not
+identified and the marginal has a pole at μ = 1, so a fixed, wide σ is taken.
+
+There are no sufficient statistics: the pseudo likelihood is computed from distinct outcomes with summed α. The posterior
+is sampled on a grid of (log μ given φ, log φ), see `grid`; the prior is restricted to 1e-6 ≤ φ ≤ 1e4.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class NegativeBinomial(OutcomeModel):
         return self.per_row(mean[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records of at most `value`, of pairs of a row and a value, (draw, pair)."""
+        """Share of records with an outcome of at most `value`, for pairs of a row and a value, (draw, pair)."""
         mean, dispersion = theta["mean"][:, None], theta["dispersion"][:, None]
         found = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
         return self.within_bounds(np.asarray(found), value)

@@ -1,4 +1,4 @@
-"""What models of the outcome alone share: a proper prior fixed in the program, a design by pattern, records of weight 1."""
+"""Shared code of models of the outcome alone, without a weight: proper prior, design by pattern, records of weight 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OutcomeModel:
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """Predictors of an outcome-only model, which has none, in a pooled fit neither."""
+        """Predictors of an outcome-only model: none, also in a pooled fit."""
         return ()
 
     @property
@@ -61,7 +61,7 @@ class OutcomeModel:
         return self.design.pattern[frame_row - self.design.first]
 
     def sums(self, records: Records, alpha: Floats, *columns: Floats) -> Floats:
-        """Σα and Σα·column per pattern, (pattern, 1 + column); records with α = 0 leave no trace, whatever they hold."""
+        """Σα and Σα·column per pattern, (pattern, 1 + column); records with α = 0 do not change them."""
         on, patterns = alpha > 0, len(self.design.matrix)
         pattern, weight = self.pattern(records.frame)[on], alpha[on]
         terms = (weight, *(weight * column[on] for column in columns))
@@ -74,7 +74,7 @@ class OutcomeModel:
         return values if len(first) == len(records) else values[:, inverse]
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """From distinct (x, y), in tiles; widened by rounding error."""
+        """Extremes over draws, computed in tiles from distinct (x, y) and widened by rounding error."""
         first, inverse = self._distinct(records)
         found = extremes_of(self.tiles(draws, records.take(first)), len(first))
         return Extremes(found.highest[inverse], found.lowest[inverse])
@@ -98,7 +98,7 @@ class OutcomeModel:
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
 
     def _distinct(self, records: Records) -> tuple[Ints, Ints]:
-        """Positions of records with different (x, y), and for every record which of them it equals."""
+        """Positions of records with different (x, y), and for every record the number of the one that it equals."""
         values, code = np.unique(records.outcome, return_inverse=True)
         key = self.pattern(records.frame) * np.int64(len(values)) + code
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
@@ -108,7 +108,7 @@ class OutcomeModel:
 
 
 class ConjugateModel(OutcomeModel):
-    """A model with one pattern and statistics Σα(1, y), whose fits on redrawn samples are known in closed form."""
+    """A model with one pattern and statistics Σα(1, y), whose fits on redrawn samples have a closed form."""
 
     def as_sampled(self) -> Self:
         return self
@@ -156,5 +156,5 @@ class RegressionModel(OutcomeModel):
 
 
 def whole(bounds: tuple[float, float]) -> tuple[float, float]:
-    """The whole numbers within bounds, from … to."""
+    """The whole numbers within bounds, as the first and the last."""
     return float(np.ceil(bounds[0])), float(np.floor(bounds[1]))

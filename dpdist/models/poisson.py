@@ -1,7 +1,7 @@
-"""Counts: y ~ Poisson(rate), rate ~ Gamma(.01, .01) (shape, rate): the synthesizer of [V] §3.1 with a conjugate prior.
+"""Model of counts: y ~ Poisson(rate), rate ~ Gamma(.01, .01) (shape, rate), as in [V] §3.1 with a conjugate prior.
 
-The posterior under α-weighted records is Gamma(.01 + Σαy, .01 + Σα). [V] puts a hierarchical normal prior on log rate
-(as model `poisson_regression` does); both are next to flat beside a stratum's records.
+The posterior under α-weighted records is Gamma(.01 + Σαy, .01 + Σα). [V] puts a hierarchical normal prior on log rate (as
+model `poisson_regression` does); both priors are almost flat relative to a stratum's records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpdist.models.stan_records import no_records
 
 PRIOR_SHAPE = PRIOR_RATE = 0.01
 SMALLEST = 1e-300
-"""Draws are at least this: without a positive count left, a posterior has up to 10⁻³ of its mass below."""
+"""Lower limit of draws: without a positive count, a posterior has up to 10⁻³ of its mass below it."""
 
 
 class Poisson(ConjugateModel):
@@ -56,7 +56,7 @@ class Poisson(ConjugateModel):
         return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records of at most `value`, of pairs of a row and a value, (draw, pair)."""
+        """Share of records with an outcome of at most `value`, for pairs of a row and a value, (draw, pair)."""
         found = np.where(value >= 0, pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
         return self.within_bounds(found, value)
 

@@ -1,7 +1,7 @@
-"""Counts given predictors: y | x ~ Poisson(exp(x'β)) ([V], Appendix 2).
+"""Model of counts given predictors: y | x ~ Poisson(exp(x'β)) ([V], Appendix 2).
 
-Prior: β ~ N(0, diag(σ) Ω diag(σ)), σ_k ~ half Student t(3, 0, 1), Ω ~ LKJ(6). Only β belongs to the released draw: outcomes
-depend on nothing else.
+Prior: β ~ N(0, diag(σ) Ω diag(σ)), σ_k ~ half Student t(3, 0, 1), Ω ~ LKJ(6). Only β belongs to the released draw:
+outcomes depend on β alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model can do, in small capabilities; a member implements what it has.
+"""Protocols of models: each states one capability, and a model implements the ones that it has.
 
 `model` objects are frozen, picklable and public: built from the job and the frame, never from records.
 """
@@ -80,7 +80,7 @@ class Density(Protocol):
         ...
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws in one pass that never holds (draw, record)."""
+        """Extremes over draws, computed in one pass without storing (draw, record)."""
         ...
 
 
@@ -182,7 +182,7 @@ class StanData(Protocol):
 
     @property
     def program(self) -> str | Program:
-        """Name of a program of ours, or a user's program."""
+        """Name of a shipped program, or a user's program."""
         ...
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
@@ -190,7 +190,7 @@ class StanData(Protocol):
         ...
 
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Our parameters from the program's, each (draw, *dims)."""
+        """The model's parameters, from the program's, each (draw, *dims)."""
         ...
 
 
@@ -206,7 +206,7 @@ class Synthesizer(Protocol):
 
 @runtime_checkable
 class Presampled(Protocol):
-    """A model whose synthetic records were made where it was fitted, and released with θ."""
+    """A model whose synthetic records were made at the fit and released with θ."""
 
     def presampled(self, theta: Draws) -> tuple[Floats, Floats]:
         """Outcome and weight of one synthetic record per sample record of the stratum, in frame order."""
@@ -225,7 +225,7 @@ class Expectations(Expectation, Protocol):
     """The expectations of a model of several outcomes."""
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """The same, y being one of several outcomes."""
+        """E(w | x) and E(w y | x) of every frame row, where y is one of several outcomes."""
         ...
 
 
@@ -240,8 +240,10 @@ def expected_of(model: Expectation, theta: Draws, outcome: int) -> tuple[Floats,
 @runtime_checkable
 class Distributed(Protocol):
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of the weight with an outcome of at most `value`, (draw, pair), of pairs of a row of the frame, counted
-        within the stratum, and a value."""
+        """Share of the weight with an outcome of at most `value`, (draw, pair).
+
+        A pair is a row of the frame, counted within the stratum, and a value.
+        """
         ...
 
 
@@ -250,7 +252,7 @@ class Described(Protocol):
     """A model with a written form of its released parameters."""
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        """One draw as a JSON-ready mapping; `prior` says which prior the stratum was fitted with."""
+        """One draw as a JSON-ready mapping; `prior` names the stratum's prior."""
         ...
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
@@ -259,7 +261,7 @@ class Described(Protocol):
 
 
 class StratumModel(Density, Additive, Described, Protocol):
-    """A model of one stratum, with everything that the tilted posterior needs but a sampler's part."""
+    """A model of one stratum, with all that the tilted posterior needs except a sampler's methods."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -273,7 +275,7 @@ class StratumModel(Density, Additive, Described, Protocol):
 
     @property
     def improper(self) -> bool:
-        """True if the prior is improper: then it takes more than p + 1 records, and outcomes and weights that vary."""
+        """True if the prior is improper. A fit then needs more than p + 1 records, and outcomes and weights that vary."""
         ...
 
 
@@ -286,4 +288,4 @@ class Builder(Protocol):
 
 
 class Improper(Exception):
-    """The posterior does not exist for these statistics; says why in public terms."""
+    """The posterior does not exist for these statistics; the message gives the reason in public terms."""

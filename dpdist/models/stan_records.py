@@ -1,6 +1,6 @@
-"""The part of every program's data that holds records: none in an ordinary fit, which sees sums only.
+"""Builds the part of a Stan program's data that contains records; it is empty in an ordinary fit, which uses sums only.
 
-A clamped likelihood ∏ exp(clamp(α(f − reference), ±M)) has no sufficient statistics ([G]; METHODS §4b): its records go in
+A clamped likelihood ∏ exp(clamp(α(f − reference), ±M)) has no sufficient statistics ([G]; METHODS §4b): its records enter
 one by one. `log_lik` in the generated quantities is that of these records.
 """
 
@@ -15,7 +15,7 @@ from dpdist.core.records import Codes, Floats
 
 
 def no_records(*columns: str) -> dict[str, Any]:
-    """Data of a fit without a clamp; `columns` are what the program needs of a record besides."""
+    """Data of a fit without a clamp; `columns` are further columns that the program needs of a record."""
     return {"N": 0, "alpha": [], "reference": [], "clamp": 0.0, **{column: [] for column in columns}}
 
 

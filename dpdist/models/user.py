@@ -1,9 +1,15 @@
-"""A user's Stan program: what it is handed, what it must declare, what of it is kept and released.
+"""Model from a user's Stan program: the data it receives, what it must declare, and what is released.
 
-Data handed to it, one entry a record (N of them): `y`, the outcome (an integer if its column is `whole`); `w`, the sampling
-weight, where the job has one; `alpha`, the privacy weight; for every predictor, and every stratum column of a pooled fit,
-`<name>` (1-based code of its level) and `<name>_levels`; `generate`, 0 while chains are run and 1 when quantities are
-generated; and the job's `model.data`. Data that a program does not declare are ignored. The program must have
+The program receives these data, with N entries, one per record:
+
+    y                      the outcome (an integer if its column is `whole`)
+    w                      the sampling weight, where the job has one
+    alpha                  the privacy weight
+    <name>, <name>_levels  for every predictor, and every stratum column of a pooled fit: the 1-based code of the level,
+                           and the number of levels
+    generate               0 while chains are run and 1 when quantities are generated
+
+and the job's `model.data`. Data that a program does not declare are ignored. The program must have
 
     parameters:            those that the job's `model.parameters` lists, with the same dimensions
     model:                 target += alpha[n] * log p(record n | parameters), and a proper prior
@@ -12,8 +18,8 @@ generated; and the job's `model.data`. Data that a program does not declare are 
     generated quantities:  vector[N] log_lik, each record's log p without alpha, unless the job names a Python function
                            vector[N] y_rep (and w_rep, where there are weights), a synthetic record under the same x
 
-and does well to generate nothing while `generate` is 0. A Python function takes the parameters by name, each (draw, *dims),
-and the data above, and gives (draw, record).
+and should generate nothing while `generate` is 0. A Python function takes the parameters by name, each (draw, *dims), and
+the data above, and gives (draw, record).
 """
 
 from __future__ import annotations
@@ -33,11 +39,11 @@ from dpdist.models.protocol import Draws, Extremes, Parameter
 
 ENTRY_POINTS = "dpdist.log_lik"
 TILE_VALUES = 2**20
-"""Records × draws at once."""
+"""Number of records × draws in a tile."""
 ROUNDING = 1e-12
-"""Relative widening of bounds: a program's own rounding error is not known to us."""
+"""Relative widening of bounds, because the rounding error of a user's program is unknown."""
 UNCLAMPED = 1e300
-"""`clamp` where nothing is clamped."""
+"""Value of `clamp` where nothing is clamped."""
 CLAMPED_FACTOR = "fmin(fmax(alpha[n] * (log p(record n) - reference[n]), -clamp), clamp)"
 OUTCOME, WEIGHT = "synthetic outcome", "synthetic weight"
 
@@ -141,7 +147,7 @@ class User:
         return found
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws, tile by tile; widened by a rounding error that is assumed, not known."""
+        """Extremes over draws, tile by tile, widened by an assumed rounding error."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         size = max(1, TILE_VALUES // len(draws))
         for start in range(0, len(records), size):

@@ -1,13 +1,14 @@
-"""Texts on adjacency: which files are neighbours, and what of a record is protected, by (adjacency, exchange).
+"""States adjacency in words: which files are neighbours, and what of a record is protected, by (adjacency, exchange).
 
-Most releases publish their frame: how many sample records every combination of table columns has, exactly. A record that
-moves to another combination shows there, whatever noise stands elsewhere. So no ε covers a move under a public frame, and
-`substitution` is an exchange of outcome and weight alone, at the same x (`exchange: same_x`).
+Most releases publish their frame exactly: the number of sample records in every combination of table columns. A record
+that moves to another combination changes the frame, whatever noise is in other figures. So no ε covers a move under a
+public frame, and `substitution` is an exchange of outcome and weight alone, at the same x (`exchange: same_x`).
 
-`exchange: anywhere` lets every column of the record change. It needs secret sizes, as `add_remove` does: the frame then
+`exchange: anywhere` lets every column of the record change. It needs secret sizes, as `add_remove` does. The frame then
 has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
-exchange is one removal and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both by at most 2;
-noise of scale 2/ε gives ε, and ε/2 to adding or removing alone. Attained by records of weight 0 in two cells.
+exchange is one removal and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both together by at
+most 2. Noise of scale 2/ε gives ε, and ε/2 to adding or removing alone. Records of weight 0 in two cells attain the
+bound.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ OF_UNITS = {
         "their columns hold. All else is the same."
     ),
 }
-"""Texts for a privacy unit that is a column's value."""
+"""Texts for a privacy unit given by a column's value."""
 PRESENCE = "presence in the sample: that a record is in the file"
 RESPONSE = "response: that a sampled unit answered"
 COUNTS = "the number of sample records in every combination of these columns"
@@ -77,12 +78,12 @@ OF_THE_REFERENCE = "records of the reference"
 
 
 def listed(names: Sequence[str]) -> str:
-    """a; a and b; a, b and c."""
+    """Joins texts as a; a and b; a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def neighbours(job: Job) -> str:
-    """A sentence on the files that the job's ε compares."""
+    """Returns a sentence on the files that the job's ε compares."""
     name: str = job.budget.adjacency
     if job.budget.exchange == "anywhere":
         name = "anywhere" if job.predictors is None else "exchanged"
@@ -96,12 +97,15 @@ def neighbours(job: Job) -> str:
 
 
 def whom(job: Job) -> str:
-    """The people or units whose values the figures protect."""
+    """Names the people or units whose values the figures protect."""
     return "a record" if job.privacy_unit is None else f"all records of a {job.privacy_unit.column}"
 
 
 def protected(job: Job) -> list[str]:
-    """What may differ between neighbours: outcomes and weight by name; under secret sizes all of a record, and numbers."""
+    """States what may differ between neighbours: outcomes and weight by name.
+
+    Under secret sizes all of a record, and numbers.
+    """
     if not job.sizes_secret:
         return list(job.components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
@@ -112,7 +116,7 @@ def protected(job: Job) -> list[str]:
 
 
 def not_protected(job: Job, reference: bool) -> list[str]:
-    """What is published exactly, or may show in the release; `reference`: a reference file was used."""
+    """States what is published exactly or may show in the release. `reference` is true where a reference file was used."""
     people = [OF_THE_REFERENCE] if reference else []
     if job.predictors is not None and job.budget.adjacency == "substitution":
         return [*job.counted_columns, _public_counts(job), PRESENCE, RESPONSE, *people]
@@ -124,18 +128,18 @@ def not_protected(job: Job, reference: bool) -> list[str]:
 
 
 def _frame(job: Job) -> str:
-    """Columns of the frame that are protected, in words."""
+    """Names the protected columns of the frame, in words."""
     return listed(job.protected_columns) or "no column"
 
 
 def _public_counts(job: Job) -> str:
-    """A text on sample counts that stay exact under an exchange of records."""
+    """States which sample counts stay exact under an exchange of records."""
     by = f" in every combination of {listed(job.counted_columns)}" if job.counted_columns else ""
     return f"the number of sample records{by}"
 
 
 def headline(job: Job) -> str:
-    """What is protected and what is not, in one line."""
+    """States what is protected and what is not, in one line."""
     kept = listed(job.components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
         return f"{kept} of {whom(job)}, and {_frame(job)}; published as it is: {_public_counts(job)}"
@@ -148,7 +152,7 @@ def headline(job: Job) -> str:
 
 
 def unit(job: Job) -> str:
-    """A sentence on whose loss the figures bound, and how the loss grows where one person has several records."""
+    """States whose loss the figures bound, and how the loss grows where one person has several records."""
     if (said := job.privacy_unit) is not None:
         beyond = (
             "A file with more is refused." if said.beyond == "refuse" else "Of more, the first in the file's order count."

@@ -1,4 +1,4 @@
-"""Texts on what a guarantee of each class claims, from the published promise (JSON terms)."""
+"""States in words what a guarantee of each class claims, from the published promise (JSON terms)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOVES = "A record that changes its table columns is not covered: the published c
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A promise in JSON terms, with how the posterior was sampled and what was fixed on which reference."""
+    """Returns a promise in JSON terms, with the sampling of the posterior and the constants from a reference."""
     guarantee = promise.total
     said: dict[str, Any] = {"guarantee": guarantee.name}
     said["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
@@ -59,7 +59,7 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
 
 
 def factor(epsilon: Fraction) -> str:
-    """e^ε as text, rounded up."""
+    """Formats e^ε as text, rounded up."""
     if epsilon < Fraction(1, 100):
         return f"1 + {1.01 * expm1(float(epsilon)):.3g}"
     if epsilon < 7:
@@ -70,7 +70,7 @@ def factor(epsilon: Fraction) -> str:
 
 
 def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
-    """The claim of the class for this release; `said` has its figures, `records` is the number as published."""
+    """States the claim of the class for this release. `said` has its figures; `records` is the number as published."""
     if promise["guarantee"] == "none":
         return NONE
     epsilon = promise["epsilon"]
@@ -87,7 +87,7 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
-    """The cost of an exchange that differs from the one in the job's adjacency."""
+    """States the cost of an exchange that differs from the exchange in the job's adjacency."""
     if promise["adjacency"] == "substitution":
         return []
     text = REMOVED_AND_ADDED if promise["adjacency"] == "add_remove" else SAME_X
@@ -104,7 +104,7 @@ def _moves(job: Job) -> list[str]:
 
 
 def headline(promise: Mapping[str, Any]) -> dict[str, str]:
-    """Guarantee and cost for a screen: strict figures under `guarantee`, an asymptotic target apart from them."""
+    """States guarantee and cost for a screen: strict figures under `guarantee`, an asymptotic target separately."""
     if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
     each = promise["epsilon_per_set"]

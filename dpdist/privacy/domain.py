@@ -1,6 +1,6 @@
-"""Checks that a file is in the domain of its guarantee; other files are refused, and refusals are not covered by ε.
+"""States which files are in the domain of a guarantee. Other files are refused, and no ε covers refusals.
 
-This says in words what `dpdist.survey.checks` and `dpdist.planning` refuse in a file.
+The text agrees with the checks in `dpdist.survey.checks` and `dpdist.planning`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFUSED = (
 
 
 def domain(job: Job) -> list[str]:
-    """What every record of the file must be, a line a rule, and what becomes of other files."""
+    """States the conditions on every record of the file, one line per rule, and the treatment of other files."""
     said = [_categories(job)] if job.categories else []
     said += [_outcome(job, name, column) for name, column in job.outcome_columns.items()]
     said += [_weight(job)] if job.survey.weight is not None else []
@@ -33,7 +33,7 @@ def _categories(job: Job) -> str:
 
 
 def _outcome(job: Job, name: str, column: Column) -> str:
-    """Missing, infinite, unsupported and outlying values, as the column's rules treat them."""
+    """States how the column's rules treat missing, infinite, unsupported and outlying values."""
     support, rules = family_facts(job).support, []
     rules.append("missing values are dropped" if column.missing == "drop" else "not missing")
     rules.append("finite")

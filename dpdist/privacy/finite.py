@@ -1,8 +1,8 @@
 """Computes exact losses on finite spaces, over every database, every neighbour and every θ, without sampling (METHODS §2).
 
-A space has K record values and T parameter points. A mechanism is a utility u(D): (value, θ) → ℝ, the log factor by which
-a record of that value enters when the file is D; θ is drawn from prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours
-is max_θ |log p(θ | D) − log p(θ | D')|: for one draw from a finite set that *is* ε.
+A space has K record values and T parameter points. A mechanism is a utility u(D): (value, θ) → ℝ. It is the log factor of
+a record with that value when the file is D. θ is drawn from prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours is
+max_θ |log p(θ | D) − log p(θ | D')|: for one draw from a finite set that *is* ε.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dpdist.core.records import Floats, Ints
 Neighbours = Literal["zero_out", "substitution"]
 Present = NDArray[np.bool_]
 Utility = Callable[[Present], Floats]
-"""Log factors (value, θ), given which values the file holds, (value,)."""
+"""The log factor (value, θ), given which values the file contains, (value,)."""
 
 
 class Space(NamedTuple):
-    """log p(z | θ), (value, θ), and the log prior, (θ,)."""
+    """A finite space: log p(z | θ), (value, θ), and the log prior, (θ,)."""
 
     log_density: Floats
     log_prior: Floats
@@ -40,7 +40,10 @@ class Databases(NamedTuple):
 
 @lru_cache(maxsize=64)
 def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
-    """`zero_out`: a record's factor is there or not; `substitution`: one of n records has another value."""
+    """Lists databases.
+
+    For `zero_out` a record's factor is there or not; for `substitution` one of n records has another value.
+    """
     sizes = range(n + 1) if neighbours == "zero_out" else range(n, n + 1)
     counts = [
         tuple(np.bincount(chosen, minlength=values)) if chosen else (0,) * values
@@ -73,13 +76,13 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
 
 
 def clamped(values: Floats, clamp: float) -> Utility:
-    """clamp(α(f − g), ±M) with α and g functions of the record alone, so that the factors are the same in every file."""
+    """Computes clamp(α(f − g), ±M) with α and g functions of the record alone, the same in every file."""
     factors = np.clip(values, -clamp, clamp)
     return lambda present: factors
 
 
 def learned(space: Space, clamp: float) -> Utility:
-    """The same with min-max weights computed on the file at hand ([V]'s `linear` with c = 1): no function of the record."""
+    """Computes factors with min-max weights learned on the file ([V]'s `linear` with c = 1), which other records change."""
     bound = np.abs(space.log_density).max(axis=1)
 
     def utility(present: Present) -> Floats:
@@ -90,7 +93,7 @@ def learned(space: Space, clamp: float) -> Utility:
 
 
 def linear(bound: Floats, among: Floats) -> Floats:
-    """Min-max weights of records, given the bounds of the file from which minimum and maximum are taken."""
+    """Computes min-max weights of records, given the bounds of the file that gives minimum and maximum."""
     if not len(among) or among.max() == among.min():
         return np.ones_like(bound)
     return np.asarray(np.clip(1.0 - (bound - among.min()) / (among.max() - among.min()), 0.0, 1.0))

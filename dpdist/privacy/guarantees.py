@@ -1,4 +1,4 @@
-"""Guarantees as types, adjacency, composition (METHODS §2). Guarantees of different classes are never added together."""
+"""Defines guarantees as types, with adjacency and composition (METHODS §2). Different classes are never added together."""
 
 from __future__ import annotations
 
@@ -41,23 +41,29 @@ class _Composable:
 
     @property
     def substitution_epsilon(self) -> Fraction:
-        """Against exchanging a record's outcome and weight at the same x, two zero-outs; under secret sizes, a record for
-        any other."""
+        """ε against exchanging a record's outcome and weight at the same x (two zero-outs).
+
+        Under secret sizes it is against exchanging a record for any other.
+        """
         return self.epsilon if self.adjacency == "substitution" else 2 * self.epsilon
 
 
 @dataclass(frozen=True)
 class Strict(_Composable):
-    """(ε, δ)-differential privacy for every database. δ is None where draws are not proven exact: Markov chains, for one.
+    """(ε, δ)-differential privacy for every database.
 
-    A draw within total variation γ of its posterior is (ε, (1 + e^ε)γ)-private; where γ is not known for every database,
-    the guarantee is that of an exact draw only, which its name says.
+    δ is None where draws are not proven exact, as for Markov chains. A draw within total variation γ of its posterior is
+    (ε, (1 + e^ε)γ)-private. Where γ is not known for every database, the guarantee holds for an exact draw only, as its
+    name states.
     """
 
     delta: Fraction | None = Fraction(0)
     exchange: Fraction = Fraction(2)
-    """ε against exchanging a record's outcome and weight at the same x, over ε: 2, two zero-outs, unless a mechanism's own
-    proof gives less. A record that changes cells is another matter (dpdist.privacy.adjacency)."""
+    """The ratio of two ε: against exchanging a record's outcome and weight at the same x, over ε.
+
+    It is 2, for two zero-outs, unless a mechanism's proof gives less. A record that changes cells is another case
+    (dpdist.privacy.adjacency).
+    """
 
     @property
     def substitution_epsilon(self) -> Fraction:
@@ -85,7 +91,7 @@ class Strict(_Composable):
 
 
 def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
-    """The result if both are known; otherwise None."""
+    """Returns the result if both are known; otherwise None."""
     return None if None in deltas else combine(*deltas)
 
 
@@ -100,8 +106,10 @@ class Concentrated(_Composable):
     rho: Fraction
     delta: Fraction
     exchange: Fraction = Fraction(4)
-    """ρ against exchanging a record's outcome and weight at the same x, over ρ: 4, two zero-outs, unless a mechanism's own
-    proof gives less."""
+    """The ratio of two ρ: against exchanging a record's outcome and weight at the same x, over ρ.
+
+    It is 4, for two zero-outs, unless a mechanism's proof gives less.
+    """
     name: ClassVar[GuaranteeName] = "strict zCDP"
 
     @property
@@ -114,7 +122,7 @@ class Concentrated(_Composable):
 
     @property
     def amounts_to(self) -> Strict:
-        """The weaker (ε, δ) statement, which adds to others of its class."""
+        """Returns the weaker (ε, δ) statement, which can be added to others of its class."""
         return Strict(self.adjacency, self.epsilon, self.delta, self.substitution_epsilon / self.epsilon)
 
     def sets(self, number: int) -> Self:
@@ -168,14 +176,14 @@ class Promise:
     target: float | None
     """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None without a guarantee."""
     cautions: tuple[str, ...] = ()
-    """Known problems that no figure includes; whoever publishes should have read them."""
+    """Known problems that no figure includes. A publisher must read them."""
 
 
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
-    """Δ* for one exact draw at ε; as a clamp, its width ±M.
+    """Returns Δ* for one exact draw at ε. For a clamp it is the half-width M.
 
     Switching a record off changes log p(θ | data) by f_i(θ) minus the log of its posterior mean likelihood, both within
-    ±Δ: 2Δ in all; exchanging a record is two such changes: 4Δ ([G] clamps at ε/2 there, which costs 2ε).
+    ±Δ: 2Δ in all. Exchanging a record is two such changes, 4Δ ([G] clamps at ε/2 there, which costs 2ε).
     """
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
@@ -192,8 +200,8 @@ def large_delta(job: Job, records: int) -> str:
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     """Scale of (discrete) Laplace noise on the counts of disjoint bins, for ε.
 
-    A record that is switched off, or left out, changes one count by 1; exchanged for another, two counts ([G]).
-    Under zero_out n is public all the same: how many records were switched off is not told by it.
+    A record that is switched off, or left out, changes one count by 1. An exchanged record changes two counts ([G]).
+    Under zero_out n is still public, because n does not depend on the number of records switched off.
     """
     return (2 if adjacency == "substitution" else 1) / epsilon
 
@@ -203,7 +211,7 @@ def epsilon_text(guarantee: Guarantee) -> str | None:
 
 
 def delta_text(guarantee: Guarantee) -> str | None:
-    """δ in words or figures; None without a guarantee, and where δ is unknown."""
+    """Formats δ in words or figures. Returns None without a guarantee, and where δ is unknown."""
     if isinstance(guarantee, Strict | Concentrated):
         return None if guarantee.delta is None else budget_text(guarantee.delta)
     return "tends to 0 as the number of records grows" if isinstance(guarantee, Asymptotic) else None

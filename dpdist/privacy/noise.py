@@ -1,6 +1,6 @@
 """Draws the noise of releases with OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
 
-Because a recomputed task would draw anew, noise is drawn once and kept before anything reads it (`storage.noise`).
+A recomputed task would draw anew. So noise is drawn once and stored before it is read (`storage.noise`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dpdist.core.records import Floats
 LARGEST_SCALE = Fraction(2**46)
 """Largest scale of noise on whole statistics.
 
-Sums of up to 2^52 plus forty noise scales are then exact in float64. Beyond it the low bits of a noisy sum would reveal
-the sum, and OpenDP's whole numbers would overflow.
+Sums of up to 2^52 plus forty noise scales are then exact in float64. Above this scale the low bits of a noisy sum would
+reveal the sum, and OpenDP's whole numbers would overflow.
 """
 
 
 def whole_laplace(scale: Fraction, size: int) -> Floats:
-    """Whole numbers η with P(η) ∝ e^(−|η|/b), (size,), for whole statistics: b = sensitivity/ε gives ε.
+    """Draws whole numbers η with P(η) ∝ e^(−|η|/b), (size,), for whole statistics: b = sensitivity/ε gives ε.
 
-    A sum of whole numbers is exact in float64, so nothing of a count shows in the low bits of a noisy one. The scale is
+    A sum of whole numbers is exact in float64, so the low bits of a noisy count reveal nothing of the count. The scale is
     rounded up to float64.
     """
     _check(scale)
@@ -34,7 +34,7 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
 
 
 def whole_gaussian(scale: Fraction, size: int) -> Floats:
-    """Whole numbers η with P(η) ∝ e^(−η²/2σ²), (size,), for whole statistics: σ² = Δ²/2ρ gives ρ-zCDP.
+    """Draws whole numbers η with P(η) ∝ e^(−η²/2σ²), (size,), for whole statistics: σ² = Δ²/2ρ gives ρ-zCDP.
 
     Δ is their L2 sensitivity (Canonne, Kamath & Steinke 2020). σ is rounded up to float64.
     """

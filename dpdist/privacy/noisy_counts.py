@@ -1,19 +1,19 @@
 """Draws noisy sample counts over public domains, for protected predictors and sizes (docs/methods.md §7d).
 
-The frame counts records in every combination of the public columns. Here it is measured under noise at up to three
-levels: all records, the cells of the tables, and every combination. Levels are nested, and each is a full cross of
-declared levels, so that a combination without a record is counted too. Why this costs what it says:
+The frame counts records in every combination of the public columns. Here the frame is measured under noise at up to three
+levels: all records, the cells of the tables, and every combination. Levels are nested. Each is a full cross of declared
+levels, so a combination without a record is counted too. The cost has this proof:
 
-1. A record is in one cell of each level. Adding or removing it moves one count of each level by 1; exchanging it for any
-   other with the same public columns moves two by 1. So a level's counts have L1 sensitivity 1 or 2, L2 √1 or √2, times the
-   records of a privacy unit.
+1. A record is in one cell of each level. Adding or removing a record moves one count of each level by 1. Exchanging it
+   for another with the same public columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, L2 √1
+   or √2, times the records of a privacy unit.
 2. Level l has a share s_l of the frame's budget, Σ s_l = 1: discrete Laplace noise of scale Δ₁/(s_l ε), or discrete
    Gaussian noise of σ² = Δ₂²/(2 s_l ρ). Levels compose to ε, or to ρ.
 3. Counts by columns that are not protected are the same in neighbouring files, and are kept exact.
 
-What follows is post-processing. Going up, a cell's noisy count and the sum of its parts are averaged by their variances
-(Hay, Rastogi, Miklau & Suciu 2010). Going down, the parts of a cell are projected on what is at least 0 and adds up to
-it, and rounded by largest remainders. So all levels agree, no count is below 0, and public totals are kept.
+The remaining steps are post-processing. Going up, a cell's noisy count and the sum of its parts are averaged by their
+variances (Hay, Rastogi, Miklau & Suciu 2010). Going down, the parts of a cell are projected on what is at least 0 and
+adds up to it, and rounded by largest remainders. So all levels agree, no count is below 0, and public totals are kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GRAIN = 1000
 
 
 class Level(NamedTuple):
-    """Counts of the cross of some columns; `columns` are the columns before `end` in the order of the tree."""
+    """Counts of the cross of some columns, which are the columns before `end` in the order of the tree."""
 
     columns: tuple[str, ...]
     scale: Fraction | None
@@ -51,13 +51,16 @@ def noise_name(job: Job) -> NoiseName:
 
 
 def tree(job: Job) -> tuple[str, ...]:
-    """Columns of the frame in the tree's order: exact ones, those of tables, the rest."""
+    """Orders the frame's columns for the tree: exact columns, then those of tables, then the rest."""
     cells = (name for name in job.cell_columns if name in job.categories)
     return tuple(dict.fromkeys([*job.counted_columns, *cells, *job.categories]))
 
 
 def levels(job: Job) -> tuple[Level, ...]:
-    """From the root to every combination. The root is exact where neighbours have the same counts by its columns."""
+    """Lists levels from the root to every combination.
+
+    The root is exact where neighbours have the same counts by its columns.
+    """
     order, public = tree(job), len(job.counted_columns)
     ends = sorted({public, len({*job.counted_columns, *job.cell_columns} & set(order)), len(order)})
     secret = job.budget.adjacency == "add_remove"
@@ -73,7 +76,7 @@ def levels(job: Job) -> tuple[Level, ...]:
 
 
 def _scale(job: Job, share: Fraction) -> Fraction:
-    """The scale of the noise on a level's counts under its share of the frame's budget."""
+    """Computes the scale of the noise on a level's counts under its share of the frame's budget."""
     moved = 1 if job.budget.adjacency == "add_remove" else 2
     if noise_name(job) == "laplace":
         return moved / record_epsilon(job, share * job.epsilon_of_frame)
@@ -82,16 +85,16 @@ def _scale(job: Job, share: Fraction) -> Fraction:
 
 
 def counts(job: Job, frame: Frame) -> list[Ints]:
-    """Exact counts of every level, (cell,) each, in the tree's order, of a crossed frame; confidential."""
+    """Counts the records of every level exactly, (cell,) each, in the tree's order, of a crossed frame; confidential."""
     values = _as_tree(job, frame, frame.count)
     sizes = [len(frame.levels[name]) for name in tree(job)]
     return [values.reshape(int(np.prod(sizes[: len(level.columns)])), -1).sum(axis=1) for level in levels(job)]
 
 
 def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
-    """The frame that is published and that everything else is made from; `measured` are the counts of every level.
+    """Makes the published frame, from which all other output follows. `measured` are the counts of every level.
 
-    Of `frame` its rows alone are used. A file holds a record at all: a total is at least 1.
+    Only the rows of `frame` are used. The total is at least 1, because a file has at least one record.
     """
     known = levels(job)
     estimates = _upward(known, measured, noise_name(job))
@@ -102,9 +105,9 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
 
 
 def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) -> Floats:
-    """Counts of every row of the published frame under noise once more, made to agree in the same way, (draw, row).
+    """Returns counts of the published frame's rows with noise added again, made to agree in the same way, (draw, row).
 
-    For standard errors only: the published counts are used in place of the exact ones.
+    They are for standard errors only. The published counts are used in place of the exact ones.
     """
     known, law, published = levels(job), noise_name(job), counts(job, frame)
     found = np.empty((draws, len(frame)))
@@ -118,7 +121,7 @@ def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) 
 
 
 def _upward(known: Sequence[Level], measured: Sequence[Floats], law: NoiseName) -> list[Floats]:
-    """Every level's best linear unbiased estimate from itself and the levels below it."""
+    """Computes every level's best linear unbiased estimate from itself and the levels below it."""
     values, variance = np.asarray(measured[-1], dtype=np.float64), _variance(known[-1], law)
     found = [values]
     for level, own in zip(reversed(known[:-1]), reversed(measured[:-1]), strict=True):
@@ -139,7 +142,7 @@ def _variance(level: Level, law: NoiseName) -> float:
 
 
 def _projected(values: Floats, total: Ints) -> Floats:
-    """The nearest rows that are at least 0 and add up to their totals, (cell, part)."""
+    """Projects on the nearest rows that are at least 0 and add up to their totals, (cell, part)."""
     falling = -np.sort(-values, axis=1)
     above = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, values.shape[1] + 1)
     last = np.maximum((falling > above).sum(axis=1), 1) - 1
@@ -147,7 +150,7 @@ def _projected(values: Floats, total: Ints) -> Floats:
 
 
 def _whole(values: Floats, total: Ints) -> Ints:
-    """Whole numbers that sum to the totals, by largest remainders, (cell, part)."""
+    """Rounds to whole numbers that sum to the totals, by largest remainders, (cell, part)."""
     whole = np.floor(values + 1e-9).astype(np.int64)
     left = total - whole.sum(axis=1)
     rank = np.argsort(np.argsort(whole - values, axis=1, kind="stable"), axis=1, kind="stable")
@@ -155,13 +158,13 @@ def _whole(values: Floats, total: Ints) -> Ints:
 
 
 def _as_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    """Values of a crossed frame's rows, rearranged to the tree's order of columns."""
+    """Rearranges values of a crossed frame's rows to the tree's order of columns."""
     names, shape = list(frame.codes), [len(frame.levels[name]) for name in frame.codes]
     return values.reshape(shape or (1,)).transpose([names.index(name) for name in tree(job)] or (0,)).reshape(-1)
 
 
 def _from_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    """The inverse of `_as_tree`."""
+    """Inverts `_as_tree`."""
     names, order = list(frame.codes), tree(job)
     shape = [len(frame.levels[name]) for name in order]
     return values.reshape(shape or (1,)).transpose([order.index(name) for name in names] or (0,)).reshape(-1)

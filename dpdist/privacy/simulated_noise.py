@@ -11,10 +11,10 @@ from dpdist.job import NoiseName
 
 
 def simulated_noise(law: NoiseName, scale: Fraction, size: int, rng: np.random.Generator) -> Floats:
-    """Whole numbers (size,); `scale` is b of the Laplace law, σ of the Gaussian.
+    """Draws whole numbers (size,). `scale` is b of the Laplace law, σ of the Gaussian.
 
-    The discrete Laplace law is the difference of two geometric variables. The discrete Gaussian law is a normal variable
-    rounded to a whole number, which has its shape where σ is above 1.
+    The discrete Laplace law is the difference of two geometric variables. The discrete Gaussian law is approximated by a
+    rounded normal variable, which has the same shape where σ is above 1.
     """
     if law == "gaussian":
         return np.rint(rng.normal(0.0, float(scale), size))

@@ -1,4 +1,4 @@
-"""Warns of sample counts so small that publishing them singles people out, and refuses a run where the job forbids them."""
+"""Warns of sample counts so small that publishing them singles people out, and refuses a run whose job forbids them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ BY_A_REFERENCE = ", with a file or an earlier release as reference"
 
 
 def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCounts | None:
-    """Published counts below the job's minimum; None where none is published.
+    """Counts published counts below the job's minimum. Returns None where none is published.
 
-    `units`: the same by privacy units, where one has several records, which a frame does not tell.
+    `units` holds counts by privacy units, where a unit has several records, which a frame does not show.
     """
     if job.public_counts is None:
         return None
@@ -28,7 +28,7 @@ def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCo
 
 
 def small_counts(job: Job, counts: SmallCounts | None) -> str:
-    """How many published counts are below the job's minimum, in words; empty where there are none."""
+    """States how many published counts are below the job's minimum. The text is empty where there are none."""
     if counts is None or not counts.few:
         return ""
     if job.privacy_unit is None:
@@ -39,7 +39,7 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
 
 
 def caution(job: Job, counts: SmallCounts | None) -> str:
-    """The caution of `validate` and `plan` about small counts; empty where there are none."""
+    """Returns the caution of `validate` and `plan` about small counts, which is empty where there are none."""
     if not (found := small_counts(job, counts)):
         return ""
     shown = f"{found}: who knows that person reads off its columns"
@@ -57,15 +57,15 @@ def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
 
 
 def _remedies(job: Job) -> str:
-    """Remedies within the job's own mechanism."""
+    """Lists remedies within the job's mechanism."""
     paid = job.reference is not None and job.reference.paid is not None
     return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 
 
 def accepted(job: Job, frame: Frame) -> dict[str, Any]:
-    """The statement's entry, where the job accepts small counts; `frame` is the published one.
+    """Returns the statement's entry, where the job accepts small counts. `frame` is the published one.
 
-    Of counts by privacy units no figure is published: which records are of one unit is in no frame.
+    For counts by privacy units no figure is published, because no frame shows which records belong to one unit.
     """
     if job.public_frame is None or job.public_counts is None:
         return {}

@@ -1,9 +1,9 @@
 """Searches privacy weights whose bound meets the target (METHODS §3).
 
 A *search* is a generator of steps: it yields a step, is sent the summary of the fit with the weights that the step gave,
-and returns once Δ = max_i α_i F_i(α) ≤ target. Whoever runs the search (over blocks on a cluster, or in memory) decides
-how a fit is made; the rule does not know. What becomes of a step at a record stands here alone: `informed`, `weigh`,
-`bounded`.
+and returns once Δ = max_i α_i F_i(α) ≤ target. The caller runs the search over blocks on a cluster or in memory, and
+decides how a fit is made. The rule does not depend on that. Only this module applies a step to records: `informed`,
+`weigh`, `bounded`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from dpdist.privacy.weights import (
 )
 
 MARGIN = 0.999
-"""The fixed point aims a little under the target, so that it is reached in finitely many steps."""
+"""The fixed point aims slightly below the target, so that the target is met in finitely many steps."""
 PATIENCE, LOWERED = 8, 0.97
-"""After PATIENCE steps each aims lower still: between fits by Markov chains a record's bound moves by more than that."""
+"""After PATIENCE steps each step aims lower, because a record's bound varies by more than MARGIN between Markov chain fits.
+"""
 MAX_STEPS = 40
 
 Search = Generator[Step, Summary, None]
 
 
 Carry = dict[str, Floats]
-"""Values of records that the fits of a search pass on, each (record,): alpha, unweighted (F) and bound (F(α))."""
+"""Values per record that the fits of a search pass on, each (record,): alpha, unweighted (F) and bound (F(α))."""
 W = TypeVar("W")
 
 
@@ -59,7 +60,7 @@ class AllOutcomes(NamedTuple):
 
 
 def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, Any, None]:
-    """The search, its steps told the outcomes of all records where they ask for them."""
+    """Returns the search, with all records' outcomes given to the steps that ask for them."""
     step, outcomes = next(steps), None
     while True:
         if asks_for_outcomes(step):
@@ -74,8 +75,10 @@ def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, A
 
 
 def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
-    """New α from the carry, and into it; an α that needs no earlier fit begins a carry. `outcomes`: of these
-    records, (record, outcome)."""
+    """Computes new α from the carry, and stores it there.
+
+    An α that needs no earlier fit begins a carry. `outcomes` are those of these records, (record, outcome).
+    """
     if isinstance(step, Ones | Constant):
         carry.clear()
         carry["alpha"] = step(*3 * (np.ones(len(outcomes)),))
@@ -97,35 +100,39 @@ def bounded(carry: Carry, bound: Floats) -> Floats:
 
 
 def summary_of(extremes: Floats) -> Summary:
-    """The summary of a fit for a search, from the first three of its records' extremes."""
+    """Makes the summary of a fit for a search, from the first three of its records' extremes."""
     bound, largest, negative_smallest = extremes[:3]
     return Summary(float(bound), float(largest), -float(negative_smallest))
 
 
 def search(weights: Weights, target: float) -> Search:
-    """The search that a job's weights ask for. Raises `NotReached` inside the generator."""
+    """Returns the search that a job's weights ask for. Raises `NotReached` inside the generator."""
     return _SEARCHES[weights.rule](weights, target)
 
 
 def search_of(mechanism: Mechanism, target: float) -> Search:
-    """The search that a job's mechanism makes for the weights of a tilted posterior."""
+    """Returns the search that a job's mechanism makes for the weights of a tilted posterior."""
     return fixed(mechanism.weights, target) if mechanism.cuts_weights else search(mechanism.weights, target)
 
 
 def reference_search(mechanism: Mechanism, target: float) -> Search:
-    """The search for weights on a reference; weights that are tuned aim below the target."""
+    """Returns the search for weights on a reference. Tuned weights aim below the target."""
     aim = mechanism.aim_on_reference(target)
     return search(mechanism.weights, aim) if mechanism.tunes_weights else fixed(mechanism.weights, aim)
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
-    """What a reference's record counts in the fits of that search: [G]'s rules take F under the unweighted fit itself; a
-    tuned weight has to hold the bound of files to come."""
+    """Returns how much a reference's record counts in the fits of that search.
+
+    For [G]'s rules F is that of the unweighted fit.
+
+    A tuned weight must keep the bound for later files.
+    """
     return for_later_files if mechanism.tunes_weights else itself
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:
-    """The unweighted fit, then one with the weights that the rule's constants give at once, cut off at α F > limit."""
+    """Yields the unweighted fit, then one with weights by the rule's constants, cut off at α F > limit."""
     first = yield Ones()
     assert weights.c is not None
     step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)
@@ -139,11 +146,11 @@ def _no_weights(weights: Weights, target: float) -> Search:
 def _fixed_point(weights: Weights, target: float) -> Search:
     """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same random numbers in every fit (METHODS §3, ours).
 
-    A record has no large loss of its own. But where few records bear many parameters, or a tenth of them lie far off
-    together, it moves the point that the search ends at, and with it all other weights. Then the loss passes 2Δ on the
-    file itself (tests/studies/test_contaminated_weights): the search has no bounded sensitivity.
+    A record by itself has no large loss. But where few records determine many parameters, or a tenth of them are outliers
+    together, one record moves the end point of the search, and with it all other weights. Then the loss exceeds 2Δ on the
+    file itself (tests/studies/test_contaminated_weights). The search has no bounded sensitivity.
 
-    With scale, shift or re-weighting it is the adjusted weights that are fitted, bounded and must meet the target.
+    With scale, shift or re-weighting, the adjusted weights are fitted and bounded, and must meet the target.
     """
     summary = yield Ones()
     for step in range(MAX_STEPS):
@@ -156,9 +163,11 @@ def _fixed_point(weights: Weights, target: float) -> Search:
 
 
 def _scan(rule: Rule) -> Callable[[Weights, float], Search]:
-    """A rule with a constant c: as given, or tuned by scanning down from its start and bisecting the last interval.
+    """Searches by a rule with a constant c.
 
-    Scanning, because Δ is not monotone in c: small weights widen the posterior and with it F(α).
+    It is given, or tuned by scanning down from its start and bisecting the last interval.
+
+    The constant is scanned because Δ is not monotone in c. Small weights widen the posterior and with it F(α).
     """
 
     def tuned(weights: Weights, target: float) -> Search:

@@ -2,7 +2,7 @@
 
 A *step* maps a record's (F, α, F(α)) to its new α, where F is the record bound max_s |f_i(θ_s)| under the unweighted fit
 and F(α) the same under the fit with the present α; on a reference records may count less in both (`for_later_files`).
-What becomes of steps is in `searches`.
+`searches` applies the steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Summary(NamedTuple):
 
 class Step(Protocol):
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
-        """New privacy weights, shape (record,), in [0, 1]."""
+        """Returns new privacy weights, shape (record,), in [0, 1]."""
         ...
 
 
@@ -38,7 +38,7 @@ NO_OUTCOMES: Floats = np.empty(0)
 
 
 class Ones(NamedTuple):
-    """α = 1: the unweighted fit, with which every search starts."""
+    """Step α = 1, the unweighted fit, with which every search starts."""
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
         return np.ones_like(alpha)
@@ -90,7 +90,7 @@ class Cluster(NamedTuple):
     own: Floats = NO_OUTCOMES
 
     def isolation(self) -> Floats:
-        """IR of every record."""
+        """Computes IR of every record."""
         reach = self.radius * np.abs(self.own)
         inside = np.searchsorted(self.outcomes, self.own + reach, side="right")
         inside -= np.searchsorted(self.outcomes, self.own - reach, side="left")
@@ -110,7 +110,7 @@ class Scalar(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule of a constant c: the step under it, and where the scan for c starts, for a target Δ*."""
+    """Rule with a constant c: the step under it, and the start of the scan for c, for a target Δ*."""
 
     step: Callable[[float, Weights, Summary], Step]
     start: Callable[[float, Summary], float] = lambda target, first: 1.0
@@ -125,7 +125,7 @@ RULES: dict[WeightRule, Rule] = {
         lambda target, first: target / first.largest if first.largest > 0 else 1.0,
     ),
 }
-"""Rules of a constant c, which the search tunes unless a job gives it."""
+"""Rules with a constant c, which the search tunes unless a job states it."""
 
 
 class ScaleShift(NamedTuple):
@@ -151,7 +151,7 @@ class Truncated(NamedTuple):
         return np.where(product(inner, unweighted) > self.limit, 0.0, inner)
 
     def truncated(self, unweighted: Floats) -> int:
-        """How many records lose their weight by it."""
+        """Returns how many records lose their weight by truncation."""
         inner = self.inner(unweighted, np.ones_like(unweighted), unweighted)
         return int((product(inner, unweighted) > self.limit).sum())
 
@@ -166,7 +166,7 @@ class Constant(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The weights as they are."""
+    """Step that leaves the weights unchanged."""
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
         return alpha
@@ -185,18 +185,18 @@ class Reweight(NamedTuple):
 
 
 def asks_for_outcomes(step: object) -> bool:
-    """True if the step, or one that it is taken after, has to know the outcomes of all records."""
+    """True if the step, or the step before it in a composition, needs the outcomes of all records."""
     return asks_for_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else isinstance(step, Cluster)
 
 
 def among(step: S, outcomes: Floats) -> S:
-    """The step, told all outcomes of the stratum, sorted, if it asks for them."""
+    """Returns the step, with all outcomes of the stratum, sorted, if it asks for them."""
     told: S = _with_cluster(step, lambda cluster: cluster._replace(outcomes=outcomes))
     return told
 
 
 def at(step: S, outcomes: Floats) -> S:
-    """The step, told the outcomes (record, outcome) of the records that it is to weight, if it asks for them: for one."""
+    """Returns the step for one call, with the outcomes (record, outcome) of its records, if it asks for them."""
     told: S = _with_cluster(step, lambda cluster: cluster._replace(own=outcomes[:, 0]))
     return told
 
@@ -208,22 +208,25 @@ def _with_cluster(step: Any, tell: Callable[[Cluster], Cluster]) -> Any:
 
 
 Counted = Callable[[Floats], Floats]
-"""What a record counts in a fit by its privacy weight, (record,) → (record,)."""
+"""Function that gives how much a record counts in a fit by its privacy weight, (record,) → (record,)."""
 
 
 def itself(alpha: Floats) -> Floats:
-    """Its privacy weight."""
+    """Returns the privacy weight itself."""
     return alpha
 
 
 def for_later_files(alpha: Floats) -> Floats:
-    """What a reference's records count, (record,), in a fit about as wide as a current file's draws lie, seen from the
-    reference: a posterior's variance, 1/(nα), and the sampling of both files' fits about the truth, 2/n."""
+    """Returns how much a reference's records count, (record,), in a wider fit that allows for a later file.
+
+    Its width is that of a current file's draws seen from the reference. It has a posterior's variance, 1/(nα), and the
+    sampling variance of both files' fits about the truth, 2/n.
+    """
     return alpha / (1.0 + 2.0 * alpha)
 
 
 def product(alpha: Floats, bound: Floats) -> Floats:
-    """α F, and 0 where α = 0 whatever F is, −∞ and ∞ included."""
+    """Returns α F, which is 0 where α = 0 for every F, also −∞ and ∞."""
     return np.multiply(alpha, bound, out=np.zeros_like(bound), where=alpha > 0)
 
 
@@ -232,5 +235,5 @@ def _capped_ratio(c: float, bound: Floats) -> Floats:
 
 
 def _finite(bound: Floats, alpha: Floats) -> Floats:
-    """A record whose bound is not finite has no weight."""
+    """Sets the weight of a record to 0 where its bound is not finite."""
     return np.where(np.isfinite(bound), alpha, 0.0)

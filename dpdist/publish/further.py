@@ -1,8 +1,8 @@
-"""Further statistics of published tables: ratios, proportions, quantiles, shares, differences; with standard errors.
+"""Computes ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
 
-An error has the parts that a count's or a mean's has (`standard_errors`), of the statistic's own linearised form. A
-quantile's interval is Woodruff's: that of the share of weight below it, read off the distribution function. Its standard
-error is what that interval's reach says.
+An error has the parts that a count's or a mean's error has (`standard_errors`), for the statistic's linearised form. A
+quantile's interval is Woodruff's: the interval of the share of weight below it, read off the distribution function. The
+standard error of a quantile follows from the length of that interval.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Material:
 
     @cached_property
     def sets(self) -> Units:
-        """Rows under the parameters of every set."""
+        """Returns rows under the parameters of every set."""
         assert self.expected is not None
         weight = np.array([pair[0] for pair in self.expected[0]])
         products = [np.array([pair[1] for pair in each]) for each in self.expected]
@@ -60,7 +60,7 @@ class Material:
 
     @cached_property
     def each_set(self) -> list[Units]:
-        """The same, a set at a time."""
+        """Yields the rows of one set at a time."""
         whole, known = self.sets, self.distributions
         return [
             Units(self._n, whole.weight[[k]], [each[[k]] for each in whole.products], known.of_set(k, whole.weight[[k]]))
@@ -69,7 +69,7 @@ class Material:
 
     @cached_property
     def composed(self) -> Units:
-        """Rows under the mean over sets."""
+        """Returns rows under the mean over sets."""
         sets = self.sets
 
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
@@ -81,7 +81,7 @@ class Material:
 
     @cached_property
     def under_laws(self) -> list[Units]:
-        """Rows under the laws of standard errors, in the order of `Spreads`."""
+        """Returns rows under the laws of standard errors, in the order of `Spreads`."""
         assert self.spreads is not None
         found = []
         for law, spread in enumerate(self.spreads[0].laws):
@@ -91,7 +91,7 @@ class Material:
 
     @cached_property
     def recounted(self) -> Units | None:
-        """Rows under noisy sample counts once more, which are in their weights; None where counts are exact."""
+        """Returns rows with noisy sample counts drawn again, which are in their weights; None where counts are exact."""
         if self.spreads is None or (again := self.spreads[0].recounts) is None:
             return None
         products = [again.counts * each.recounts.product for each in self.spreads if each.recounts is not None]
@@ -99,7 +99,7 @@ class Material:
         return Units(np.ones(weight.shape[1]), weight, products, self.distributions.recounted(weight))
 
     def synthetic(self, number: int) -> Units:
-        """The records of a set."""
+        """Returns the synthetic records of a set."""
         job = self.release.job
         read = pq.read_table(self.records / f"set-{number + 1}.parquet", columns=list(job.components))
         outcomes = [read[name].to_numpy() for name in job.outcomes]
@@ -120,7 +120,7 @@ class Material:
         return self.release.frame.count.astype(float)
 
     def variance(self, figures: Figures, units: Units, row: Ints | Codes | None = None) -> Floats:
-        """Sampling variance (cell,) of a figure over units in rows of the frame, by default the rows themselves."""
+        """Returns the sampling variance (cell,) of a figure over units in frame rows, by default the rows themselves."""
         frame, rake = self.release.frame, margins_of(self.release.job, self.release.frame)
         row = np.arange(len(frame)) if row is None else row
         margins = np.vstack([each.membership.toarray() for each in rake])[:, row] if rake else None
@@ -130,7 +130,7 @@ class Material:
 
 
 class Estimated(NamedTuple):
-    """A figure in all cells, the variance of its whole error and that part of it which is the sample's composition."""
+    """A figure in all cells, the variance of its whole error, and the part of it from the sample's composition."""
 
     interval: Interval
     total: Floats
@@ -138,7 +138,7 @@ class Estimated(NamedTuple):
 
 
 def further(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
-    """A statistic by estimator, the default one first."""
+    """Returns a statistic by estimator, the default one first."""
     figures = asked(statistic, cells, material.release.job.outcomes)
     known = material.expected is not None and (not statistic.of_shape or material.distributions.known)
     parameters = _from_parameters(material, figures) if known else None
@@ -180,7 +180,7 @@ def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
 
 
 def _quantiles(material: Material, figures: Figures, level: Floats | float) -> Floats:
-    """Means over sets, (cell,)."""
+    """Returns means over sets, (cell,)."""
     column = _column(material, figures)
     assert column is not None
     bounds = column.bounds or UNBOUNDED
@@ -214,7 +214,7 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
 
 
 def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tuple[Floats, Floats]:
-    """Value and variance within a set, (cell,) each."""
+    """Returns value and variance within a set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
     return figures.of_records(units, domain, lambda each: material.variance(each, units, row))
@@ -241,7 +241,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
 
 
 def _unidentified(release: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Cells of which a row is not identified by noisy sums, or that are compared with such a one."""
+    """Returns cells of which a row, or a row compared with them, is not identified by noisy sums."""
     if not looked_through(release):
         return np.zeros(len(figures.cells), dtype=bool)
     outcomes = [release.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]

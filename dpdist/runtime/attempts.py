@@ -1,6 +1,6 @@
 """Runs a task on a worker and returns an exception as a value.
 
-Dask would write its words into logs and keep them at the scheduler, and the words of a library may quote a record.
+Dask would log the exception's message and store it at the scheduler. A message from a library may quote a record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Attempt(NamedTuple):
 
 
 def one_thread(task: Callable[[int], R], key: int) -> R:
-    """BLAS on one thread: results must not depend on the number of cores."""
+    """Limits BLAS to one thread, because results must not depend on the number of cores."""
     with threadpool_limits(1):
         return task(key)
 
@@ -58,7 +58,7 @@ def unit_of(task: object, key: int) -> Mapping[str, int | str]:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The exception, or its type's name if it cannot be sent."""
+    """Returns the exception, or the name of its type if the exception cannot be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,6 +1,6 @@
 """Groups small strata into tasks: large enough for one scheduler, and small enough at the end that no worker waits.
 
-A scheduler passes on some 270 tasks a second (deploy/README.md), so tasks are longer on many workers. The time of a
+A scheduler handles about 270 tasks per second (deploy/README.md), so tasks are longer on many workers. The time of a
 stratum is projected from its records and draws. The first tasks are long. Each later one takes at most two thirds of a
 worker's part of what is left, so that all workers end together.
 """
@@ -12,29 +12,32 @@ from collections.abc import Sequence
 import numpy as np
 
 STRATUM_SECONDS = 0.045
-"""Files and rounds of a stratum, however few its records (deploy/capacity/measured.json)."""
+"""Seconds for the files and rounds of one stratum, independent of its records (deploy/capacity/measured.json)."""
 VALUE_SECONDS = 0.5 / 2**24
-"""A record and a draw, over all rounds, tensors included."""
+"""Seconds per record and draw, over all rounds, with the tensors."""
 SHORT, LONG = 1.5, 20.0
-"""Seconds of the longest tasks: on few workers, and on any number."""
+"""Seconds of the longest tasks: first on few workers, then on any number of workers."""
 RATE = 50.0
-"""Largest rate of long tasks, per second, that the scheduler can handle."""
+"""Largest number of long tasks per second that the scheduler can handle."""
 LAST, LAST_LONG, LAST_RATE = 0.5, 4.0, 500.0
-"""Seconds of the shortest tasks, on few workers and at most, and how they grow: tasks a second at the end of a stage."""
+"""Seconds of the shortest tasks on few workers; their upper limit.
+
+And the tasks per second that the end of a stage allows.
+"""
 AHEAD = 1.5
-"""A task takes at most this part, inverted, of what is left for a worker."""
+"""A task takes at most 1 / AHEAD of the work that is left for a worker."""
 MOST_STRATA = 1000
-"""Strata of a task: their marks fit into one answer to a list of an object store."""
+"""Largest number of strata in a task. Their completion records fit into one listing of an object store."""
 
 
 def seconds(records: Sequence[int], draws: int) -> list[float]:
-    """Projected time of strata on one worker."""
+    """Returns the projected time of strata on one worker."""
     projected: list[float] = (STRATUM_SECONDS + VALUE_SECONDS * draws * np.asarray(records, dtype=np.float64)).tolist()
     return projected
 
 
 def limits(workers: int) -> tuple[float, float]:
-    """Seconds of the longest and of the shortest tasks."""
+    """Returns the seconds of the longest and of the shortest tasks."""
     return min(LONG, max(SHORT, workers / RATE)), min(LAST_LONG, max(LAST, workers / LAST_RATE))
 
 

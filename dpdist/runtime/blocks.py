@@ -1,9 +1,9 @@
 """Computes sizes of record blocks, ranges and memory, from (n, p, S) only, never from the number of workers.
 
-A *block* is what a kernel sees at once. A *span* is a run of blocks of one stratum that one task visits. A stratum of one
-span is small: all its rounds run inside one task. Small strata share tasks in *bins*, which may depend on workers, for
-what a stratum leaves does not depend on its bin. A stratum of more spans is giant: each of its rounds is a task per span,
-and the partials are added up in order.
+A *block* holds the records that a kernel processes in one call. A *span* is a run of blocks of one stratum that one task
+visits. A stratum of one span is small, and all its rounds run inside one task. Small strata share tasks in *bins*. Bins
+may depend on the number of workers, because a stratum's results do not depend on its bin. A stratum of more spans is
+giant. Each of its rounds is one task per span, and the partial results are added in order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dpdist.runtime.bins import MOST_STRATA, cut, seconds
 from dpdist.storage.record_axis import RaggedAxis
 
 TENSOR_BYTES = 2**26
-"""A block's (draw, record) tensor in float64 stays under 64 MiB."""
+"""A block's (draw, record) tensor in float64 must stay below 64 MiB."""
 SPAN_VALUES = 2**28
-"""Records × draws of a span: about a quarter of a second per bound pass."""
+"""Records × draws of a span, which take about a quarter of a second per bound pass."""
 LOG_LIK_LIMIT = 4 * 2**30
 """`record: {log_lik: auto}` keeps tensors up to this projected size."""
 PROCESS_BYTES = 420 * 2**20

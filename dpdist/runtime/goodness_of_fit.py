@@ -1,7 +1,7 @@
-"""Tests the fit of a job's family on its reference: expectations under the fitted law against direct estimates.
+"""Tests the fit of a job's family on its reference: compares expectations under the fitted law with direct estimates.
 
 Records and figures are those of a public file, so nothing is spent. The law is fitted without privacy weights and without
-noise: what it misses here is the family's misfit alone, and a release of a file alike is off by as much.
+noise, so each difference is the misfit of the family alone. A release of a similar file has errors of the same size.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FEWEST_JUDGED = 10
 """Records of a cell, below which its direct standard error is too uncertain to judge by."""
 DRAWS = 200
 PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
-"""The key of draws from a public file's posterior. It is no secret, so every plan and run has the same figures."""
+"""The key of draws from a public file's posterior. The key is not secret, so every plan and run has the same figures."""
 MEASURE = (
     f"The share of the reference's table cells whose expectation under the fitted law lies within {WITHIN:g} standard "
     f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged, given their sizes where the "
@@ -56,7 +56,7 @@ MEASURE = (
 
 
 class Misfit(NamedTuple):
-    """Misfit of a statistic: cells, share within `WITHIN` standard errors, median and largest distance, and its cell."""
+    """Misfit of a statistic: its cells, the share within `WITHIN` standard errors, distances, and the worst cell."""
 
     statistic: str
     cells: int
@@ -72,7 +72,7 @@ class Misfit(NamedTuple):
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """A parametric law on a reference, statistic by statistic; none where no cell can be judged."""
+    """The fit of a parametric law to a reference, by statistic. There is no entry where no cell can be judged."""
 
     law: str
     misfits: tuple[Misfit, ...]
@@ -82,13 +82,13 @@ class GoodnessOfFit:
         return min((each.within for each in self.misfits), default=None)
 
     def in_words(self) -> str:
-        """The worst statistic's figures."""
+        """States the figures of the statistic with the worst fit."""
         if not self.misfits:
             return f"not judged: no cell of the reference has {FEWEST_JUDGED} records and a standard error"
         return min(self.misfits, key=lambda each: (each.within, -each.median)).in_words()
 
     def cautions(self, job: Job) -> Iterator[str]:
-        """The warnings of a plan and of a statement."""
+        """Lists the warnings for the plan and the statement."""
         if self.score is None:
             yield f"fit of the {self.law} law on the reference: {self.in_words()}"
         elif self.score < job.fit.warn_below:
@@ -135,7 +135,10 @@ def compared(
     design: Design,
     replicated: Sequence[Replicated | None],
 ) -> GoodnessOfFit:
-    """Records in the order of their frame; `inside` are the frame rows that the current file has too, (row,)."""
+    """Compares the records' figures, in the order of their frame.
+
+    `inside` marks frame rows that the current file has too, (row,).
+    """
     weight, products = _expected(job, frame, records)
     inside = inside & np.isfinite(weight)
     n, clustered = frame.count.astype(np.float64), job.survey.psu is not None
@@ -193,7 +196,7 @@ def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]
 
 
 def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Draws:
-    """The law of the records: draws of its parameters, or its own. Raises `Improper`."""
+    """Fits the law of the records, by draws of its parameters or by its own method. Raises `Improper`."""
     if isinstance(model, SanitizedLognormal):
         return model.fitted_to(records)
     sampler = ExactSampler(DRAWS) if isinstance(model, Exact) else GridSampler(DRAWS)
@@ -212,7 +215,7 @@ def _blocks(records: Records, draws: int) -> list[Records]:
 
 
 def _within(cells: Cells, inside: NDArray[np.bool_]) -> Cells:
-    """The cells over these frame rows alone."""
+    """Selects the cells that consist of these frame rows alone."""
     membership = csr_array(cells.membership @ diags_array(inside.astype(np.float64)))
     membership.eliminate_zeros()
     return replace(cells, membership=membership)

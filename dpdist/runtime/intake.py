@@ -40,7 +40,7 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
 
 
 def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
-    """The reference's records under rows of the current frame, in blocks."""
+    """Stores the reference's records under the rows of the current frame, in blocks."""
     reference, job = plan.reference, plan.job
     if reference is None or space.finished("reference"):
         return

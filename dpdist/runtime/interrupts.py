@@ -13,14 +13,14 @@ _received: list[int] = []
 
 
 def remember_interrupts() -> None:
-    """From now on `as_interrupt` knows whether Ctrl-C came. A process that ignores Ctrl-C goes on doing so."""
+    """Records from now on whether Ctrl-C came, for `as_interrupt`. A process that ignores Ctrl-C continues to ignore it."""
     _received.clear()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
 
 
 def as_interrupt(act: Callable[[], None]) -> None:
-    """Run. An error after Ctrl-C is that Ctrl-C: numpy and pydantic turn a KeyboardInterrupt into an error of their own.
+    """Calls `act`, and raises any error after Ctrl-C as KeyboardInterrupt: numpy and pydantic replace that by other errors.
 
     Raises
     ------
@@ -43,11 +43,14 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interrupts_kept() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits until it is let through, and processes started before that never see it: a driver ends its workers."""
+    """Delays Ctrl-C until the block ends.
+
+    Processes started in the block ignore Ctrl-C, because a driver ends its workers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    resource_tracker.ensure_running()  # whoever starts it lets interrupts through to what is started next
+    resource_tracker.ensure_running()  # the caller lets interrupts through to processes that are started next
     kept: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

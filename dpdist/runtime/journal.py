@@ -17,8 +17,10 @@ from dpdist.storage.store import Store
 
 
 class Journal(NamedTuple):
-    """Files of a giant stratum's rounds: the pass asked for; each span's carry; its result, which vouches for the carry and
-    the by-products; the total."""
+    """Files of a giant stratum's rounds: the requested pass, each span's carry and result, and the total.
+
+    A result has the checksums of its carry and by-products.
+    """
 
     folder: Path
     confidential: Path
@@ -42,7 +44,7 @@ class Journal(NamedTuple):
         return self._whole(path) and self.store.intact(self.left(round, part), self.confidential)
 
     def sound(self, spans: int) -> bool:
-        """True if all totals are whole, and so is what the last finished round left in every span."""
+        """True if all totals are complete, and every span's files of the last finished round are complete."""
         rounds = 0
         while self.store.take(self.total(rounds)):
             rounds += 1
@@ -50,25 +52,25 @@ class Journal(NamedTuple):
         return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
 
     def left(self, round: int, part: int) -> dict[str, str]:
-        """Files of a finished round in a span, with their checksums."""
+        """Lists the files of a finished round in a span, with their checksums."""
         with np.load(self.result(round, part)) as file:
             said: dict[str, str] = json.loads(str(file["left"]))
             return said
 
     def partials(self, round: int, spans: int) -> list[Floats]:
-        """The results of a round that all spans have finished."""
+        """Reads the results of a round that all spans have finished."""
         paths = [self.result(round, span) for span in range(spans)]
         self.store.take_all(paths)
         return [entry(path, "partial") for path in paths]
 
     def take_carry(self, round: int, part: int) -> None:
-        """Bring a span's result and carry here, whole."""
+        """Copies a span's complete result and carry to this workspace."""
         self.store.take(self.result(round, part), anew=True)
         name = str(self.carry(round, part).relative_to(self.confidential))
         self.store.take_files({name: self.left(round, part)[name]}, self.confidential)
 
     def block_state(self, round: int, part: int) -> Carry:
-        """A round's carry of a span's records, memory-mapped because a pass need not read all of it."""
+        """Opens a round's carry of a span's records, memory-mapped because a pass need not read all of it."""
         if not self.store.shared:
             self.take_carry(round, part)
         with np.load(self.result(round, part)) as file:
@@ -76,13 +78,13 @@ class Journal(NamedTuple):
         return dict(zip(names, np.asarray(np.load(self.carry(round, part), mmap_mode="r")), strict=True))
 
     def recorded(self, round: int, spans: int) -> dict[str, str]:
-        """By-products that the last round's spans have kept elsewhere."""
+        """Lists by-products of the last round that the spans stored elsewhere."""
         folder = str(self.folder.relative_to(self.confidential))
         found = [entry for span in range(spans) for entry in self.left(round, span).items()]
         return {name: digest for name, digest in found if not name.startswith(f"{folder}/")}
 
     def clear(self, before: int) -> None:
-        """Forget what spans left in the rounds before one."""
+        """Deletes the files that spans wrote in rounds before this one."""
         for round in range(before):
             for path in self.folder.glob(f"{round:03d}-*.np?"):
                 path.unlink()
@@ -102,19 +104,19 @@ def journal_of(fit: Fit, stratum: int) -> Journal:
 
 
 def entry(path: Path, name: str) -> Floats:
-    """An array of a result or a total."""
+    """Reads an array of a result or a total."""
     with np.load(path) as file:
         entry: Floats = file[name]
     return entry
 
 
 def _of_part(name: str) -> float:
-    """The round of a span's file; infinite for a request or a total."""
+    """Returns the round of a span's file; infinity for a request or a total."""
     return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
 
 
 def _readable(path: Path) -> bool:
-    """True for a whole file: names, sizes and checksums inside the archive agree."""
+    """True for a complete file: names, sizes and checksums inside the archive agree."""
     if not path.exists():
         return False
     try:

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 TASKS = "dpdist.tasks"
-"""What a worker does: tasks and strata that it begins and ends, in numbers and names of stages; silent until asked for."""
+"""Logger of a worker's tasks and strata, begun and ended, by number and name of stage. It is silent by default."""
 LOGGERS = ("distributed", "tornado", "asyncio", "bokeh", TASKS)
 
 
 class JsonLines(logging.Formatter):
-    """time, level, logger, message, facts; of an exception its type alone, for its words may quote a record."""
+    """Formats a log record as JSON: time, level, logger, message, facts.
+
+    An exception is given by its type alone, since its message may quote a record.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -25,7 +28,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_as_json() -> None:
-    """Replace the handlers of Dask's loggers in this process."""
+    """Replaces the handlers of Dask's loggers in this process."""
     import distributed  # noqa: F401 - sets its own handlers when it is imported
 
     handler = logging.StreamHandler()
@@ -38,7 +41,7 @@ def log_as_json() -> None:
 
 
 def note(event: str, unit: Mapping[str, int | str], **more: object) -> None:
-    """One line of what a worker does; which strata took the proper prior stays inside."""
+    """Logs one line about a worker's progress. The line omits which strata took the proper prior."""
     if unit.get("fit") != "proper":
         logging.getLogger(TASKS).info("%s", event, extra={"facts": {"event": event, **unit, **more}})
 

@@ -19,7 +19,7 @@ from dpdist.storage.workspace import NOISY_FRAME, Workspace
 
 
 def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
-    """Stores the frame for fits and `publish`, made from stored noise; `frame` is the exact one, crossed."""
+    """Stores the noisy frame for fits and `publish`, made from stored noise. `frame` is the exact crossed frame."""
     if job.predictors is None or space.finished(NOISY_FRAME):
         return
     measured = list[Floats]()
@@ -31,7 +31,7 @@ def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
 
 
 def _noise(space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
-    """A level's noise, bound to what is counted."""
+    """Draws the noise of a level, bound to that level's counts."""
     level = levels(job)[number]
     assert level.scale is not None
     query = digest(

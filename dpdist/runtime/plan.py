@@ -31,7 +31,9 @@ STRATA = "strata"
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a run would do, printed in ten lines. `census` was taken from the file and is confidential but for its frame.
+    """The plan of a run, printed in ten lines.
+
+    `census` was taken from the file, and all of it except its frame is confidential.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ class Plan:
 
     @cached_property
     def model(self) -> StratumModel:
-        """The model of the first stratum: what all strata's models have in common."""
+        """The model of the first stratum, which stands for the common properties of all strata's models."""
         return builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(0))
 
     @property
@@ -78,7 +80,7 @@ class Plan:
 
 
 def plan_lines(plan: Plan) -> str:
-    """A plan in ten lines or fewer: what is read, what is promised, what is published."""
+    """Returns a plan in ten lines or fewer: the input, the promise and the published tables."""
     job, shown = plan.job, sizes(plan)
     said = claims.promised(plan.promise, {}) | {"exchange": job.budget.exchange}
     claimed = {name: text for name, text in claims.headline(said).items() if name in ("guarantee", "aimed at")}
@@ -99,12 +101,12 @@ def records(plan: Plan) -> int:
 
 
 def records_text(plan: Plan) -> str:
-    """How many records are read, where that may be shown."""
+    """States the number of records, where the job lets it be shown."""
     return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,} after universe and rules"
 
 
 def sizes(plan: Plan) -> dict[str, str]:
-    """Facts that follow from the number of records."""
+    """States facts that follow from the number of records."""
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
     job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
@@ -119,7 +121,7 @@ def sizes(plan: Plan) -> dict[str, str]:
 
 
 def first_stage(job: Job) -> dict[str, str]:
-    """The substitute for a reference, with the reason, where the current file's own histograms are used."""
+    """States the substitute for a reference and the reason, where the current file's own histograms are used."""
     if job.reference is None or job.reference.paid is None:
         return {}
     spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
@@ -128,7 +130,7 @@ def first_stage(job: Job) -> dict[str, str]:
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
-    """Its size, and for tables of its cells how many of them are too small to have noise of their own."""
+    """States the size of the reference. For tables it also states how many cells are too small for noise of their own."""
     job, said = plan.job, f"{opened.records:,} records"
     if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
         return said

@@ -61,7 +61,7 @@ def learned_from(
     current: int,
     copied: pa.Table | None = None,
 ) -> Learned:
-    """Constants from the reference's records of a stratum, for a current stratum of `current` records."""
+    """Returns constants from the reference's records of a stratum, for a current stratum of `current` records."""
     if isinstance(model, ReferenceCells):
         cells = summary_of(model, [records.about(k) for k in range(len(job.outcomes))])
         return cells._replace(donors=Donors.of(model.pattern(records.frame), records.weight, records.outcomes, copied))
@@ -103,7 +103,7 @@ def _centre(
 
 
 def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
-    """A user's program is tried on some records: it must clamp as the mechanism does."""
+    """Tests a user's program on some records: it must clamp as the mechanism does."""
     if job.mechanism.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
 
@@ -115,7 +115,10 @@ def _blocks(records: Records, job: Job) -> list[Records]:
 
 @dataclass(frozen=True)
 class LearnOne:
-    """Task: what the reference fixes for one stratum, kept under a mark. Its randomness is the reference's own."""
+    """Task that computes and stores the reference's constants for one stratum.
+
+    Its random numbers come from the reference's key.
+    """
 
     address: Address
 
@@ -146,7 +149,7 @@ class LearnOne:
 
 
 def earlier_points(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[Records], Floats]:
-    """The points of an earlier release for every outcome, and how many records each cell's stand for."""
+    """Returns an earlier release's points for every outcome, and the number of records behind each cell's points."""
     table = read_table(fit.space.earlier_points).to_pandas()
     rows = fit.frame.rows_of(stratum)
     table = table[(table["frame"] >= rows.start) & (table["frame"] < rows.stop)]
@@ -162,7 +165,10 @@ def earlier_points(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[
 
 
 def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
-    """All that the job's reference fixes for these strata. Returns the failures, by stratum: they are public."""
+    """Computes all constants that the job's reference fixes for these strata.
+
+    Returns the failures by stratum, which are public.
+    """
     wanted = list(strata) if fit.job.has_reference else []
     failures = []
     with stage(listener, "reference", len(wanted)) if wanted else nullcontext(lambda _: None) as tick:
@@ -173,13 +179,13 @@ def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener
 
 
 def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> None:
-    """The same; raises `DataError` naming the strata that the reference cannot serve."""
+    """Calls `learn`, and raises `DataError` that names the strata for which the reference is not sufficient."""
     if failures := learn(fit, strata, workers, listener):
         raise refused(fit, failures)
 
 
 def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
-    """The typed error of a reference on which nothing can be fixed for some strata."""
+    """Makes the typed error of a reference from which no constants can be computed for some strata."""
     said, labels = fit.job.reference, fit.frame.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
@@ -188,7 +194,10 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
 
 
 def powers(fit: Fit) -> dict[str, float]:
-    """The power of a centred clamp by stratum: public, as it follows from the reference and public sizes."""
+    """Returns the power of a centred clamp by stratum.
+
+    It is public, because it follows from the reference and public sizes.
+    """
     return {
         fit.frame.stratum_labels[k]: round(learned.power, 12)
         for k in fit.strata

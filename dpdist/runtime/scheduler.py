@@ -18,7 +18,7 @@ from dpdist.runtime.tls import Credentials, connect
 from dpdist.storage.objects import Objects, is_url
 
 ALLOWED_DEATHS = 20
-"""Workers that may die under one task before it is given up: a killed worker is no fault of the task."""
+"""Number of workers that may die under one task before the task fails. A killed worker is no fault of the task."""
 CLOSE_TIMEOUT = 5.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _RETRY_INTERVAL = 0.5
@@ -30,7 +30,7 @@ class Lost(Exception):
 
 
 def lost_results() -> tuple[type[Exception], ...]:
-    """Exceptions of a future whose scheduler was lost, or of a client that is not connected."""
+    """Returns exceptions of a future whose scheduler was lost, or of a client that is not connected."""
     from distributed.client import FutureCancelledError, FuturesCancelledError
     from distributed.comm.core import CommClosedError
 
@@ -38,12 +38,12 @@ def lost_results() -> tuple[type[Exception], ...]:
 
 
 def broken_links() -> tuple[type[Exception], ...]:
-    """What a client raises whose scheduler is gone, or that was closed."""
+    """Returns exceptions that a client raises when its scheduler is gone, or when the client was closed."""
     return (*lost_results(), OSError, ValueError, RuntimeError)
 
 
 def settings(start_timeout: float) -> dict[str, Any]:
-    """Dask's settings on every side of a cluster."""
+    """Returns Dask's settings for every process of a cluster."""
     return {
         "distributed.nanny.pre-spawn-environ": {**_ONE_THREAD, "MALLOC_TRIM_THRESHOLD_": "65536"},
         "distributed.comm.timeouts.connect": f"{start_timeout}s",
@@ -56,7 +56,7 @@ def settings(start_timeout: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a scheduler is and how it is spoken to."""
+    """The address of a scheduler and the settings of the link to it."""
 
     address: str
     security: Any
@@ -64,7 +64,7 @@ class Place:
 
     @classmethod
     def of(cls, runtime: Runtime) -> Place:
-        """What the job says, or Dask's own configuration (`scheduler: config`)."""
+        """Reads the address from the job, or from Dask's own configuration (`scheduler: config`)."""
         import dask
         from distributed import Security
 
@@ -83,7 +83,7 @@ class Place:
         return cls(str(configured), security, timeout)
 
     def connect(self) -> Any:
-        """A client. Raises `ClusterError` that names the cause."""
+        """Connects a client. Raises `ClusterError` that names the cause."""
         import dask
         from distributed import Client
 
@@ -97,7 +97,7 @@ class Place:
 
 
 def workers_of(client: Any) -> dict[str, int]:
-    """Threads of each worker that is there, by address. Raises `Lost`."""
+    """Returns the number of threads of each connected worker, by address. Raises `Lost`."""
     try:
         return dict(client.nthreads())
     except broken_links() as error:
@@ -105,7 +105,7 @@ def workers_of(client: Any) -> dict[str, int]:
 
 
 def check_workers(client: Any, timeout: float, needs: Mapping[str, float], shared: Path | str | None) -> None:
-    """Wait for a first worker; refuse workers on which tasks would wait for ever, fail, or write elsewhere."""
+    """Waits for a first worker. Refuses workers on which tasks would wait for ever, fail, or write elsewhere."""
     try:
         client.wait_for_workers(1, timeout=timeout)
     except TimeoutError:
@@ -120,7 +120,10 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
 
 
 def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Facts of the workers that answer, at least one: some may die at any time, or be cut off and not be given up yet."""
+    """Asks workers for their facts until at least one answers.
+
+    Some may die at any time, or be cut off and still be listed.
+    """
     until = time.monotonic() + timeout
     while True:
         try:
@@ -169,7 +172,7 @@ def _check_worker(
 
 
 def _facts(shared: str | None) -> dict[str, Any]:
-    """Facts about a worker, which are sent to the driver before any task runs."""
+    """Returns facts about a worker, which are sent to the driver before any task runs."""
     refused = None
     if shared is not None and is_url(shared):
         try:
@@ -182,7 +185,7 @@ def _facts(shared: str | None) -> dict[str, Any]:
 
 
 def cut(client: Any, pending: set[Any]) -> None:
-    """Give up tasks, then restart the workers that hold one: in the other order another worker would take it over."""
+    """Cancels tasks, then restarts the workers that run one. In the other order another worker would take over the task."""
     keys = {future.key for future in pending}
     with suppress(*broken_links()):
         holding = [worker for worker, held in client.processing().items() if keys & set(held)]
@@ -192,6 +195,6 @@ def cut(client: Any, pending: set[Any]) -> None:
 
 
 def close(client: Any) -> None:
-    """Leave the scheduler, also if it is gone."""
+    """Closes the client, also if the scheduler is gone."""
     with suppress(*broken_links()):
         client.close(timeout=CLOSE_TIMEOUT)

@@ -1,6 +1,6 @@
 """Runs the long-running services of a cluster: a scheduler and workers, on encrypted links, with no dashboard.
 
-Over HTTP they show health and Prometheus figures, nothing of tasks; on loopback unless told otherwise.
+Over HTTP they show health and Prometheus figures, but no facts of tasks. HTTP is on loopback by default.
 """
 
 from __future__ import annotations
@@ -62,10 +62,12 @@ def serve_worker(
     patience: float = PATIENCE,
     json_logs: bool = False,
 ) -> None:
-    """Run one worker of one thread until SIGTERM or SIGINT; a lost scheduler is looked for again for `patience` seconds.
+    """Run one worker of one thread until SIGTERM or SIGINT.
 
-    It listens on `host`, or on the address from which this machine speaks to the scheduler; the worker on `port`, the
-    process that restarts it when it dies on the next one.
+    A worker that lost its scheduler searches for it for `patience` seconds.
+
+    The worker listens on `host`, or on the address from which this machine reaches the scheduler. It uses `port`, and the
+    process that restarts a dead worker uses the next port.
     """
     import dask
     import distributed
@@ -75,7 +77,7 @@ def serve_worker(
         log_as_json()
 
     async def run() -> None:
-        """The address of this machine may be another one after a network is back."""
+        """Runs a worker. The address of this machine may differ after a network outage."""
         while True:
             nanny = await distributed.Nanny(
                 address,
@@ -103,8 +105,10 @@ def serve_worker(
 
 
 async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
-    """Wait until a server finishes by itself, or a signal tells it to: then True. Afterwards a signal ends the process:
-    there is nothing to close while a scheduler is looked for."""
+    """Waits until a server finishes, or a signal ends it; returns True for a signal.
+
+    A later signal ends the process, because nothing needs closing during a search for a scheduler.
+    """
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, told.set)

@@ -21,7 +21,7 @@ from dpdist.storage.tables import gather, read_table, write_table
 
 
 def create_stores(fit: Fit) -> None:
-    """Stores from templates, once a fit; those of a pooled fit replace those of the strata."""
+    """Creates stores from templates, once per fit. The stores of a pooled fit replace those of the strata."""
     space, frame, unit = fit.space, fit.frame, stores(fit.address.name)
     if space.finished(unit):
         return space.take_units([unit])
@@ -41,7 +41,7 @@ def create_stores(fit: Fit) -> None:
 
 
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
-    """Every stratum that is not finished: giants first, then bins of small ones. Returns the failures, by stratum."""
+    """Fits every unfinished stratum: giant strata first, then bins of small ones. Returns the failures, by stratum."""
     left = _unfinished(fit, fit.strata)
     width = workers.width
     bins = [number for number, strata in enumerate(fit.layout.bins(width)) if not left.isdisjoint(strata)]
@@ -59,7 +59,7 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
 
 
 def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
-    """The given strata, a task each (giants round by round). Returns the failures, by stratum."""
+    """Fits the given strata with one task each; giant strata run round by round. Returns the failures, by stratum."""
     wanted = list(strata)
     left = _unfinished(fit, wanted)
     outcomes: list[Outcome] = []
@@ -74,7 +74,10 @@ def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: L
 
 
 def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
-    """Those that are to be made, also where a mark stands over files that are not whole: it is taken back."""
+    """Lists unfinished strata.
+
+    A completion record whose files are damaged or missing is deleted, and its stratum is listed.
+    """
     left = set(strata) - fit.done(strata)
     for k in left:
         withdraw(fit.space.completions, fit.unit(k), fit.space.store)
@@ -82,7 +85,9 @@ def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
 
 
 def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
-    """bounds.parquet and strata.parquet from the strata's parts; returns what each stratum releases, one θ a set.
+    """Gathers bounds.parquet and strata.parquet from the strata's parts.
+
+    Returns the released θ of each stratum, one per set.
 
     `fits[k]` is the fit that released stratum k.
     """

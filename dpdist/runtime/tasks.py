@@ -29,7 +29,7 @@ from dpdist.storage.completion import checksums
 
 
 class Outcome(NamedTuple):
-    """What became of a stratum: why it has no release, if it has none."""
+    """The outcome of a stratum's task, with the reason if the stratum has no release."""
 
     stratum: int
     failure: str | None
@@ -37,12 +37,14 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtectBin:
-    """Task: all rounds of the small strata of one bin, those already finished left out: by an earlier run, or by a worker
-    that was lost before it told."""
+    """Task that runs all rounds of the small strata of one bin.
+
+    It skips strata that an earlier run or a lost worker finished.
+    """
 
     address: Address
     workers: int
-    """That the bins are cut for."""
+    """Number of workers for which the bins are made."""
 
     def __call__(self, number: int) -> list[Outcome]:
         fit = self.address.open()
@@ -55,7 +57,7 @@ class ProtectBin:
 
 @dataclass(frozen=True)
 class ProtectOne:
-    """Task: all rounds of one small stratum."""
+    """Task that runs all rounds of one small stratum."""
 
     address: Address
 
@@ -72,7 +74,7 @@ def protect_unfinished(fit: Fit, strata: Sequence[int]) -> list[Outcome]:
 
 
 def protect_small(fit: Fit, stratum: int) -> Outcome:
-    """All rounds of a stratum in memory; leaves its by-products and its completion mark."""
+    """Runs all rounds of a stratum in memory, and stores its by-products and its completion record."""
     numbers = fit.layout.blocks.of_stratum(stratum)
     model, store = fit.fitted(stratum), fit.store(stratum)
     part = store.part(0)
@@ -87,14 +89,14 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
         return Outcome(stratum, str(failure))
     except Superseded:
         return Outcome(stratum, None)
-    finally:  # of every stratum alike: which failed depends on the records
+    finally:  # this applies to all strata alike, because which stratum failed depends on the records
         note("stratum", {"fit": fit.address.name, "stratum": stratum})
     return Outcome(stratum, None)
 
 
 @dataclass(frozen=True)
 class VisitPart:
-    """Task: one pass over one span of a giant stratum; leaves the span's carry and then its result."""
+    """Task that runs one pass over one span of a giant stratum. It stores the span's carry, and then its result."""
 
     address: Address
     stratum: int
@@ -135,7 +137,10 @@ class VisitPart:
 
 
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
-    """The rounds of a giant stratum from here, spans on the workers; resumes from the journal of finished rounds."""
+    """Runs the rounds of a giant stratum from the driver, with spans on the workers.
+
+    Resumes from the journal of finished rounds.
+    """
     journal = journal_of(fit, stratum)
     model, store, spans = fit.fitted(stratum), fit.store(stratum), fit.layout.spans(stratum)
     if not journal.sound(len(spans)):
@@ -171,14 +176,14 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
 
 
 def released_by(fit: Fit, stratum: int) -> dict[str, object]:
-    """What a finished stratum left: its summary and one described θ a set."""
+    """Reads the results of a finished stratum: its summary and one described θ per set."""
     path = fit.space.part(fit.address.name, stratum) / "stratum.json"
     said: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
     return said
 
 
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:
-    """The typed error of a stratum without a release: names it, its size, p, the reason and the remedies."""
+    """Makes the typed error of a stratum without a release. It states the name, size, p, reason and remedies."""
     k = outcome.stratum
     return FitError(
         f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
@@ -188,7 +193,7 @@ def fit_error(fit: Fit, outcome: Outcome) -> FitError:
 
 
 def _remedies(fit: Fit) -> str:
-    """What the job can still change: no fallback that it has, and none under a strict guarantee."""
+    """Lists remedies that the job still allows. A fallback is no remedy if the job has it, or under a strict guarantee."""
     job, own = fit.job, fit.job.mechanism.fallback
     ways = []
     if job.frozen and job.mechanism.tunes_weights:

@@ -17,7 +17,7 @@ from dpdist.core.errors import ClusterError
 from dpdist.runtime.certificates import CA, CERTIFICATE, PRIVATE_KEY, load_certificates, passing_certificates
 
 ANSWER_TIMEOUT = 5.0
-"""Seconds that one attempt to be greeted may take."""
+"""Seconds that one attempt may wait for the scheduler's greeting."""
 _RETRY_INTERVAL = 0.5
 _RENEW = "renew it with `dpdist cluster certs DIR` and give each machine the folder of its role"
 
@@ -29,7 +29,10 @@ class Credentials:
     folder: Path
 
     def security(self) -> Any:
-        """Dask's settings for all links, none of them plain. Raises `ClusterError` for files that no link would accept."""
+        """Returns Dask's settings for links, all of which are encrypted.
+
+        Raises `ClusterError` for files that no link would accept.
+        """
         self.check()
         return _security(*(str(self.folder / name) for name in (CA, CERTIFICATE, PRIVATE_KEY)))
 
@@ -56,12 +59,12 @@ class Credentials:
 
 
 def passing_security() -> Any:
-    """Dask's settings for a cluster that ends with this process: nobody else holds a certificate that its links accept."""
+    """Returns Dask's settings for a cluster that ends with this process. No other process holds an accepted certificate."""
     return _security(*passing_certificates())
 
 
 def _security(authority: str, certificate: str, key: str) -> Any:
-    """The security settings of one certificate in every role; paths, or PEM texts."""
+    """Returns the security settings with one certificate in every role, from paths or PEM texts."""
     from distributed import Security
 
     roles = {
@@ -73,8 +76,11 @@ def _security(authority: str, certificate: str, key: str) -> Any:
 
 
 def connect(address: str, security: Any, timeout: float, who: str = "the scheduler") -> None:
-    """Wait until a scheduler greets this side. Raises `ClusterError` that names the cause: at once if certificates do not
-    fit, after `timeout` seconds if nobody answers."""
+    """Waits until the scheduler greets this process.
+
+    Raises `ClusterError` that names the cause: at once if certificates do not fit, after `timeout` seconds if there is no
+    answer.
+    """
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -95,9 +101,9 @@ def connect(address: str, security: Any, timeout: float, who: str = "the schedul
 
 
 def address_here(address: str) -> str:
-    """The address from which this machine speaks to a scheduler; nothing is sent.
+    """Returns the address from which this machine reaches a scheduler, without sending anything.
 
-    Dask would ask for its way to the internet, and take loopback where there is none.
+    Dask would use the route to the internet, and take loopback where there is no such route.
     """
     host, port = _place(address)
     family, kind, number, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -112,7 +118,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _greeted(address: str, security: Any) -> None:
-    """A scheduler speaks first, once it has accepted the other side's certificate."""
+    """Waits for the scheduler's greeting, which comes once it has accepted the certificate of this process."""
     with socket.create_connection(_place(address), timeout=ANSWER_TIMEOUT) as plain:
         if address.startswith("tcp://"):
             greeting = plain.recv(1)
@@ -125,7 +131,7 @@ def _greeted(address: str, security: Any) -> None:
 
 
 def _certificate_cause(error: ssl.SSLError) -> tuple[str, str] | None:
-    """What is wrong, and the remedy, if it is the certificates; None for what may pass."""
+    """States what is wrong with the certificates, and the remedy. Returns None for a cause that may pass by itself."""
     reason = (error.reason or "").upper()
     if isinstance(error, ssl.SSLCertVerificationError):
         found = f"its certificate is refused here ({error.verify_message})"

@@ -16,9 +16,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def dask_setup(worker: object) -> None:
-    """Leave Ctrl-C to the driver, and ask the kernel for SIGKILL when the driver ends, however it ends (Linux only).
+    """Makes the worker ignore Ctrl-C, and asks the kernel for SIGKILL when the driver ends (Linux only).
 
-    All that a worker writes is confidential: its owner's alone, whatever the umask."""
+    All files that a worker writes are confidential, so only their owner may read them, whatever the umask.
+    """
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if dask.config.get("dpdist.json-logs", False):

@@ -1,4 +1,4 @@
-"""Samplers: posterior in, draws out. `exact` and `grid` draw independently, `stan` by Markov chains."""
+"""Samplers draw parameters from a posterior: `exact` and `grid` draw independently, `stan` by Markov chains."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -49,7 +49,7 @@ def sampler_of(job: Job, folder: Path) -> Sampler:
 class ReferenceSampler:
     """Sampler of a public file's posteriors: from a closed form or grid where a model has one.
 
-    Clamped ones as the job says.
+    A clamped posterior has the sampler that the job names.
     """
 
     draws: int
@@ -70,17 +70,20 @@ class ReferenceSampler:
 
 
 def reference_sampler(job: Job, sampler: Sampler) -> ReferenceSampler:
-    """S draws whatever the sampler."""
+    """Draws S times from the posterior, whatever the sampler."""
     return ReferenceSampler(job.sampler.total, sampler)
 
 
 def completed(model: StratumModel, sampler: Sampler) -> StratumModel:
-    """The model, with what runs its program's generated quantities if it needs them."""
+    """Completes a model with a runner of its program's generated quantities, if it needs one."""
     return sampler.complete(model) if isinstance(sampler, StanSampler) else model
 
 
 def check(job: Job, model: StratumModel) -> None:
-    """Whether the sampler's tools are there and take the model's program. Raises `ToolchainError` or `ProgramError`."""
+    """Checks that the sampler's tools are installed and accept the model's program.
+
+    Raises `ToolchainError` or `ProgramError`.
+    """
     if job.sampler.name != "stan":
         return
     assert isinstance(model, StanData)
@@ -115,7 +118,7 @@ def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
 
 
 def facts(job: Job) -> dict[str, Any]:
-    """What a statement says of the sampler."""
+    """Facts on the sampler for a statement."""
     if job.mechanism.adds_noise:
         noise = f"OpenDP's {NOISE_LAWS['gaussian' if job.mechanism.gaussian else 'laplace']}, drawn once and kept"
         return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}

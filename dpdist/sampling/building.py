@@ -1,4 +1,4 @@
-"""What an executable is made with: the toolchain's Protocol, stanc, compilers and their messages."""
+"""Builds executables from Stan programs: the protocol of toolchains, stanc, compilers and their messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Executable:
 
 
 class Toolchain(Protocol):
-    """Where Stan comes from; `identity` says everything, apart from the program, that an executable depends on."""
+    """Source of Stan's tools. `identity` describes all that an executable depends on, except the program."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ class Toolchain(Protocol):
 
     @property
     def compiles(self) -> bool:
-        """Whether it can build programs that are not built yet."""
+        """True if it can build programs that are not in the cache."""
         ...
 
     def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
@@ -67,7 +67,7 @@ def stanc_command(tools: Toolchain, source: Path, include: Path, *arguments: str
 
 
 def run_tool(command: tuple[str, ...], what: str) -> str:
-    """Output of a command that stanc or a compiler runs. Raises `ProgramError` or `ToolchainError` with what it says."""
+    """Runs stanc or a compiler and returns its output. Raises `ProgramError` or `ToolchainError` with its message."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout
@@ -83,7 +83,7 @@ def run_tool(command: tuple[str, ...], what: str) -> str:
 
 
 def without_source(message: str) -> str:
-    """A compiler's message without the lines of the file that it quotes: its line numbers stay."""
+    """A compiler's message without the lines of the file that it quotes. Its line numbers remain."""
     quoted = re.compile(r"^\s*(-{3,}|\d+\s*[:|].*|\|.*|\^.*|~.*)?$")
     return "\n".join(line for line in message.splitlines() if not quoted.match(line))
 

@@ -1,4 +1,7 @@
-"""Compiled files, each made once and kept in the user's cache folder, by as many compilers at a time as memory allows."""
+"""Stores compiled files in the user's cache folder.
+
+Each is made once; free memory limits how many compilers run at a time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _MEMORY_OF_A_COMPILE = 3 * 2**30
 
 
 def cache_folder() -> Path:
-    """$DPDIST_CACHE or the user's cache folder; made if it does not exist."""
+    """$DPDIST_CACHE or the user's cache folder; it is made if it does not exist."""
     said = os.environ.get("DPDIST_CACHE")
     if not said and util.find_spec("platformdirs") is None:
         raise ToolchainError("platformdirs is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'")
@@ -40,9 +43,9 @@ def cache_folder() -> Path:
 
 
 def kept(path: Path, build: Callable[[Path], Path]) -> None:
-    """Make a file of the cache once: `build` leaves it in a folder of its own and others wait.
+    """Makes a file of the cache once: `build` writes it to a separate folder while other processes wait.
 
-    A digest beside it tells a damaged file from a whole one; a damaged one is made again.
+    A stored digest shows whether the file is damaged; a damaged file is made again.
     """
     if intact(path):
         return
@@ -50,7 +53,7 @@ def kept(path: Path, build: Callable[[Path], Path]) -> None:
         if intact(path):
             return
         folder = path.with_name(path.name + ".part")
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # A killed process left this folder.
         folder.mkdir()
         try:
             made = build(folder)
@@ -81,7 +84,7 @@ def digest_of(*texts: str) -> str:
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Wait for one of as many turns as free memory and cores allow: a compile takes up to 3 GB."""
+    """Waits until free memory and cores allow another compiler: a compile takes up to 3 GB."""
     while True:
         for place in range(compiles_at_once()):
             lock = FileLock(cache_folder() / f"turn-{place}.lock")
@@ -102,7 +105,7 @@ def compiles_at_once() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that a new process may use: the machine's, or less where a control group says so."""
+    """Bytes that a new process may use: the machine's free memory, or less if a control group limits it."""
     found = [2**63]
     if (info := Path("/proc/meminfo")).exists() and (said := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
         found.append(int(said[1]) * 1024)
@@ -112,6 +115,6 @@ def available_memory() -> int:
     ):
         try:
             found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
+        except (OSError, ValueError):  # There is no such group, or its limit is "max".
             continue
     return max(0, min(found))

@@ -1,11 +1,12 @@
 """Draws from a clamped posterior of two parameters, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.6), by rejection.
 
-The proposal is a step function over the model's public box: squares are split into four until the log density varies little
-over nine points of each, or until nothing within e^−DROP of the maximum can be in it. Its height is the largest of the nine
-values, raised by half of their range; a proposal, uniform in its square, is accepted with probability density/height, the
-density being evaluated at the proposal itself. So squares decide how many proposals it takes, not how accurate a draw is,
-and no part of the box is left out. What is drawn from is min(density, height): the posterior, but for points between the
-nine where the density rises above the height. VARIATION bounds their mass in what tests try, not for every file.
+The proposal is a step function over the model's public box. Squares are split into four until the log density varies
+little over nine points of each square, or until the density in it is below e^−DROP of the maximum. Its height is the
+largest of the nine values, raised by half of their range; a proposal, uniform in its square, is accepted with probability
+density/height, the density being evaluated at the proposal itself. So the squares decide the number of proposals, not the
+accuracy of a draw, and no part of the box is left out. Draws follow min(density, height). This is the posterior, except
+at points between the nine where the density exceeds the height. VARIATION bounds the mass of these points in the tested
+cases, not for every file.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Boxed, Clamped, Draws
 
 MANY, DEEPEST = 1000, 30
-"""The public box is 2⁶ squares a side at the start, 2⁵ from MANY records on, in whose density no part is narrow."""
+"""The public box has 2⁶ squares a side at the start.
+
+From MANY records on it has 2⁵, and no part of the density is narrow.
+"""
 DROP, STEP, SLOPE = 40.0, 1.0, 0.5
 """A square is split where the range of its nine values is over STEP + SLOPE × their distance from the maximum."""
 VARIATION = 1e-3
-"""Total variation between what is drawn from and the posterior on the public box, in tests: that of the negative binomial
-model where nearly all is clamped; the beta model's is under 1e-5."""
+"""Total variation between the law of draws and the posterior on the public box, in tests.
+
+This is the figure of the negative binomial model where nearly all records are clamped; the beta model's figure is under
+1e-5.
+"""
 POINTS_AT_ONCE = 4096
-"""Points at a time."""
+"""Number of points that are evaluated together."""
 NINE = np.array([(i, j) for i in range(3) for j in range(3)])
 
 
 class Squares(NamedTuple):
-    """Lower corners and sides as shares of the box, (square, 2) and (square,), and the log of the height of each."""
+    """Lower corners and sides as shares of the box, (square, 2) and (square,), and the log height of each square."""
 
     corner: Floats
     side: Floats
@@ -39,7 +46,7 @@ class Squares(NamedTuple):
 
 
 def draw(model: Boxed, posterior: Clamped, draws: int, rng: np.random.Generator) -> Draws:
-    """Independent draws."""
+    """Draws independently from the clamped posterior."""
     records, count = posterior.distinct()
     squares = _kept(model, posterior)
     log_mass = squares.log_height + 2.0 * np.log(squares.side)
@@ -70,7 +77,7 @@ def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -
 
 
 def squares_of(model: Boxed, posterior: Clamped) -> Squares:
-    """The proposal."""
+    """Squares of the proposal."""
     records, count = posterior.distinct()
     first_level = 5 if len(posterior.rows) >= MANY else 6
     split = np.stack(np.meshgrid(*2 * [np.arange(2**first_level)], indexing="ij"), axis=-1).reshape(-1, 2)
@@ -100,7 +107,7 @@ def _quarters(split: Ints) -> Ints:
 
 
 def _inside(model: Boxed, shares: Floats) -> Floats:
-    """Coordinates from shares of the box, (point, 2)."""
+    """Coordinates of points that are given as shares of the box, (point, 2)."""
     low, high = np.array(model.box).T
     return np.asarray(low + shares * (high - low))
 

@@ -1,4 +1,4 @@
-"""The one importer of cmdstanpy: lazily, and with its log silenced, which names private folders."""
+"""The only importer of cmdstanpy. It imports on first use and silences its log, which contains names of private folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def installed_cmdstan() -> Path | None:
 
 
 def variables(header: str) -> dict[str, Any]:
-    """Variables of a Stan CSV file by name, from its header line; `extract_reshape` takes them out of its rows."""
+    """Variables of a Stan CSV file by name, from its header line; `extract_reshape` takes their values from a row."""
     import stanio
 
     return dict(stanio.parse_header(header))

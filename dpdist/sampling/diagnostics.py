@@ -1,4 +1,4 @@
-"""Whether chains have converged: rank-normalised R-hat, bulk and tail ESS, E-BFMI, divergences, tree depth (by ArviZ).
+"""Diagnoses whether chains have converged: rank-normalised R-hat, ESS, E-BFMI, divergences, tree depth (by ArviZ).
 
 Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Bayesian Analysis 16(2); Betancourt (2016), arXiv:1604.00695.
 """
@@ -17,7 +17,7 @@ from dpdist.sampling.stan import Chains
 
 @dataclass(frozen=True)
 class Policy:
-    """What draws must reach, decided before a run. `divergences` and `treedepth_hits` are shares of all draws."""
+    """Limits on diagnostics that are set before a run. `divergences` and `treedepth_hits` are shares of all draws."""
 
     rhat: float = 1.01
     ess: float = 400.0
@@ -28,10 +28,10 @@ class Policy:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """The worst over all varying scalars (R-hat, ESS) and all chains (E-BFMI); None where it is not defined.
+    """The worst figures over all varying scalars (R-hat, ESS) and all chains (E-BFMI); None where a figure is not defined.
 
-    Constant scalars, such as the diagonal of a correlation matrix, have none and are left out. `not_finite` counts the
-    scalars with a draw that is not a number.
+    Constant scalars, such as the diagonal of a correlation matrix, have no such figure and are left out. `not_finite`
+    counts the scalars with a draw that is not a number.
     """
 
     worst_rhat: float | None
@@ -50,7 +50,7 @@ class Diagnostics:
         return asdict(self)
 
     def problems(self, policy: Policy) -> list[str]:
-        """What misses the policy, as sentences; empty where all is well."""
+        """Sentences on each figure that misses the policy; empty where all figures meet it."""
         found = []
         if self.not_finite:
             found.append(f"{self.not_finite} quantities have draws that are not finite")
@@ -116,7 +116,7 @@ def _least(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
 
 
 def _arviz() -> tuple[Any, Any]:
-    """ArviZ and xarray, which cost a process that runs no chains half a second."""
+    """Imports ArviZ and xarray on first use, because their import takes half a second."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)

@@ -1,4 +1,4 @@
-"""The toolchain within the wheel httpstan: its parts of Stan, a C++ compiler and the driver in `stan/driver/`."""
+"""The toolchain from the wheel httpstan: its parts of Stan, a C++ compiler and the driver in `stan/driver/`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLAGS = (
 class Embedded:
     """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a compiler and our driver.
 
-    Where no compiler is left, the one that the cache records: programs that it built are found and run.
+    If no compiler is installed, the compiler that the cache records is named. Programs that it built can still be run.
     """
 
     package: Path
@@ -63,7 +63,10 @@ class Embedded:
         return cls(package, version, *recorded, compiles=False)
 
     def record(self) -> None:
-        """Keep the compiler's identity beside the programs that it built; nothing in a cache that cannot be written."""
+        """Stores the compiler's identity next to the programs that it built.
+
+        If the cache cannot be written, nothing is stored.
+        """
         if self.compiles and _recorded() != (self.compiler, self.compiler_version):
             with suppress(OSError):
                 write_json(_record(), {"compiler": self.compiler, "version": self.compiler_version})
@@ -77,7 +80,7 @@ class Embedded:
 
     @property
     def identity(self) -> str:
-        """The package's place too: executables find TBB there."""
+        """Identity of the toolchain; it includes the package's folder, where executables find TBB."""
         driver = [sha256(path) for path in sorted((shipped_folder() / "driver").iterdir())]
         said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *driver)
         return "\n".join(map(str, said))
@@ -118,7 +121,7 @@ class Embedded:
 
 
 def _record() -> Path:
-    """The compiler that the cache's programs were last built with."""
+    """Path of the record of the compiler that last built the cache's programs."""
     return cache_folder() / "compiler.json"
 
 

@@ -1,4 +1,4 @@
-"""Samplers without Markov chains: closed forms, and public grids. Draws are independent."""
+"""Samplers that draw independently, from closed forms or on public grids, without Markov chains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdist.sampling import clamped
 
 @dataclass(frozen=True)
 class ExactSampler:
-    """From the closed form; total variation to the posterior is 0. Clamped posteriors have none."""
+    """Draws from the closed form; the total variation to the posterior is 0. Clamped posteriors have no closed form."""
 
     draws: int
 
@@ -32,7 +32,10 @@ class ExactSampler:
 
 @dataclass(frozen=True)
 class GridSampler:
-    """From the posterior on a public dense grid; the model states the grid's error. Clamped posteriors: see `clamped`."""
+    """Draws from the posterior on a public dense grid; the model states the grid's error.
+
+    For clamped posteriors see `clamped`.
+    """
 
     draws: int
 

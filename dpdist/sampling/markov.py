@@ -1,8 +1,8 @@
-"""The sampler `stan`: posteriors of models that are Stan programs, and what a user's program generates.
+"""The sampler `stan`: it draws from models that are Stan programs, and runs a user's program for generated quantities.
 
-A released θ is the last draw of a chain of its own. Draws are the posterior's up to a total variation γ that nobody knows:
-the guarantee is then (ε, (1 + e^ε)γ) at best (METHODS §2). Seed and number of a chain stand in the arguments of its process
-while it runs: whoever can list this machine's processes is inside the wall.
+A released θ is the last draw of a separate chain. The law of a draw differs from the posterior by an unknown total
+variation γ. So the guarantee is (ε, (1 + e^ε)γ) at best (METHODS §2). The arguments of a chain's process contain its seed
+and number while it runs. So anyone who can list this machine's processes must be trusted.
 """
 
 from __future__ import annotations
@@ -31,26 +31,29 @@ from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_densit
 from dpdist.sampling.toolchain import executable
 
 TRIED_PARAMETERS, TRIED_RECORDS = 16, 8
-"""Parameters and records at which a user's program is tried."""
+"""Number of parameters and of records for the trial of a user's program."""
 GENERATED_VALUES = 2**20
-"""Records × draws that a program generates at once."""
+"""Largest number of records × draws in one run of generated quantities."""
 
 
 @dataclass(frozen=True)
 class StanSampler:
-    """Chains by NUTS; an attempt that fails, or misses a threshold under `policy: fail`, is repeated with another seed."""
+    """Runs chains by NUTS.
+
+    An attempt that fails, or misses a threshold under `policy: fail`, is repeated with another seed.
+    """
 
     said: Sampler
     policy: Diagnostics
     folder: Path
-    """Private folders of fits are made under it."""
+    """Folder that contains the private folders of fits."""
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         chains, found = self._sampled(model, posterior, self.said.chains, _seed(rng), 1)
         return Draws(_values(model, chains, slice(None)), self.said.chains, found)
 
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """The last draw of a chain of its own, whose random numbers 62 secret bits decide."""
+        """The last draw of a separate chain, whose random numbers depend on 62 secret bits."""
         seed, number, records_seed = _seed(rng), _seed(rng), _seed(rng)
         chains, _ = self._sampled(model, posterior, 1, seed, number)
         theta = Draws(_values(model, chains, slice(-1, None)))
@@ -59,7 +62,7 @@ class StanSampler:
     def _sampled(
         self, model: StratumModel, posterior: Floats | Clamped, chains: int, seed: int, number: int
     ) -> tuple[Chains, dict[str, float]]:
-        """Chains that run, and under `policy: fail` meet the job's thresholds, and their figures."""
+        """Runs chains, which must meet the job's thresholds under `policy: fail`; returns them with their diagnostics."""
         assert isinstance(model, StanData)
         said, data, why = self.said, data_of(model, posterior), ""
         settings = StanSettings(
@@ -80,7 +83,7 @@ class StanSampler:
         raise Unconverged(f"{why}, in {said.attempts} attempts")
 
     def complete(self, model: StratumModel) -> StratumModel:
-        """The model; a user's program that generates its own log likelihood or records is given what runs it."""
+        """Completes a user's model with the runner of its program, if the program generates `log_lik` or records."""
         if isinstance(model, User):
             return Generated(**vars(model), run=Runner(model.program, self.said.toolchain, self.folder))
         return model
@@ -106,12 +109,12 @@ class Runner:
 
 @dataclass(frozen=True, kw_only=True)
 class Generated(User):
-    """A user's model with its program's generated quantities at hand."""
+    """A user's model with a runner of its program's generated quantities."""
 
     run: Runner
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """`log_lik` of the program, block by block, or the job's Python function; (draw, record)."""
+        """Log likelihood (draw, record), from the program's `log_lik`, by block, or from the job's Python function."""
         if self.function is not None:
             return super().log_lik(draws, records)
         size = max(1, GENERATED_VALUES // len(draws))
@@ -140,9 +143,9 @@ class Generated(User):
 
 
 def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) -> None:
-    """Whether the program weighs a record by exp(clamp(α(log_lik − reference), ±clamp)), tried on public records.
+    """Checks on public records that the program weights a record by exp(clamp(α(log_lik − reference), ±clamp)).
 
-    A record's factor is the change of the program's log density where its α goes from 1 to 0. Raises `ProgramError`.
+    A record's factor is the change of the program's log density when its α changes from 1 to 0. Raises `ProgramError`.
     """
     points = Draws({name: values[:: max(1, len(draws) // TRIED_PARAMETERS)] for name, values in draws.values.items()})
     centred = model.log_lik(points, records) - (offset := model.log_lik(theta, records)[0])
@@ -165,12 +168,12 @@ def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) 
 
 @lru_cache(maxsize=32)
 def compiled(program: str | Program, toolchain: Toolchain) -> Executable:
-    """The executable of a program, looked up once a process."""
+    """The executable of a program, looked up once per process."""
     return executable(source_of(program), toolchain)
 
 
 def source_of(program: str | Program) -> str | Path:
-    """What the toolchain takes: the name of a program of ours, or a copy of a user's in the cache."""
+    """The toolchain's input: the name of a shipped program, or a copy of a user's program in the cache."""
     if isinstance(program, str):
         return program
     digest = hashlib.sha256(program.text.encode()).hexdigest()[:20]
@@ -187,7 +190,7 @@ def _values(model: StratumModel, chains: Chains, which: slice) -> Mapping[str, F
 
 
 def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, Any]:
-    """A program's data; of a clamped posterior the records, beside the statistics of no record at all."""
+    """Data of a program. For a clamped posterior these are the records, with statistics of no records."""
     assert isinstance(model, StanData)
     if not isinstance(posterior, Clamped):
         return model.stan_data(posterior)
@@ -198,7 +201,7 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
 
 
 def _figures(diagnostics: Found) -> dict[str, float]:
-    """Diagnostics in numbers; what is not defined is NaN."""
+    """Diagnostics as numbers; a figure that is not defined is NaN."""
     said = diagnostics.as_dict()
     return {name: np.nan if value is None else float(value) for name, value in said.items() if name != "worst_rhat_of"}
 
@@ -208,5 +211,5 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _flat(values: Floats) -> Floats:
-    """(chain, draw, …) as (draw, …), chains one after the other."""
+    """Reshapes (chain, draw, …) to (draw, …), one chain after the other."""
     return values.reshape(-1, *values.shape[2:])

@@ -1,4 +1,4 @@
-"""Stan programs as files: where one is, and all the text that it is made of."""
+"""Finds Stan programs as files and reads their text with all included files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.core.errors import ProgramError
 
 
 def find_program(name: str | Path) -> Path:
-    """A program's path; a name without a folder is also looked up among the programs shipped with dpdist."""
+    """Path of a program; a name without a folder is also looked up among the shipped programs."""
     path = Path(name)
     if path.is_file() and path.suffix == ".stan":
         return path.absolute()
@@ -31,11 +31,11 @@ def shipped_programs() -> dict[str, Path]:
 
 def shipped_folder() -> Path:
     inside = Path(str(resources.files("dpdist") / "stan"))
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "stan"  # a source checkout: beside the package
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "stan"  # in a source checkout
 
 
 def texts(source: Path) -> Iterator[str]:
-    """A program's text and what it includes, from its own folder."""
+    """Text of a program and of the files that it includes, from the program's own folder."""
     seen, queue = set[Path](), [source]
     while queue:
         path = queue.pop()
@@ -45,7 +45,7 @@ def texts(source: Path) -> Iterator[str]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            if path != source:  # stanc tells what is wrong with an include
+            if path != source:  # stanc reports a wrong include.
                 continue
             found = f"{path.name} cannot be read ({type(error).__name__})"
             raise ProgramError(source.name, found, "give a UTF-8 text file") from None

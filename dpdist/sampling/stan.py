@@ -1,8 +1,8 @@
-"""Sampler `stan`: NUTS by a compiled Stan program, through cmdstanpy; knows no model.
+"""Runs a compiled Stan program by NUTS through cmdstanpy, for the sampler `stan`; it has no code of any model.
 
-Draws depend on program, data, settings and seed, never on threads. A run has a folder of its own under the one given,
-removed when it has been read; if this process is killed its Stan processes end with it, and its folder stays for
-whoever clears the given one.
+Draws depend on program, data, settings and seed, never on threads. Each run has a separate subfolder of the given folder,
+which is removed after reading. If this process is killed, its Stan processes end too, and the subfolder remains until the
+given folder is cleared.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _EXACT = 17
-"""Significant digits that bring back every double."""
+"""Number of significant digits that restores every double exactly."""
 _THREADS = "STAN_NUM_THREADS"
 
 
 @dataclass(frozen=True)
 class StanSettings:
-    """`warmup` and `draws` are per chain; `attempts` bounds the runs of a fit, the first and its repetitions."""
+    """Settings of a fit.
+
+    `warmup` and `draws` are per chain; `attempts` is the largest number of runs, repetitions included.
+    """
 
     chains: int = 4
     warmup: int = 1000
@@ -50,8 +53,11 @@ class StanSettings:
 
 @dataclass(frozen=True)
 class Chains:
-    """What a fit leaves. `draws[name]` (chain, draw, …) in the order of the program: parameters, transformed parameters,
-    generated quantities. Sampler statistics (chain, draw). `attempt` is 0 unless the fit was repeated."""
+    """Results of a fit. `draws[name]` is (chain, draw, …), in the order of the program.
+
+    The order is parameters, transformed parameters, generated quantities. Sampler statistics are (chain, draw). `attempt`
+    is 0 unless the fit was repeated.
+    """
 
     draws: Mapping[str, Floats]
     lp: Floats
@@ -62,7 +68,7 @@ class Chains:
     attempt: int = 0
 
     def dataset(self) -> xr.Dataset:
-        """The draws with dimensions chain, draw, <name>_dim_0, …"""
+        """The draws as a dataset with dimensions chain, draw, <name>_dim_0, …"""
         import xarray as xr
 
         return xr.Dataset(
@@ -83,8 +89,8 @@ def fit(
 ) -> Chains:
     """Posterior draws of a program given its data. Raises `StanError` when every attempt has failed.
 
-    `seed` in [0, 2³²); attempt k > 0 takes a seed made from it and k. `first_id` in [1, 2³¹) numbers the chains: a chain's
-    random numbers depend on seed and number.
+    `seed` in [0, 2³²); attempt k > 0 has a seed made from `seed` and k. `first_id` in [1, 2³¹) numbers the chains: a
+    chain's random numbers depend on seed and number.
     """
     for attempt in range(max(1, settings.attempts)):
         try:
@@ -97,7 +103,7 @@ def fit(
 def generate(
     executable: Executable, data: Mapping[str, Any], draws: Mapping[str, Floats], seed: int, folder: Path
 ) -> dict[str, Floats]:
-    """Generated quantities at given draws: `draws[name]` (chain, draw, …) for every parameter, shapes kept."""
+    """Generated quantities at given draws: `draws[name]` (chain, draw, …) for every parameter, with the same shapes."""
     with _private(folder, executable) as own:
         shape = next(iter(draws.values())).shape[:2]
         flat = {name: np.asarray(values).reshape(-1, *np.shape(values)[2:]) for name, values in draws.items()}
@@ -178,7 +184,7 @@ def _fit(
 def _method(
     executable: Executable, folder: Path, data: Mapping[str, Any], seed: int, method: str, *arguments: str
 ) -> dict[str, Floats]:
-    """Run a method that writes one file; its columns by variable, shape (row, …)."""
+    """Runs a method that writes one file; returns its columns by variable, shape (row, …)."""
     output = folder / "output.csv"
     command = [str(executable.path), f"method={method}", *arguments, "random", f"seed={seed}"]
     command += ["data", f"file={_write_data(folder, data)}", "output", f"file={output}", f"sig_figs={_EXACT}"]
@@ -192,13 +198,13 @@ def _method(
 
 @contextmanager
 def _private(folder: Path, executable: Executable) -> Iterator[Path]:
-    """A folder for one run; what goes wrong in it becomes a `StanError` with Stan's own message."""
+    """A private folder for one run. An error in the block becomes a `StanError` with Stan's own message."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = Path(tempfile.mkdtemp(prefix="stan-", dir=folder))
     try:
         yield own
     except (RuntimeError, ValueError, subprocess.CalledProcessError):
-        if not any(own.glob("*.txt")):  # nothing has run yet
+        if not any(own.glob("*.txt")):  # No run has begun.
             raise
         remedy = "check the program and its data; a bad start is tried again as often as `attempts` says"
         raise StanError(executable.program, message(_console(own)), remedy) from None
@@ -208,7 +214,7 @@ def _private(folder: Path, executable: Executable) -> Iterator[Path]:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """cmdstanpy sets the number of threads in this process's environment, for its children; take it back."""
+    """Restores the environment of this process, in which cmdstanpy sets the number of threads for its children."""
     before = os.environ.get(_THREADS)
     try:
         yield
@@ -224,7 +230,10 @@ def _console(folder: Path) -> str:
 
 
 def message(console: str) -> str:
-    """The last of what Stan said, without any number that data may have made: lines, columns and indices stay."""
+    """The end of Stan's message, without any number that data may have made.
+
+    Numbers of lines, columns and indices remain.
+    """
     said = [line.strip() for line in console.splitlines()]
     said = [
         line for line in said if line and not line.startswith(("Iteration", "Chain [")) and "did not finish" not in line

@@ -1,8 +1,8 @@
 """Compiles a Stan program once to an executable that cmdstanpy runs, and stores it in the user's cache folder.
 
-Two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel httpstan, a C++
-compiler and the driver in `stan/driver/`. `auto` takes the first where cmdstanpy finds one. Programs that are built need
-no compiler: the cache records the one that built them, which their names depend on.
+There are two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel
+httpstan, a C++ compiler and the driver in `stan/driver/`. `auto` chooses `cmdstan` where cmdstanpy finds an installation.
+Programs in the cache need no compiler. The cache records the compiler that built them, because their names depend on it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
 
 
 def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
-    """Without a compiler, only programs that are built already can be had; one that stanc refuses is refused for that."""
+    """Without a compiler only programs in the cache can be run. A program that stanc refuses raises that error first."""
     if not tools.compiles and not built(source, tools):
         _check(source, tools)
         found = f"no C++ compiler: {compiler_name()} is not on the PATH, and {source.name} is not built"
@@ -71,8 +71,10 @@ def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
 
 
 def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, dict[str, int]]:
-    """Inputs, parameters and generated quantities of a program, each with its number of dimensions, by block; raises as
-    `executable` does, and compiles nothing."""
+    """Inputs, parameters and generated quantities of a program by block, each with its number of dimensions.
+
+    Nothing is compiled. Raises the same errors as `executable`.
+    """
     source, tools = find_program(program), find_toolchain(toolchain)
     _check_that_it_can_be_built(source, tools)
     said = json.loads(_check(source, tools))
@@ -81,7 +83,7 @@ def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dic
 
 
 def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
-    """The toolchain of that name. Raises `ToolchainError` with what is missing."""
+    """The toolchain of the given name. Raises `ToolchainError`, which names the missing tools."""
     if name not in get_args(ToolchainName):
         raise ToolchainError(f"toolchain '{name}' is not known", ", ".join(get_args(ToolchainName)), "use one of these")
     folder = installed_cmdstan() if name != "embedded" else None
@@ -93,7 +95,7 @@ def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
 
 
 def cached_path(source: Path, tools: Toolchain) -> Path:
-    """Where the executable of a program is kept: the name says all that it depends on."""
+    """Path of a program's executable in the cache; its name depends on everything that the executable depends on."""
     return cache_folder() / f"{source.stem}-{digest_of(tools.identity, *texts(source))}"
 
 
@@ -102,6 +104,6 @@ def built(source: Path, tools: Toolchain) -> bool:
 
 
 def _check(source: Path, tools: Toolchain) -> str:
-    """What stanc says of a program, as JSON; a program that it refuses is refused before anything slow."""
+    """Output of stanc on a program, as JSON. A program that stanc refuses is refused before any slow step."""
     list(texts(source))
     return run_tool(stanc_command(tools, source, source.parent, "--info"), source.name)

@@ -1,4 +1,4 @@
-"""Creates Zarr stores from a template before any task runs; tasks only fill regions that they own.
+"""Creates Zarr stores from a template before any task runs. Tasks only fill regions that they own.
 
 Zarr v3, no consolidated metadata, no fixed-width strings, float64, blosc lz4 with byte shuffle (measured fastest).
 """
@@ -24,24 +24,24 @@ from dpdist.storage.record_axis import RaggedAxis
 from dpdist.storage.store import Store
 
 GROUPS = {"unweighted": "unweighted", "weighting": "weighting", "final": "posterior"}
-"""Group of posterior.zarr by fit; ArviZ knows `posterior`, the final fit."""
+"""Groups of posterior.zarr by fit; ArviZ expects the name `posterior` for the final fit."""
 _CODEC = BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")
 
 
 @dataclass(frozen=True)
 class Template:
-    """Sizes and names that both stores are created from."""
+    """Sizes and names from which both stores are created."""
 
     axis: RaggedAxis
     strata: tuple[str, ...]
     chains: int
     draws: int
-    """Draws of a chain."""
+    """Draws per chain."""
     parameters: tuple[Parameter, ...]
 
 
 def create_posterior(path: Path, template: Template) -> None:
-    """posterior.zarr: every parameter of the model, (chain, draw, stratum, *dims), the entries of dims as coordinates.
+    """posterior.zarr: every parameter of the model, (chain, draw, stratum, *dims), with entries of dims as coordinates.
 
     Group `posterior` holds the final fit; `unweighted` and `weighting` the α = 1 fit and the fit that gave the final α.
     """
@@ -65,9 +65,9 @@ def create_posterior(path: Path, template: Template) -> None:
 
 
 def create_log_lik(path: Path, template: Template) -> None:
-    """log_lik.zarr: log_lik (chain, draw, record) of the final fit; padding NaN, coordinate `record` −1 there.
+    """Creates log_lik.zarr: log_lik (chain, draw, record) of the final fit. Padding is NaN, with coordinate `record` −1.
 
-    `offset` and `length` (stratum) say where each stratum's records lie.
+    `offset` and `length` (stratum) give the position of each stratum's records.
     """
     root, axis = _new_group(path), template.axis
     chains, draws = template.chains, template.draws
@@ -103,7 +103,7 @@ def write_draws(path: Path, fit: str, stratum: int, draws: Draws) -> None:
 def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> None:
     """Values (draw, record) into a region that the caller owns.
 
-    Whole chunks are written, the last one padded: nothing of a chunk that a killed run left is read.
+    Whole chunks are written, the last one padded. So nothing remains of a chunk from a killed run.
     """
     tensor, rows = _opened(path / "log_lik"), _opened(path / "record")
     chunk, by_chain = rows.chunks[0], values.reshape(*tensor.shape[:2], -1)
@@ -128,7 +128,7 @@ def source(path: Path, store: Store) -> Any:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Every file of a store: of a new one, its metadata and coordinates."""
+    """Every file of a store; for a new store, its metadata and coordinates."""
     return [file for file in path.rglob("*") if file.is_file()]
 
 
@@ -140,13 +140,13 @@ def chunk_files(path: Path, chunk: int, region: slice) -> list[Path]:
 
 
 def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int, fits: Sequence[str]) -> list[Path]:
-    """The chunk files of one stratum in posterior.zarr, of the fits that it had."""
+    """The chunk files of one stratum in posterior.zarr, for the fits that it has."""
     tail = ["/".join([p.name, "c", "0", "0", str(stratum), *("0" for _ in p.dims)]) for p in parameters]
     return [path / GROUPS[fit] / name for fit in fits for name in tail]
 
 
 def _opened(path: Path) -> zarr.Array[Any]:
-    """An array of a store, opened once a process as long as its metadata file is the same one."""
+    """An array of a store, opened once per process until its metadata file changes."""
     said = (path / "zarr.json").stat()
     return _open(path, (said.st_ino, said.st_mtime_ns))
 

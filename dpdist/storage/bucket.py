@@ -1,7 +1,8 @@
-"""A workspace in an object store: files are in a scratch folder of this process, and objects have the files' names.
+"""A workspace in an object store. Its files are in a scratch folder of this process; objects have the same names.
 
-An object is whole or not there. Units are kept file by file and then marked; noise, key and marks are put only if there
-are none, so that of several writers one decides. What this process needs no more leaves its scratch folder.
+An object is complete or does not exist. The files of a unit are stored one by one, and then the unit is marked. Noise,
+key and marks are put only if absent, so that one of several writers wins. Files that this process no longer needs are
+removed from its scratch folder.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 16
-"""Requests under way at a time: a request takes long, and little of it is work."""
+"""Number of simultaneous requests. A request takes long and needs little work."""
 MANIFEST = "manifest.json"
 PAGE = 1000
-"""Names in an answer to a list."""
+"""Largest number of names in one answer to a list request."""
 LISTED = 10
-"""Names of a list for each that is looked for: an answer of `PAGE` names takes as long as some ten other answers."""
+"""Number of listed names per name that is looked up: an answer of `PAGE` names takes as long as about ten other answers."""
 SETTLINGS = 6
-"""Conditional puts that may be refused one after the other though nothing can be fetched."""
+"""Number of conditional puts in a row that may be refused although nothing can be fetched."""
 
 
 class Bucket:
@@ -91,7 +92,10 @@ class Bucket:
         _each(lambda path: self.objects.put(self._name(path), path), paths)
 
     def put_if_absent(self, path: Path) -> bool:
-        """A put may be refused for another's that is under way, and then fails: what stands nowhere is settled again."""
+        """Puts a file unless there is one.
+
+        A put may be refused because of another writer's put that then fails; it is then repeated.
+        """
         own, name = path.read_bytes(), self._name(path)
         for attempt in range(SETTLINGS):
             if self.objects.create(name, own) is not None:
@@ -117,9 +121,10 @@ class Bucket:
         return all(_each(lambda name: self.objects.exists(self._name(root / name)), files))
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
-        """Content is compared when it is fetched; here an object counts that is there.
+        """Finished units.
 
-        What is asked of the store grows with the units asked for, and not with all that lie there.
+        Here an object only needs to exist; its content is compared when it is fetched. The number of requests grows with
+        the number of units asked for, not with the number in the store.
         """
         by_name = {self._name(mark): mark for mark in completions}
         if len(by_name) >= AT_ONCE:
@@ -132,7 +137,10 @@ class Bucket:
         return {mark for mark, files in said.items() if all(self._name(root / name) in kept for name in files)}
 
     def _kept(self, names: set[str], folder: str) -> set[str]:
-        """Those of these objects of a folder that are there: by a list of it, or where much else lies there, one by one."""
+        """The objects of a folder that exist.
+
+        They are found by a list, or one by one if the folder has many other objects.
+        """
         limit = LISTED * len(names) if len(names) >= AT_ONCE else 0
         found = set(islice(self.objects.below(folder, min(limit, PAGE)), limit)) if limit else set[str]()
         if 0 < len(found) < limit:
@@ -149,7 +157,10 @@ class Bucket:
                 self._lease = None
 
     def show(self, public: Path) -> None:
-        """A reader without a manifest sees no release; under the old manifest it never sees another one's files."""
+        """Publishes the files, the manifest last.
+
+        A reader without a manifest sees no release, and never mixes two releases.
+        """
         self._check()
         files = [path for path in public.rglob("*") if path.is_file()]
         manifest, old = public / MANIFEST, self.objects.get(self._name(public / MANIFEST))
@@ -161,7 +172,7 @@ class Bucket:
         self.keep([manifest])
 
     def _check(self) -> None:
-        """Raises `WorkspaceError` if the lease of this process's run is lost."""
+        """Raises `WorkspaceError` if this process's run has lost its lease."""
         if self._lease is not None:
             self._lease.check()
 
@@ -183,11 +194,11 @@ _AGAIN = "the same command makes it again; or restore the object's version that 
 
 
 class _NotWhole(WorkspaceError):
-    """An object that is not the one that was marked."""
+    """An object differs from the one that was marked."""
 
 
 def _each(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """Results of an act for each thing, in order; several run at a time."""
+    """Results of a function for each item, in order; several calls run at a time."""
     asked = list(things)
     if len(asked) < 2:
         return [act(one) for one in asked]

@@ -1,4 +1,4 @@
-"""Records confidential by-products in stores made from templates; a stratum's completion mark is written last."""
+"""Stores confidential by-products in stores made from templates. A stratum's completion mark is written last."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dpdist.storage.workspace import Workspace
 
 
 class Superseded(Exception):
-    """Another task has finished the stratum meanwhile: what it left stands."""
+    """Another task has finished the stratum meanwhile, and its files remain."""
 
 
 @dataclass
 class StratumStore:
-    """By-products of one whole stratum.
+    """Stores the by-products of one whole stratum.
 
     `close` writes its summary and release and, last, the completion mark over all its files.
     """
@@ -47,7 +47,7 @@ class StratumStore:
         return self.space.part(self.fit, self.stratum)
 
     def refuse_late(self) -> None:
-        """Raises `Superseded` once the stratum's mark stands; never in an object store, where a conditional put decides."""
+        """Raises `Superseded` once the stratum is marked; never in an object store, where a conditional put decides."""
         if self.space.store.shared and (self.space.completions / f"{self.folder.name}.json").exists():
             raise Superseded
 
@@ -57,7 +57,7 @@ class StratumStore:
         arrays.write_draws(self.space.posterior, fit, self.stratum, draws.disclose_to_custodian())
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
-        """A figure that is not defined (R-hat of one chain) is kept as null."""
+        """A summary's figures; one that is not defined (R-hat of one chain) is stored as null."""
         said = values.disclose_to_custodian()
         figures = {name: None if np.isnan(value) else value for name, value in said["diagnostics"].items()}
         self._summary = {**said, "diagnostics": figures}
@@ -66,11 +66,14 @@ class StratumStore:
         return PartStore(self, number)
 
     def chunks(self, start: int, stop: int) -> list[Path]:
-        """Files of the log-likelihood tensor that hold records start:stop."""
+        """Files of the log-likelihood tensor that contain the records start:stop."""
         return arrays.chunk_files(self.space.log_lik, self.axis.chunk, self.axis.region(self.stratum, start, stop))
 
     def close(self, described: Sequence[Mapping[str, Any]], elsewhere: Mapping[str, str] | None = None) -> None:
-        """`elsewhere`: files that other processes have kept, with their checksums, where this one does not see them."""
+        """Writes summary, release and mark.
+
+        `elsewhere` are checksums of files that other processes stored and this one cannot see.
+        """
         self.refuse_late()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "stratum.json", {"summary": self._summary, "released": list(described)})
@@ -86,7 +89,7 @@ class StratumStore:
 
 @dataclass
 class PartStore:
-    """Bounds of a span of blocks, gathered into one file of the stratum's part."""
+    """Bounds of a range of blocks, combined into one file of the stratum's part."""
 
     stratum: StratumStore
     number: int
@@ -98,7 +101,7 @@ class PartStore:
         return BlockStore(self, start)
 
     def close(self) -> dict[str, str]:
-        """Write what the blocks recorded, if a pass recorded anything; checksums of all files of it."""
+        """Writes the records of the blocks, if a pass recorded any; returns checksums of all files."""
         if not self._bounds:
             return {}
         self.stratum.refuse_late()

@@ -1,4 +1,4 @@
-"""Completion marks: a unit of work is done when its mark exists and every file in it has its checksum."""
+"""Completion marks: a unit of work is finished if its mark exists and all its files have their checksums."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def mark(
     store: Store = FOLDER,
     elsewhere: Mapping[str, str] | None = None,
 ) -> None:
-    """Record a finished unit, after its files are kept; `elsewhere`: those that others have kept, with their checksums.
+    """Records a finished unit after its files are stored. `elsewhere` are checksums of files from other processes.
 
-    Of two that finish the same unit the mark of the first stands, and files that differ from it give way to what the second
-    left, whole: the bytes of a unit are the same on machines of one type.
+    If two tasks finish the same unit, the first mark remains. Files that do not match the mark are replaced by complete
+    files of the second task. The bytes of a unit are the same on machines of one type.
     """
     own = list(files)
     said, path = checksums(own, root), folder / f"{unit}.json"
@@ -40,18 +40,20 @@ def mark(
 
 
 def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLDER) -> None:
-    """Record files that are kept already, unless somebody has: an earlier mark stands."""
+    """Records files that are already stored, unless an earlier mark exists."""
     write_json(path, checksums(files, root))
     store.put_if_absent(path)
 
 
 def withdraw(folder: Path, unit: str, store: Store = FOLDER) -> None:
-    """Take back the mark of a unit that has to be made again: what it vouched for is not whole. In an object store the next
-    mark replaces it."""
+    """Withdraws the mark of a unit whose files are damaged, so that the unit is made again.
+
+    In an object store the next mark replaces it.
+    """
     if store.shared:
         (folder / f"{unit}.json").unlink(missing_ok=True)
 
 
 def finished(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> bool:
-    """True if the unit's mark stands and no file of it is missing, truncated or changed."""
+    """True if the unit has a mark and none of its files is missing, truncated or changed."""
     return bool(store.finished([folder / f"{unit}.json"], root))

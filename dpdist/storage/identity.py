@@ -12,17 +12,17 @@ from dpdist.job import spec_of
 
 @dataclass(frozen=True)
 class Identity:
-    """What decides a run's result: the job (runtime and paths aside), the input's content, and for kept noise the code."""
+    """All that determines a run's result: job (without runtime and paths), input's content, and for noise the code."""
 
     job: Mapping[str, Any]
     """Settings by dotted key."""
     input: str
-    """SHA-256 of the content."""
+    """SHA-256 of the input's content."""
     version: str = field(default_factory=lambda: version("dpdist"))
     """The version of dpdist."""
 
     def differences(self, other: Identity) -> list[str]:
-        """Differences in words: "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)"."""
+        """Differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)"."""
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
         changed = [each for each in zip(keys, theirs, mine, strict=True) if each[1] != each[2]]
@@ -42,6 +42,6 @@ class Identity:
 
     @property
     def adds_noise(self) -> bool:
-        """True if what is released has noise, which is drawn once and kept."""
+        """True if the released figures contain noise, which is drawn once and stored."""
         spec = spec_of(self.job)
         return spec is not None and spec.adds_noise

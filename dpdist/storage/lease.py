@@ -1,7 +1,7 @@
-"""Allows one run at a time on an object store, by a lease: a conditional put, renewed while its holder lives.
+"""Allows one run at a time on an object store by a lease, a conditional put that is renewed while its holder lives.
 
-No clock is compared: whoever finds a lease watches whether it is renewed. The lease saves work; that two runs at once
-could not mix two releases follows from the conditional puts of key, identity, noise and completion marks.
+Clocks are not compared: a process that finds a lease watches whether it is renewed. The lease only avoids double work.
+Conditional puts of key, identity, noise and completion marks ensure that two runs at once cannot mix two releases.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LEASE = "confidential/lease.json"
 BEAT = 3.0
 """Seconds between renewals."""
 SILENCE = 15.0
-"""Seconds without a renewal after which a lease is its holder's no more."""
+"""Seconds without a renewal after which a lease is no longer valid."""
 
 
 class Lease:
-    """A lease that is held, until it is released or another run has taken it over."""
+    """A lease that this process holds until it is released or another run has taken it over."""
 
     def __init__(self, objects: Objects, name: str) -> None:
         self._objects, self._name, self._token, self._beats = objects, name, uuid4().hex, 0
@@ -38,7 +38,7 @@ class Lease:
         self._renewing.start()
 
     def check(self) -> None:
-        """Raises `WorkspaceError` if the lease is lost; where it could not be renewed for long, the store is asked."""
+        """Raises `WorkspaceError` if the lease is lost. If the last renewal is long ago, the store is asked."""
         if time.monotonic() - self._renewed > SILENCE and self._mine() is None:
             self._lost.set()
         if self._lost.is_set():
@@ -67,8 +67,10 @@ class Lease:
         return tag
 
     def _silent(self) -> Tag | None:
-        """The tag of a lease that nobody renewed while it was watched; None if it is gone. Raises `WorkspaceError` if
-        somebody did."""
+        """The tag of a lease that was not renewed while it was watched; None if the lease is gone.
+
+        Raises `WorkspaceError` if it was renewed.
+        """
         seen: Tag | None = None
         deadline = time.monotonic() + SILENCE
         while time.monotonic() < deadline:
@@ -89,7 +91,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._ended.wait(BEAT):
             self._beats += 1
-            with suppress(WorkspaceError):  # the store is away; who has taken the lease meanwhile is seen when it is back
+            with suppress(WorkspaceError):  # the store cannot be reached: a later call checks again
                 sent = time.monotonic()
                 tag = self._objects.update(self._name, self._text(), self._tag) or self._mine()
                 if tag is None:
@@ -98,7 +100,10 @@ class Lease:
         return None
 
     def _mine(self) -> Tag | None:
-        """The tag of the lease if it is this one: a put that was tried again may have been refused because of itself."""
+        """The tag of the lease if this process holds it.
+
+        A repeated put may have been refused because the first one had succeeded.
+        """
         found = self._objects.get(self._name)
         return found.tag if found is not None and _parsed(found.data).get("token") == self._token else None
 
@@ -117,7 +122,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def leased(objects: Objects, name: str = LEASE) -> Iterator[Lease]:
-    """Hold a lease for the block. Raises `WorkspaceError` if another run holds it."""
+    """Holds a lease for the block. Raises `WorkspaceError` if another run holds it."""
     lease = Lease(objects, name)
     try:
         yield lease

@@ -1,8 +1,8 @@
 """Stores noise so that it is drawn only once: the first draw is stored, and every later task reads it.
 
-Noise that is used twice, for different sums, tells their exact difference. So a kept file says what it was drawn for, and
-is refused for anything else. Noise that is drawn twice, for the same sums, spends the budget twice. So a mark tells of
-every draw, and where a draw is lost no other takes its place.
+The same noise on two different sums reveals their exact difference. So a stored draw states its purpose, and is refused
+for any other. Two draws of noise for the same sums spend the budget twice. So each draw has a mark, and a lost draw is
+never replaced.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dpdist.storage.store import marked
 from dpdist.storage.workspace import Workspace
 
 DIGESTS = {"query": "what is summed (limits, units or bins)", "sums": "the exact sums"}
-"""Facts of a draw that are checksums: a difference is named, not shown."""
+"""Facts of a draw that are checksums. A message names a difference between them without the values."""
 _RESTORE = "restore it from a copy, or begin again in a new folder, which spends the budget again"
 
 
 def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> Floats:
-    """The noise kept at `path`, drawn now if there is none. `facts`: what it is drawn for, by name.
+    """The noise stored at `path`, drawn now if there is none. `facts` state its purpose, by name.
 
-    Raises `WorkspaceError` where kept noise is lost, damaged, or was drawn for something else, and where none may be drawn
-    any more (`Workspace.sealed`).
+    Raises `WorkspaceError` where stored noise is lost, damaged or has another purpose, and where no more noise may be
+    drawn (`Workspace.sealed`).
     """
     mark = space.completions / f"noise-{path.stem}.json"
     told = space.store.take(mark)
@@ -47,10 +47,10 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
 
 
 def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> None:
-    """Written aside, synced and linked: of several racers one link succeeds, and the others read the winner's draw.
+    """Draws noise into a temporary file, which is synced and then linked.
 
-    A file under the final name is therefore whole. On a file system without hard links the link's error is raised. In an
-    object store one conditional put succeeds.
+    Only one of several processes can link, and the others read its draw. So a file under the final name is complete. On a
+    file system without hard links the link's error is raised. In an object store one conditional put succeeds.
     """
     with private():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,13 +70,16 @@ def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable
             temporary.unlink(missing_ok=True)
     try:
         space.store.put_if_absent(path)
-    except BaseException:  # what stands here alone would be taken for what was kept
+    except BaseException:  # A file under the final name here would be taken for the stored draw.
         path.unlink(missing_ok=True)
         raise
 
 
 def _vouch(space: Workspace, path: Path, mark: Path) -> None:
-    """Before the noise is used its checksum has a mark. A run that was killed between the two finds the noise, unused."""
+    """Marks the noise with its checksum before use.
+
+    A run that was killed before the mark finds noise that was never used.
+    """
     if not space.store.take(mark):
         space.mark_once(mark, [path])
     if (marked(mark) or {}).get(path.relative_to(space.confidential).as_posix()) != sha256(path):

@@ -1,7 +1,7 @@
-"""Reads and writes whole objects in an object store through obstore; a conditional write needs that there is none yet.
+"""Reads and writes whole objects in an object store through obstore. Some writes require that the object does not exist.
 
-Retries are the library's own. Its messages may quote a request or an answer, credentials included: they end here, and
-what is told instead names the cause and the remedy.
+The library makes the retries. Its messages may quote a request or an answer with credentials, so they are not passed on.
+Messages of dpdist name the cause and the remedy instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMES = ("s3", "gs", "az")
 FIRST_TRY = timedelta(seconds=10)
 """Longest time of a command's first request, with retries, so that a wrong address is reported soon."""
 _FRESH = timedelta(minutes=15)
-"""Credentials from a file are read again after this: a mounted secret may be replaced at any time."""
+"""Time after which credentials are read again from their file, because a mounted secret may be replaced."""
 _DENIED = "access is denied: the credentials are unknown there, expired, or lack a right"
 _NONE = "no credentials: there are none in the environment, and this machine has none of its own"
 _REMEDIES = {
@@ -40,7 +40,7 @@ _LOOK = "look at the URL, AWS_ENDPOINT_URL, AWS_REGION, the network and the stor
 
 
 def is_url(place: str | Path) -> bool:
-    """True for a place that is not a folder. Raises `WorkspaceError` for a URL that names no object store."""
+    """True if the place is not a folder. Raises `WorkspaceError` for a URL that names no object store."""
     said = str(place)
     if re.match(r"[a-z0-9+]+:/[^/]", said):
         raise WorkspaceError(said, "a URL that has lost a slash", "give it as text, scheme://bucket/prefix", 2)
@@ -60,7 +60,7 @@ def is_url(place: str | Path) -> bool:
 
 
 class Tag(NamedTuple):
-    """Tells versions of an object apart."""
+    """A tag that distinguishes versions of an object."""
 
     e_tag: str | None
     version: str | None
@@ -80,7 +80,10 @@ class Listed(NamedTuple):
 
 
 class Objects:
-    """The objects below a URL, by name. `soon`: fail after `FIRST_TRY` instead of the library's own patience."""
+    """The objects below a URL, by name.
+
+    With `soon`, errors are raised after `FIRST_TRY` instead of the library's own time.
+    """
 
     def __init__(self, url: str, soon: bool = False) -> None:
         from obstore.store import from_url
@@ -98,7 +101,7 @@ class Objects:
             self.store: Any = from_url(self.url, **options)
 
     def below_only(self, folder: str) -> Objects:
-        """The objects in a folder of these."""
+        """The objects in a subfolder."""
         return Objects(f"{self.url}/{folder}")
 
     def check(self) -> None:
@@ -115,7 +118,7 @@ class Objects:
                 return None
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Write an object to a file; False if there is none."""
+        """Writes an object to a file; False if the object does not exist."""
         with self._errors_named():
             try:
                 said = self.store.get(name)
@@ -132,11 +135,11 @@ class Objects:
             self.store.put(name, data)
 
     def create(self, name: str, data: bytes) -> Tag | None:
-        """Put an object unless there is one; None if there is."""
+        """Puts an object unless it exists; None if it does."""
         return self._conditional(name, data, "create")
 
     def update(self, name: str, data: bytes, tag: Tag) -> Tag | None:
-        """Put an object in the place of this version of it; None if it is another by now, or gone."""
+        """Replaces this version of an object; None if the object has changed or is gone."""
         return self._conditional(name, data, tag.match())
 
     def _conditional(self, name: str, data: bytes, mode: PutMode) -> Tag | None:
@@ -162,13 +165,15 @@ class Objects:
             return True
 
     def below(self, folder: str, at_once: int = 1000) -> Iterator[str]:
-        """Names of all objects in a folder and its folders, asked for as they are needed, so many `at_once`."""
+        """Names of all objects in a folder and its subfolders, requested as needed, `at_once` names per request."""
         with self._errors_named():
             for batch in self.store.list(folder, chunk_size=at_once):
                 yield from (one["path"] for one in batch)
 
     def between(self, first: str, last: str, at_most: int) -> set[str]:
-        """Those of a folder's objects whose names lie between two, in the order of their characters, both included.
+        """Names of a folder's objects between two names, both included, in the order of their characters.
+
+        `at_most` is the expected number. The list starts at the first name and ends at the last.
 
         `at_most`: so many are expected. The list is asked for from the first name on, and no further than the last.
         """
@@ -182,13 +187,13 @@ class Objects:
         return found
 
     def inside(self, folder: str) -> set[str]:
-        """First parts of names in a folder."""
+        """First parts of the names in a folder."""
         with self._errors_named():
             said = self.store.list_with_delimiter(folder)
         return {name.rpartition("/")[2] for name in (*(one["path"] for one in said["objects"]), *said["common_prefixes"])}
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; one that is not there any more is no fault."""
+        """Deletes objects; an object that does not exist is no error."""
         if names:
             with self._errors_named():
                 try:
@@ -199,7 +204,7 @@ class Objects:
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
-        """Errors of the library in words of our own."""
+        """Raises the library's errors as errors of dpdist."""
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
@@ -215,7 +220,7 @@ class Objects:
         return WorkspaceError(self.url, what, f"{_REMEDIES.get(what, _LOOK)}; the same command resumes")
 
     def _credentials(self, file: str) -> S3Credential:
-        """The profile AWS_PROFILE of a file in the format of Amazon's own tools, as it is now."""
+        """The credentials of profile AWS_PROFILE from a file in Amazon's format, read at each call."""
         said, profile = ConfigParser(interpolation=None), os.environ.get("AWS_PROFILE", "default")
         try:
             said.read_string(self._read(file, "AWS_SHARED_CREDENTIALS_FILE"))
@@ -237,7 +242,7 @@ class Objects:
 
 
 def _retries(soon: bool) -> Any:
-    """The library's policy; AWS_MAX_ATTEMPTS bounds it as it bounds Amazon's own tools."""
+    """The library's retries; AWS_MAX_ATTEMPTS limits them as it limits Amazon's own tools."""
     said = os.environ.get("AWS_MAX_ATTEMPTS", "")
     attempts = {"max_retries": max(0, int(said) - 1)} if said.isdigit() else {}
     return {**({"retry_timeout": FIRST_TRY} if soon else {}), **attempts} or None
@@ -246,7 +251,7 @@ def _retries(soon: bool) -> Any:
 def _cause(text: str) -> str:
     """The cause of a failure, from a message that must not be shown."""
     causes = {
-        **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a machine of a cloud asks for its own
+        **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a cloud machine asks for its own
         "403 Forbidden": _DENIED,
         "401 Unauthorized": _DENIED,
         "NoSuchBucket": "there is no such bucket",

@@ -1,4 +1,4 @@
-"""Claims a workspace for one job, input, key and process, or refuses; a replay reuses stored noise."""
+"""Claims a workspace for one job, input, key and process, or refuses it. A replay reuses stored noise."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OTHERWISE = "undo the change, or use a new folder: its release spends a budget o
 
 @contextmanager
 def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> Iterator[Key]:
-    """Create or reopen the workspace for one job and input, alone; yields the run's key.
+    """Creates or reopens the workspace for one job and input, for one run at a time; yields the run's key.
 
-    Raises `WorkspaceError` if it belongs to another job or input, if another run holds it, if it cannot be written,
-    or if the replay's job or input differ.
+    Raises `WorkspaceError` if it belongs to another job or input, if another run holds it, if it cannot be written, or if
+    the replay's job or input differ.
     """
     replayed = _replayed(replay, identity) if replay is not None else None
     date = datetime.now(UTC).date().isoformat() if replayed is None else replayed[0].date
@@ -50,7 +50,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> It
 
 
 def _refuse_foreign_folder(space: Workspace) -> None:
-    """A folder with a `public` or `confidential` of somebody else's is left alone."""
+    """Refuses a folder whose `public` or `confidential` subfolder does not come from dpdist."""
     if space.read_identity() is not None:
         return
     begun = {"lock", "key", "log", space.replay.name, Path(LEASE).name}
@@ -65,7 +65,7 @@ def _refuse_foreign_folder(space: Workspace) -> None:
 
 
 def _adopt(space: Workspace, identity: Identity, replayed: Key | None, date: str | None) -> Key:
-    """The run's key: that of the run which began here, or a new one with the run's identity beside it."""
+    """The key of the run that began here, or a new key that is stored with the run's identity."""
     if (present := space.read_identity()) is None:
         return _begin(space, identity, replayed, date)
     if differences := identity.differences(present):
@@ -79,7 +79,7 @@ def _adopt(space: Workspace, identity: Identity, replayed: Key | None, date: str
 
 
 def _begin(space: Workspace, identity: Identity, replayed: Key | None, date: str | None) -> Key:
-    """Write key and identity, in this order, unless another process has."""
+    """Writes key and identity, in this order, unless another process has written them."""
     drawn = replayed or Key.from_os()
     if replayed is not None:
         write_text(space.replay, "draws of another run\n")
@@ -88,7 +88,7 @@ def _begin(space: Workspace, identity: Identity, replayed: Key | None, date: str
     space.store.put_if_absent(space.key)
     if (key := Key.read(space.key)) != drawn and replayed is not None:
         raise space.damaged(space.key, "is not that of the replay")
-    if replayed is None and key == drawn and space.store.take(space.replay):  # of one that was killed before it began
+    if replayed is None and key == drawn and space.store.take(space.replay):  # left by a run killed before it began
         space.replay.unlink()
         space.store.drop([space.replay])
     said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
@@ -98,7 +98,7 @@ def _begin(space: Workspace, identity: Identity, replayed: Key | None, date: str
 
 
 def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> None:
-    """A replay takes its noise over; and where something was published no noise is drawn from here on."""
+    """Takes over the noise of a replayed run. If something was published, no noise is drawn from here on."""
     if source is not None:
         _take_noise(space, source)
         _take_over(space, source, [space.receipt])
@@ -107,8 +107,10 @@ def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> Non
 
 
 def _has_published(space: Workspace) -> bool:
-    """True if a release was made here: its folder stands, also where a kill left it in the swap, or what is gathered
-    just before it."""
+    """True if a release was made here. The sign is its folder, or the mark of gathered results that comes just before it.
+
+    After a kill the folder may have its temporary name.
+    """
     made = (space.public, space.held)
     folders = [*made, *(folder.with_name(f".{folder.name}.{end}") for folder in made for end in ("old", "new"))]
     names = space.store.names(space.confidential)
@@ -116,7 +118,7 @@ def _has_published(space: Workspace) -> bool:
 
 
 def _take_noise(space: Workspace, source: Workspace) -> None:
-    """A replay takes over the noise of the run that it repeats, with its marks: no key gives it again."""
+    """A replay takes over the noise of the run that it repeats, with its marks, because no key can produce it again."""
     source.store.take_folder(source.confidential / "noise")
     for path in sorted((source.confidential / "noise").glob("*.npz")):
         _take_over(
@@ -125,7 +127,7 @@ def _take_noise(space: Workspace, source: Workspace) -> None:
 
 
 def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:
-    """Copy those of these files of its own that another workspace has."""
+    """Copies those of the given files that the other workspace has."""
     for own in files:
         there = source.root / own.relative_to(space.root)
         own.parent.mkdir(exist_ok=True)
@@ -136,7 +138,7 @@ def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> No
 
 
 def _sweep(space: Workspace) -> None:
-    """Remove what a killed run was in the middle of writing."""
+    """Removes incomplete files of a killed run."""
     for folder in space.confidential.glob(f"{SCRATCH}*"):
         shutil.rmtree(folder)
     for left in space.root.glob(".*.part"):
@@ -149,7 +151,7 @@ def _sweep(space: Workspace) -> None:
 
 
 def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
-    """The run to repeat, and its key."""
+    """The workspace of the run to repeat, and its key."""
     parent, _, name = str(replay if is_url(replay) else Path(replay).absolute()).rstrip("/").rpartition("/")
     source = Workspace.at(parent or "/")
     if name != "confidential" or not source.store.take(source.key) or (other := source.read_identity()) is None:

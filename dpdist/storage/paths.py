@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STATUS = "status.json"
-"""In the workspace, beside the public and the confidential folder; its owner's alone to read."""
+"""Name of the status file in the workspace; only its owner can read it."""
 HELD = "held"
 """Name of the folder of a release that waits for approval."""
 SCRATCH = "scratch-"
-"""Beginning of the names of temporary folders in the confidential one."""
+"""Prefix of the names of temporary folders in the confidential folder."""
 GATHERED = "gathered"
-"""Unit that is finished when every stratum is: no noise is drawn after it."""
+"""Unit that is finished when every stratum is finished. No noise is drawn after it."""
 SEALED = "sealed"
-"""Unit in place of the other where that is lost though something was published: no noise is drawn after it either."""
+"""Unit that replaces `gathered` where its mark is lost after a publication. No noise is drawn after this unit either."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class WorkspacePaths:
 
     @property
     def held(self) -> Path:
-        """A release that waits for approval: it becomes the public folder when it has it."""
+        """Folder of a release that waits for approval. After approval it becomes the public folder."""
         return self.root / HELD
 
     @property
@@ -38,7 +38,7 @@ class WorkspacePaths:
 
     @property
     def decisions(self) -> Path:
-        """Who approved or refused which release, and why."""
+        """File of decisions: who approved or refused which release, and why."""
         return self.confidential / "decisions.json"
 
     @property
@@ -51,7 +51,7 @@ class WorkspacePaths:
 
     @property
     def noisy_frame(self) -> Path:
-        """The frame that is published, where predictors are protected: fits see no other."""
+        """The published frame, where predictors are protected; fits use this frame only."""
         return self.confidential / "records" / "noisy_frame.parquet"
 
     @property
@@ -61,7 +61,7 @@ class WorkspacePaths:
 
     @property
     def copied(self) -> Path:
-        """Columns of the reference's file that synthetic records copy, in its order."""
+        """Columns of the reference's file that synthetic records copy, in the file's order."""
         return self.confidential / "records" / "copied.parquet"
 
     @property
@@ -87,11 +87,14 @@ class WorkspacePaths:
 
     @property
     def fits(self) -> Path:
-        """Private folders of Stan runs; what a killed run left in it is removed by the next."""
+        """Private folders of Stan runs. The next run removes files of a killed run."""
         return self.confidential / f"{SCRATCH}fits"
 
     def noise(self, fit: str, stratum: int, set: int) -> Path:
-        """Noise of one stratum and set with what it was drawn for, kept for good: another draw would tell what it hides."""
+        """Noise of one stratum and set with its purpose.
+
+        It is never deleted: a second draw would reveal the protected sums.
+        """
         return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npz"
 
     @property
@@ -117,7 +120,7 @@ class WorkspacePaths:
         return self.root / STATUS
 
     def part(self, fit: str, stratum: int) -> Path:
-        """Folder of one stratum's own by-products, before they are gathered."""
+        """Folder of one stratum's by-products before they are combined."""
         return self.confidential / "parts" / f"{fit}-{stratum:06d}"
 
     def journal(self, fit: str, stratum: int) -> Path:
@@ -134,7 +137,7 @@ class WorkspacePaths:
 
     @property
     def replay(self) -> Path:
-        """Stands where a run repeats another one's draws."""
+        """A file that exists where a run repeats the draws of another run."""
         return self.confidential / "replay"
 
     @property

@@ -1,4 +1,4 @@
-"""Positions of records in arrays: every stratum starts at a chunk border, so that each chunk has one writer."""
+"""Positions of records in arrays. Every stratum starts at a chunk border, so that each chunk has one writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ class RaggedAxis:
 
     @classmethod
     def of(cls, length: Ints, largest_chunk: int) -> RaggedAxis:
-        """Chunk: the power of two from the median length, between 128 and the record block."""
+        """Axis for strata of these lengths.
+
+        A chunk is the power of two from the median length, between 128 and the record block.
+        """
         median = float(np.median(length)) if len(length) else 1.0
         chunk = int(2 ** np.ceil(np.log2(max(128.0, min(median, float(largest_chunk))))))
         chunk = min(chunk, max(128, largest_chunk))

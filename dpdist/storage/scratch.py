@@ -1,5 +1,4 @@
-"""Scratch folders of processes that work on an object store: private, removed at the end, or by the next process where one
-was killed."""
+"""Private scratch folders of processes that work on an object store. Folders of killed processes are removed later."""
 
 from __future__ import annotations
 
@@ -17,7 +16,10 @@ _LOCK = "lock"
 
 
 class Scratch:
-    """A folder (0700) in DPDIST_SCRATCH or the system's temporary folder, as long as this object and its process live."""
+    """A folder (0700) in DPDIST_SCRATCH or the system's temporary folder.
+
+    It exists as long as this object and its process.
+    """
 
     def __init__(self) -> None:
         top = Path(os.environ.get("DPDIST_SCRATCH") or tempfile.gettempdir())
@@ -25,7 +27,7 @@ class Scratch:
         while True:
             made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
             lock = FileLock(made / _LOCK)
-            with suppress(Timeout, FileNotFoundError):  # swept between the two: another one
+            with suppress(Timeout, FileNotFoundError):  # another process removed the folder meanwhile
                 lock.acquire(timeout=0)
                 break
         self.folder = made / "workspace"
@@ -35,7 +37,7 @@ class Scratch:
 
 
 def sweep(top: Path) -> None:
-    """Remove the scratch folders of this user's processes that are gone."""
+    """Removes the scratch folders of this user's processes that have ended."""
     for folder in top.glob(f"{_PREFIX}*"):
         with suppress(Timeout, OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not (folder / _LOCK).exists():

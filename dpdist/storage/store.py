@@ -1,8 +1,8 @@
-"""The place of a workspace that other processes, other machines and later runs can reach.
+"""The protocol of stores: a store has the files of a workspace that other processes, machines and later runs can read.
 
-All code reads and writes files below a root. In a shared folder that is all there is to do. In an object store the root
-is a scratch folder of this process: files are taken from the store before they are read and kept there when they are
-whole.
+All code reads and writes files below a root. In a shared folder nothing else is needed. With an object store the root is
+a scratch folder of this process. Files are copied from the store before they are read, and to the store when they are
+complete.
 """
 
 from __future__ import annotations
@@ -20,56 +20,65 @@ from dpdist.core.files import sha256
 
 
 class Store(Protocol):
-    """Paths are those of this process. A mark names files relative to a root, with their SHA-256."""
+    """A store of a workspace's files.
+
+    Paths are those of this process. A mark lists files relative to a root, with their SHA-256.
+    """
 
     @property
     def shared(self) -> bool:
-        """True if what others write is here at once."""
+        """True if files of other processes are visible here at once."""
         ...
 
     @property
     def view(self) -> str:
-        """Tells views of one workspace apart that do not see each other's files."""
+        """A name for this view of a workspace; views with different names do not see each other's files."""
         ...
 
     def close(self) -> None:
-        """Nothing is needed here any more."""
+        """Closes the store: nothing is needed here any more."""
         ...
 
     def take(self, path: Path, anew: bool = False) -> bool:
-        """Bring a file here, `anew` also if one of that name is here already; False if there is none."""
+        """Copies a file here; False if it does not exist. With `anew` it is copied even if a file of that name is here."""
         ...
 
     def take_all(self, paths: Iterable[Path]) -> None:
-        """Bring files here that are there."""
+        """Copies those of the given files here that exist."""
         ...
 
     def take_folder(self, folder: Path) -> None:
-        """Bring every file of a folder here."""
+        """Copies every file of a folder here."""
         ...
 
     def take_files(self, files: Mapping[str, str], root: Path) -> None:
-        """Bring these files here, whole. Raises `WorkspaceError` where one is missing or another one."""
+        """Copies these files here, complete. Raises `WorkspaceError` where a file is missing or has another content."""
         ...
 
     def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
-        """Bring the wanted files of finished units here; what is not whole loses its mark, and `WorkspaceError` says so."""
+        """Copies the wanted files of finished units here.
+
+        An incomplete unit loses its mark, and `WorkspaceError` is raised.
+        """
         ...
 
     def keep(self, paths: Iterable[Path]) -> None:
-        """Show files to everybody, in the place of earlier ones."""
+        """Makes files visible to all processes, in place of earlier ones."""
         ...
 
     def put_if_absent(self, path: Path) -> bool:
-        """Show a file to everybody unless there is one, which then replaces it here; False if that was another one."""
+        """Makes a file visible to all processes unless one exists.
+
+        The existing file then replaces it here; False if they differ.
+        """
         ...
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """This process needs these files no more."""
+        """Removes files that this process no longer needs from its own folder."""
         ...
 
     def drop(self, paths: Iterable[Path]) -> None:
-        """Files and folders that this process has removed are removed for everybody."""
+        """Removes files and folders for all processes after this process has removed them."""
         ...
 
     def names(self, folder: Path) -> set[str]:
@@ -77,24 +86,24 @@ class Store(Protocol):
         ...
 
     def intact(self, files: Mapping[str, str], root: Path) -> bool:
-        """True if no file is missing, nor another one as far as that is seen without fetching it."""
+        """True if no file is missing or changed, as far as this can be seen without fetching it."""
         ...
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
-        """Marks that stand and whose files do."""
+        """Units whose marks and files exist."""
         ...
 
     def alone(self, lock: Path) -> AbstractContextManager[None]:
-        """Keep other runs out for the block. Raises `WorkspaceError` if one is in."""
+        """Excludes other runs during the block. Raises `WorkspaceError` if another run is active."""
         ...
 
     def show(self, public: Path) -> None:
-        """A public folder that was made here becomes the one that everybody sees, its manifest last."""
+        """Publishes a public folder that was made here, its manifest last."""
         ...
 
 
 class Folder:
-    """A folder that all machines of a run see: what is written is kept, by the file system itself."""
+    """A folder that all machines of a run see; the file system itself stores what is written."""
 
     shared = True
     view = ""

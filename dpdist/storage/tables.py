@@ -29,7 +29,7 @@ RECORD_SCHEMA = pa.schema(
 
 
 def write_records(path: Path, records: Records, edges: Sequence[int], written: Callable[[], None] = lambda: None) -> None:
-    """Write sorted records as they lie in memory (Arrow IPC); rows edges[k]:edges[k+1] are a batch, read by tasks.
+    """Writes sorted records in their memory layout (Arrow IPC); rows edges[k]:edges[k+1] are a batch for tasks.
 
     Outcomes after the first are columns outcome_2, …. `written` is called after every batch.
     """
@@ -50,7 +50,7 @@ def _array(values: NDArray[Any]) -> pa.Array:
 
 
 def read_rows(path: Path, start: int, stop: int) -> Records:
-    """Records start:stop of the file: views of one batch where they lie in it, else copies."""
+    """Reads records start:stop of the file: as views of a batch if they are in one, otherwise as copies."""
     reader, edges = _batches(path)
     first, last = int(np.searchsorted(edges, start, side="right")) - 1, int(np.searchsorted(edges, stop))
     batches = [reader.get_batch(k) for k in range(first, last)]
@@ -58,7 +58,7 @@ def read_rows(path: Path, start: int, stop: int) -> Records:
 
 
 def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]:
-    """Records start:stop of the file in parts of at most `most`, none over the border of a batch."""
+    """Yields records start:stop of the file in parts of at most `most`, each within one batch."""
     reader, edges = _batches(path)
     for k, (first, last) in enumerate(pairwise(edges.tolist())):
         low, high = max(start, first), min(stop, last)
@@ -69,22 +69,24 @@ def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]
 
 
 def each_block(path: Path) -> Iterator[Records]:
-    """All records, a batch at a time; a column that is kept keeps its batch."""
+    """Yields all records, a batch at a time; a stored column keeps its batch in memory."""
     reader, _ = _batches(path)
     for k in range(reader.num_record_batches):
         yield _records(reader.get_batch(k))
 
 
 def _batches(path: Path) -> tuple[pa.RecordBatchFileReader, Ints]:
-    """The file and the borders of its batches. Batches are read, not mapped: however large the file, a process has what it
-    looks at in memory."""
+    """The file and the borders of its batches.
+
+    Batches are read, not mapped, so that a process stores only the batches that it uses, however large the file is.
+    """
     said = path.stat()
     return _opened(path, (said.st_ino, said.st_mtime_ns))
 
 
 @lru_cache(maxsize=4)
 def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
-    """Once a process as long as it is the same file. Sizes of batches are looked up in a map, which touches no records."""
+    """The opened file, once per process until it changes. Sizes of batches come from a map, without reading records."""
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as mapped:
         sizes = [mapped.get_batch(k).num_rows for k in range(mapped.num_record_batches)]
     return pa.ipc.open_file(pa.OSFile(str(path))), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -96,7 +98,7 @@ def _records(table: pa.Table | pa.RecordBatch) -> Records:
 
 
 def gather(path: Path, parts: Iterable[pa.Table]) -> None:
-    """One Parquet file from tables of the same schema, a row group each."""
+    """Combines tables of the same schema in one Parquet file, with one row group each."""
     with replaced(path) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
@@ -111,7 +113,7 @@ def gather(path: Path, parts: Iterable[pa.Table]) -> None:
 
 
 def rows_at(path: Path, rows: Ints) -> pa.Table:
-    """Rows of a Parquet file, none of them twice, in the order in which they are named. The file is read in parts."""
+    """Distinct rows of a Parquet file, in the given order. The file is read in parts."""
     order, parts, start = np.argsort(rows), [], 0
     with pq.ParquetFile(path) as file:
         empty = file.schema_arrow.empty_table()

@@ -21,23 +21,23 @@ from dpdist.storage.paths import GATHERED, SEALED, WorkspacePaths
 from dpdist.storage.store import FOLDER, Store
 
 NOISY_FRAME = "noisy-frame"
-"""Unit that is finished when the noisy frame is kept, where predictors are protected."""
+"""Unit that is finished when the noisy frame is stored, where predictors are protected."""
 REFERENCE = "reference.sha256"
-"""A fact that decides a result besides the job's own settings: the content of its reference."""
+"""Name of a fact that determines a result in addition to the job's settings: the content of its reference."""
 
 _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
-"""Workspaces of runs in this process: the driver's own tasks and a worker's next ones find the files that are here."""
+"""Workspaces of runs in this process, so that later tasks find files that are already here."""
 
 
 @dataclass(frozen=True)
 class Workspace(WorkspacePaths):
-    """A run's places and the store that keeps what stands there: its marks, its owner, its key."""
+    """The paths of a run, and the store that has their files, marks, owner and key."""
 
     store: Store = FOLDER
 
     @classmethod
     def at(cls, place: str | Path, soon: bool = False) -> Workspace:
-        """The workspace in a folder, or at a URL of an object store, which must answer (`soon`: within seconds)."""
+        """The workspace in a folder, or at a URL of an object store, which must answer (with `soon`, within seconds)."""
         if not is_url(place):
             return cls(Path(place).absolute())
         Objects(str(place), soon=True).check()
@@ -47,7 +47,7 @@ class Workspace(WorkspacePaths):
     @classmethod
     @contextmanager
     def opened(cls, place: str | Path, soon: bool = False) -> Iterator[Workspace]:
-        """The same for a block; what it has here of an object store ends with it."""
+        """The same for a block; local copies of objects are removed at its end."""
         space = cls.at(place, soon)
         try:
             yield space
@@ -61,13 +61,13 @@ class Workspace(WorkspacePaths):
 
     @classmethod
     def of_run(cls, place: str, run: str) -> Workspace:
-        """The workspace of a run that has begun, opened once a process."""
+        """The workspace of a run that has begun, opened once per process."""
         if (place, run) not in _OPENED:
             return cls.at(place).opened_for(run)
         return _OPENED[place, run]
 
     def opened_for(self, run: str) -> Workspace:
-        """This one is a run's from now on."""
+        """Registers this workspace for a run."""
         _OPENED[self.place, run] = self
         return self
 
@@ -78,12 +78,17 @@ class Workspace(WorkspacePaths):
 
     @property
     def newest(self) -> Path:
-        """The folder of the release that was made last: the held one as long as it is held."""
+        """The folder of the latest release; this is the held one as long as it is held."""
         return self.held if self.store.take(self.held / MANIFEST) else self.public
 
     @contextmanager
     def publishing(self, replacing: bool = False) -> Iterator[None]:
-        """The public folder of an object store here, and no other run at work on it; a folder is guarded by `publish`.
+        """Makes an object store's public folder available here, and excludes other runs.
+
+        `publish` protects a folder itself.
+
+        With `replacing`, an incomplete public folder is accepted if a complete release is held. Otherwise
+        `WorkspaceError` is raised.
 
         `replacing`: where a whole release is held, a half public one is left to it. Otherwise it raises `WorkspaceError`.
         """
@@ -104,42 +109,42 @@ class Workspace(WorkspacePaths):
 
     @property
     def shared(self) -> Path | str:
-        """The place that the workers of a run must reach."""
+        """The place that all workers of a run must be able to reach."""
         return self.confidential if self.store.shared else self.place
 
     def shown(self, path: Path) -> str:
-        """A path of it, for people."""
+        """A path of the workspace for messages."""
         return f"{self.place}/{path.relative_to(self.root).as_posix()}"
 
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
-        """Record a finished unit of work, after its files are kept."""
+        """Marks a unit as finished after its files are stored."""
         completion.mark(self.completions, unit, files, self.confidential, self.store, elsewhere)
 
     def finished(self, unit: str) -> bool:
         return completion.finished(self.completions, unit, self.confidential, self.store)
 
     def finished_of(self, units: Iterable[str]) -> set[str]:
-        """Those of several units that are finished."""
+        """Those of the given units that are finished."""
         found = self.store.finished([self.completions / f"{unit}.json" for unit in units], self.confidential)
         return {path.stem for path in found}
 
     def take_units(self, units: Iterable[str], wanted: Callable[[str], bool] = lambda name: True) -> None:
-        """Bring the wanted files of finished units here."""
+        """Copies the wanted files of finished units here."""
         self.store.take_marked([self.completions / f"{unit}.json" for unit in units], self.confidential, wanted)
 
     def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
-        """Record files that are kept already, unless somebody has."""
+        """Marks files that are already stored, unless a mark exists."""
         with private():
             completion.mark_once(mark, files, self.confidential, self.store)
 
     @property
     def sealed(self) -> bool:
-        """True if no noise is drawn any more: everything is gathered, something was published, or the run is a replay."""
+        """True if no more noise is drawn: all results are gathered, something was published, or the run is a replay."""
         return self.replayed or any(self.store.take(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
 
     @property
     def replayed(self) -> bool:
-        """True if the run repeats another one's draws: what it publishes is not for publication."""
+        """True if the run repeats the draws of another run; its results are then not for publication."""
         return self.store.take(self.replay)
 
     def read_identity(self) -> Identity | None:
@@ -154,13 +159,13 @@ class Workspace(WorkspacePaths):
 
     @property
     def date(self) -> str | None:
-        """The day on which the run began, or the one that it repeats; None for a run of before."""
+        """The day on which the run, or the run that it repeats, began; None for a run of an earlier version."""
         self.store.take(self.identity)
         found = json.loads(self.identity.read_text(encoding="utf-8")).get("date")
         return None if found is None else str(found)
 
     def read_key(self) -> Key:
-        """The key that the run began with. Raises `WorkspaceError` if it is missing or another one."""
+        """The key that the run began with. Raises `WorkspaceError` if it is missing or has changed."""
         try:
             self.store.take(self.key)
             key = Key.read(self.key)
@@ -178,7 +183,7 @@ class Workspace(WorkspacePaths):
         )
 
     def others(self) -> list[str]:
-        """Files in the folder that do not belong to runs; an object store is not searched."""
+        """Files in the folder that belong to no run; an object store is not searched."""
         if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
             return []
         own = {self.public.name, self.held.name, self.confidential.name, "status.json"}

@@ -1,1 +1,1 @@
-"""Studies: what a study file says, its generators, one replicate, results, figures and the page."""
+"""Studies: settings of a study file, data generators, replicates, results, figures and the page."""

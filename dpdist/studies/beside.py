@@ -1,4 +1,4 @@
-"""Compares tables of published figures with the study's own: Monte Carlo errors, and whether figures reproduce."""
+"""Compares published figures with a study's own: Monte Carlo errors, and whether the figures reproduce."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")
 
 
 def set_beside(table: Beside, material: Material) -> dict[str, Any]:
-    """A table's rows for the page."""
+    """Rows of a comparison table for the page."""
     rows = []
     for row in table.rows:
         epsilons = [e for e in material.study.grid if row.epsilon is None or as_number(e) == float(row.epsilon)]
@@ -46,7 +46,7 @@ def set_beside(table: Beside, material: Material) -> dict[str, Any]:
 
 
 def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: str, epsilon: str) -> str:
-    """Whether the row's published figures agree with this run; empty where nothing can be compared."""
+    """States whether a row's published figures agree with this run; empty where nothing can be compared."""
     if table.published is None:
         return ""
     theirs = _figures(row.values.get(table.published.column, ""))
@@ -63,7 +63,7 @@ def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: s
 
 
 def _figures(value: float | str) -> list[float]:
-    """A published number, or the two ends of an interval; none where it is words."""
+    """The numbers in a published figure: one, or the two ends of an interval; none for a text."""
     if not isinstance(value, str):
         return [float(value)]
     ends = RANGE.fullmatch(value)
@@ -71,7 +71,7 @@ def _figures(value: float | str) -> list[float]:
 
 
 def _estimates(table: Beside, material: Material, case: str, mechanism: str, epsilon: str) -> list[Estimate]:
-    """The run's estimates of the published figures."""
+    """This run's estimates of the published figures."""
     at = (case, mechanism, epsilon)
     if table.statistic == "interval":
         ends = [material.values(*at, table.measure + end) for end in ("_lower", "_upper")]

@@ -1,4 +1,4 @@
-"""Draws figures as inline SVG: violins over replicates, distribution functions, record-level bounds; text remains text."""
+"""Draws a study's figures as inline SVG with real text: violins over replicates, distribution functions, record bounds."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ STYLE: dict[Any, Any] = {
 WIDTH = 10.4
 """Width in inches at which a figure on the page's full width is not scaled."""
 FEW = 30
-"""Up to this many replicates every one is shown as a point."""
+"""Largest number of replicates at which each one is shown as a point."""
 
 
 def draw(figure: Figure, material: Material, number: int) -> str:
-    """One figure of the study as an SVG element that stands alone in a page."""
+    """Draws one figure of the study as an SVG element for a page."""
     with mpl.rc_context(STYLE | {"svg.hashsalt": f"dpdist-{number}"}):
         canvas = _KINDS[figure.kind](figure, material)
         written = io.StringIO()
@@ -58,7 +58,7 @@ def draw(figure: Figure, material: Material, number: int) -> str:
 
 
 def violins(figure: Figure, material: Material) -> Canvas:
-    """Distribution over replicates, one row a mechanism: a panel per case and ε."""
+    """Draws distributions over replicates: one panel per case and ε, one row per mechanism."""
     measure = figure.measure or "database_bound"
     panels = _panels_of(figure, material)
     labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(figure, case, measure)))
@@ -75,7 +75,7 @@ def violins(figure: Figure, material: Material) -> Canvas:
 
 
 def by_size(figure: Figure, material: Material) -> Canvas:
-    """Distribution over replicates against n: a panel per mechanism, cases of one law ordered by their size."""
+    """Draws distributions over replicates against n: one panel per mechanism, cases of one law by size."""
     measure = figure.measure or "database_bound"
     cases = sorted((case for case in material.study.cases if case.name in material.cases(figure)), key=lambda case: case.n)
     epsilon = material.study.grid[0]
@@ -95,7 +95,7 @@ def by_size(figure: Figure, material: Material) -> Canvas:
 
 
 def by_period(figure: Figure, material: Material) -> Canvas:
-    """Means over replicates against the period, a line a mechanism: a panel per case and ε."""
+    """Draws means over replicates against the period: one panel per case and ε, one line per mechanism."""
     measure = figure.measure or "mean_median"
     panels = _panels_of(figure, material)
     canvas, axes = _panels(len(panels), 3, 3.1, sharey=True)
@@ -117,7 +117,7 @@ def by_period(figure: Figure, material: Material) -> Canvas:
 
 
 def ecdfs(figure: Figure, material: Material) -> Canvas:
-    """Distribution functions of the data and of synthetic records, and their difference, first replicate."""
+    """Draws distribution functions of data and synthetic records, and their difference, for the first replicate."""
     panels, cases = _panels_of(figure, material), material.cases(figure)
     canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = canvas.subplots(2, len(panels), sharey="row", squeeze=False, height_ratios=(3, 2))
@@ -140,7 +140,7 @@ def ecdfs(figure: Figure, material: Material) -> Canvas:
 
 
 def record_bounds(figure: Figure, material: Material) -> Canvas:
-    """Record-level bounds, first replicate: under the unweighted fit (before) and, weighted, under the final one."""
+    """Draws record bounds of the first replicate: unweighted under the first fit, weighted under the final one."""
     panels = _panels_of(figure, material)
     labels = [label for label in figure.mechanisms or material.arms if label != DATA]
     canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(figure)) == 1)
@@ -158,7 +158,7 @@ def record_bounds(figure: Figure, material: Material) -> Canvas:
 
 
 def weights_and_bounds(figure: Figure, material: Material) -> Canvas:
-    """Record bound against privacy weight, first replicate ([V] figures 4, 5, 8, 9): flat is efficient."""
+    """Draws record bounds against privacy weights, first replicate ([V] figures 4, 5, 8, 9); a flat curve is efficient."""
     cases, epsilon = material.cases(figure), material.study.grid[0]
     canvas, axes = _panels(len(cases), 3)
     for axis, case in zip(axes, cases, strict=True):
@@ -183,7 +183,7 @@ def _panels_of(figure: Figure, material: Material) -> list[tuple[str, str]]:
 def _panels(
     number: int, columns: int, height: float = 2.9, sharex: bool = False, sharey: bool = False
 ) -> tuple[Canvas, list[Axes]]:
-    """A canvas of the page's width, so that text is as large as the page's."""
+    """A canvas of the page's width, so that its text is as large as the page's text."""
     columns = min(number, columns)
     rows = -(-number // columns)
     width = WIDTH if columns > 1 else 0.55 * WIDTH
@@ -195,12 +195,12 @@ def _panels(
 
 
 def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canvas, list[Axes]]:
-    """Panels whose rows are mechanisms; those of one case have one scale."""
+    """Panels with one row per mechanism; panels of one case share a scale."""
     return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
 
 
 def _axis_title(caption: Caption) -> str:
-    """Short: panels stand side by side, and the figure's title says the rest."""
+    """A short axis title, because panels are next to each other; the figure's title has the details."""
     return caption.axis or caption.title
 
 
@@ -219,7 +219,7 @@ def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> 
 
 
 def _violin(axis: Axes, place: int, values: Floats, colour: str, sideways: bool = False, points: bool = True) -> None:
-    """A violin with median and quartiles; values that do not vary are a line."""
+    """Draws a violin with median and quartiles; constant values give a line."""
     values = values[np.isfinite(values)]
     if not len(values):
         return

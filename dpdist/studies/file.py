@@ -1,4 +1,7 @@
-"""Reads a study file: YAML with line numbers; unknown keys are refused with the nearest known name."""
+"""Reads a study file, which is YAML.
+
+Every error has a line number, and unknown keys are refused with the nearest known name.
+"""
 
 from __future__ import annotations
 

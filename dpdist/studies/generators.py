@@ -1,4 +1,4 @@
-"""Simulates confidential data of a known law, with the law's own figures for reference lines."""
+"""Simulates confidential data of a known law, and computes the law's own figures for reference lines."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ OVER = {
     "all": "the worst replicate",
 }
 MOST_NAMED = 12
-"""Cases that break a limit, as far as a page names them."""
+"""Largest number of cases that a page names for a limit that is not met."""
 NORMAL = 1.959963984540054
 """Standard errors in half a 95 % interval."""
 BY = ["case", "mechanism", "epsilon", "measure"]
 
 
 class Outcome(NamedTuple):
-    """One result that a limit is of: its name, its figure, and whether it keeps the limit."""
+    """One result that a limit applies to: its name, its figure, and whether it meets the limit."""
 
     name: str
     figure: Interval
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 def findings(limits: tuple[Limit, ...], results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> list[Note]:
-    """Which limits the results keep, and where they do not: computed from the results, nothing else."""
+    """Sentences on which limits the results meet and which not, from the results alone."""
     return [
         Note(title=limit.title, text=_text(limit, list(outcomes(limit, results, same_at_every_epsilon))))
         for limit in limits
@@ -42,7 +42,7 @@ def findings(limits: tuple[Limit, ...], results: pd.DataFrame, same_at_every_eps
 
 
 def outcomes(limit: Limit, results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> Iterator[Outcome]:
-    """Every case, mechanism, ε and measure that a limit is of."""
+    """Every case, mechanism, ε and measure that a limit applies to."""
     wanted = results[results["measure"].isin([f"{name}{end}" for name in limit.measures for end in ("", MONTE_CARLO)])]
     for column, names in (("case", limit.cases), ("epsilon", limit.epsilons)):
         wanted = wanted if names is None else wanted[wanted[column].isin(names)]
@@ -64,13 +64,16 @@ def outcomes(limit: Limit, results: pd.DataFrame, same_at_every_epsilon: tuple[s
 
 
 def _median(cells: Floats, error: float | None) -> Interval:
-    """Of the cells that have a ratio; `error`: the median's over resampled replicates, unknown from one replicate."""
+    """Median over the cells that have a ratio.
+
+    `error` is its error over resampled replicates, unknown from one replicate.
+    """
     middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL * error
     return Interval(middle - half, middle, middle + half)
 
 
 def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
-    """A result's replicates, or their differences from those of the mechanism that should be larger."""
+    """A result's values by replicate, or their differences from those of the mechanism that should be larger."""
     if limit.below is None:
         return rows["value"].to_numpy(float)
     other = wanted[wanted["mechanism"] == limit.below]

@@ -1,4 +1,4 @@
-"""Input of page and figures: results by case, mechanism, ε and measure, with their names and colours."""
+"""Input for the page and its figures: results by case, mechanism, ε and measure, with their names and colours."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dpdist.studies.settings import Study
 from dpdist.studies.shown import Figure
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
-"""Okabe and Ito's colours, which most colour-blind readers tell apart; the data are grey."""
+"""Okabe and Ito's colours, which most colour-blind readers can distinguish; the data are grey."""
 GREY = "#6b7280"
 
 
 class Material(NamedTuple):
-    """What figures are drawn from: the long table of results, and record-level by-products of the first replicates."""
+    """Input of figures: the long table of results, and record-level by-products of the first replicates."""
 
     study: Study
     results: pd.DataFrame
@@ -30,7 +30,7 @@ class Material(NamedTuple):
         return kind_of(self.study).captions.get(measure, Caption(measure))
 
     def target(self, case: str, epsilon: str, measure: str) -> float | None:
-        """Where a figure has its dashed line."""
+        """The value at which a figure has its dashed line."""
         return kind_of(self.study).target(self.study, case, epsilon, measure)
 
     @property

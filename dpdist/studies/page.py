@@ -21,7 +21,7 @@ from dpdist.studies.numbers import number
 from dpdist.studies.settings import Study
 
 WIDE = 5
-"""Columns of (case, ε) that a table of results has at most."""
+"""Largest number of columns, each a (case, ε), in a table of results."""
 INTERVALS = (
     "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
     "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
@@ -60,7 +60,7 @@ def _versions(versions: Mapping[str, str]) -> Fact:
 
 
 def _summary(material: Material, measure: str) -> dict[str, Any]:
-    """Mean (sd) of a measure by mechanism and (case, ε); the longer of the two goes down."""
+    """Mean (sd) of a measure by mechanism and (case, ε). The longer of the two dimensions has the rows."""
     found = material.results[material.results.measure == measure]
     there = set(zip(found.case, found.epsilon, strict=True))
     places = [(case, e) for case in material.study.case_names for e in material.study.grid if (case, e) in there]

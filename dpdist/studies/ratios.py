@@ -12,11 +12,11 @@ from dpdist.studies.kinds.tables_settings import STATISTICS
 
 BATCHES = 50
 MONTE_CARLO = "_monte_carlo"
-"""Suffix of the measure that holds a median's standard error over resampled replicates."""
+"""Suffix of the measure for a median's standard error over resampled replicates."""
 
 
 class Compared(Protocol):
-    """What a study says of its comparison: its seed, and the labels over whose RMSE every arm's is told."""
+    """A study's settings for ratios: its seed, and the labels of its yardsticks."""
 
     @property
     def seed(self) -> int: ...
@@ -26,10 +26,10 @@ class Compared(Protocol):
 
 
 def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
-    """RMSE of every arm over that of every yardstick: case, mechanism, epsilon, cell, measure, value.
+    """RMSE of every arm over the RMSE of every yardstick: case, mechanism, epsilon, cell, measure, value.
 
-    Where there is one yardstick, every arm's |mean error| over its RMSE too (`_bias_`).
-    The rows of a measure with the suffix `_monte_carlo` hold the standard error of the median over cells.
+    Where there is one yardstick, rows named `_bias_` have every arm's |mean error| over its RMSE. The rows of a measure
+    with the suffix `_monte_carlo` hold the standard error of the median over cells.
     """
     errors = results[results["measure"].str.contains(" error ")]
     split = errors["measure"].str.split(" error ", n=1, expand=True)

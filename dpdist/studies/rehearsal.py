@@ -1,8 +1,8 @@
-"""Runs a rehearsal: every mechanism that a job's columns allow, on halves of a public file; recommends the best.
+"""Runs a rehearsal: tests every mechanism that a job allows on halves of a public file, and recommends the best.
 
-The public file is the job's reference, a file that is named, or a simulated twin. One half is the current file, the other
-its reference. The job's own input is never opened. What is recommended is run once more with the halves exchanged: there
-its error is not that of the half that it was chosen on, and there it must be good enough too.
+The public file is the job's reference, a file that is named, or a simulated twin. One half is the current file, and the
+other half is its reference. The job's own input is never opened. The recommended mechanism is run once more with the
+halves exchanged. This checks its error on a half that did not influence the choice; it must be good enough there too.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def rehearse(
 ) -> Rehearsal:
     """Run a rehearsal and leave rehearsal.csv, confirmation.csv, index.html and recommended.yaml in the folder `out`.
 
-    `public` is a file in place of the job's reference; of more than `records` records a random part is taken; mechanisms
-    that draw by Markov chains are tried only if `chains`. Raises `JobError` where there is no public file, or where no
-    mechanism can be run on it.
+    `public` is a file in place of the job's reference. If a file has more than `records` records, a random part is used.
+    Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` where there is no public file, or
+    where no mechanism can be run on it.
     """
-    from dpdist.studies.rehearsal_page import page  # what draws is loaded here only
+    from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
     source = public_source(job, public)
     halves = halved(job, source, records)
@@ -73,7 +73,10 @@ def rehearse(
 def tried(
     job: Job, halves: Halves, ground: dict[str, Any], folder: Path, listener: Listener, chains: bool = False
 ) -> Findings:
-    """Trials on one half, the best ones on the other half too. Raises `JobError` where nothing could be run."""
+    """Trials on one half; the best mechanisms are also tried on the other half.
+
+    Raises `JobError` where none could be run.
+    """
     current, earlier = halves.written(0, folder)
     wanted, refused = candidates(job, str(earlier), ground, chains)
     trials = list[Trial]()
@@ -106,7 +109,7 @@ def tried(
 
 
 def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: Listener) -> list[Trial]:
-    """Those that may come first, under new noise as well: one draw alone would choose by chance."""
+    """Repeats trials that may come first, under new noise, because one draw alone would choose by chance."""
     best = min(each.score for each in trials if each.candidate.strict or not any(one.candidate.strict for one in trials))
     near = [each.score <= OUT_OF_REACH * best or each.score == best for each in trials]
     with stage(listener, "draw again", sum(near)) as tick:
@@ -114,7 +117,7 @@ def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: List
         for each, again in zip(trials, near, strict=True):
             try:
                 more = [repeated_trial(each.candidate, current, folder, DRAWS - 1)] if again else []
-            except DpdistError:  # a draw that the mechanism refuses: the first one stands alone
+            except DpdistError:  # The mechanism refuses this draw, so the first draw remains the only one.
                 more = []
             found.append(repeated(each, more))
             tick(int(again))
@@ -122,7 +125,7 @@ def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: List
 
 
 def repeated_trial(candidate: Candidate, current: Path, folder: Path, draws: int) -> Trial:
-    """So many releases of a half, each under noise of its own. Raises `DpdistError`."""
+    """A trial of several releases of a half, each under new noise. Raises `DpdistError`."""
     made = list[Trial]()
     for _ in range(draws):
         workspace = Path(tempfile.mkdtemp(dir=folder))
@@ -132,14 +135,14 @@ def repeated_trial(candidate: Candidate, current: Path, folder: Path, draws: int
 
 
 def small(best: Candidate, halves: Halves) -> str:
-    """What `validate` says of small sample counts, of the whole public file: a rehearsal runs all the same."""
+    """Warnings of `validate` on small sample counts of the whole public file; a rehearsal runs in any case."""
     whole = job_of(best.recommended).by_record
     frame = take_census(whole, TableSource(halves.table, text_only=halves.text_only)).frame
     return small_counts.caution(whole, small_counts.counted(whole, frame))
 
 
 def recommended(made: Rehearsal, out: Path) -> str:
-    """The job under the first mechanism, with the job's own input and reference, in a file of the folder `out`."""
+    """Writes the job under the first mechanism, with its own input and reference, to a file in the folder `out`."""
     best, job = made.best, made.job
     terms: dict[str, Any] = {"dataset": job.dataset, "period": job.period}
     terms |= {"input": _named(job.input.model_dump(mode="json", exclude_unset=True), out)}
@@ -158,7 +161,7 @@ def recommended(made: Rehearsal, out: Path) -> str:
 
 
 def _named(given: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Paths as a job in the folder names them."""
+    """Paths as a job in the folder states them."""
     return given | ({"path": os.path.relpath(given["path"], out)} if given.get("path") else {})
 
 
@@ -171,6 +174,6 @@ def _csv(trials: Sequence[Trial]) -> str:
 
 
 def _first(error: DpdistError) -> str:
-    """An error in one line: the file is public."""
+    """An error in one line. It may be shown, because the file is public."""
     problems = getattr(error, "problems", ())
     return f"{problems[0].where}: {problems[0].found}" if problems else str(error).splitlines()[0]

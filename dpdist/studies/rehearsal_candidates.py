@@ -1,6 +1,6 @@
-"""The jobs of a rehearsal: the job under every registered mechanism that its columns allow, at its own ε.
+"""Builds the jobs of a rehearsal: the job under every registered mechanism that its columns allow, at its own ε.
 
-What a mechanism cannot have is changed: as few of `CHANGES` as there must be, and all of them are listed.
+Settings that a mechanism does not allow are changed, by as few of `CHANGES` as possible. All changes are listed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 
 OF_THE_RUN = ("ledger", "runtime", "record", "approval", "accept", "correction")
-"""Keys that belong to a run of the confidential file: the recommended job has them, a rehearsal does not."""
+"""Keys that belong to a run of the confidential file: the recommended job has these keys, a rehearsal does not."""
 NOT_TRIED = ("calibration", "compare")
-"""Keys of the job's own mechanism: no recommended job has them."""
+"""Keys of the job's own mechanism, which no recommended job has."""
 MOST_CHANGES = 5
 LONGEST_SHOWN = 80
-"""Letters of a value that changed, beyond which it is not shown."""
+"""Number of characters of a changed value beyond which it is not shown."""
 CHAINS = "it draws by Markov chains, which takes long: --chains tries it"
 Terms: TypeAlias = dict[str, Any]
 """A job as its file has it."""
@@ -35,7 +35,7 @@ Terms: TypeAlias = dict[str, Any]
 class Candidate(NamedTuple):
     """A job in a file's terms, without input, to be run on one half of a public file.
 
-    `recommended` is the job that would be written, without input; `changed` says which keys are not the job's.
+    `recommended` is the job to write, without input; `changed` lists the keys that differ from the job's.
     """
 
     label: str
@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A mechanism that is not rehearsed, and why."""
+    """A mechanism that is not rehearsed, and the reason."""
 
     label: str
     reason: str
@@ -62,10 +62,10 @@ class Refused(NamedTuple):
 def candidates(
     job: Job, reference: str, ground: Terms, chains: bool = False, only: Collection[str] | None = None
 ) -> tuple[list[Candidate], list[Refused]]:
-    """Every mechanism of the registry as far as the job's columns allow it; `only`: those with these labels.
+    """Every mechanism of the registry that the job's columns allow; `only` restricts them to the given labels.
 
-    `reference` is the path of the reference in a rehearsal, `ground` the reference that a recommended job names. Those
-    that need Markov chains are tried only if `chains`; the job's own always.
+    `reference` is the path of the reference in a rehearsal, `ground` the reference that a recommended job names.
+    Mechanisms with Markov chains are tried only if `chains` is true, but the job's own mechanism always.
     """
     runs, refused = list[Candidate](), list[Refused]()
     for label, wanted in _wanted(job, ground):
@@ -88,12 +88,12 @@ def candidates(
 
 
 def _of_the_job(job: Job, other: Job) -> bool:
-    """True if mechanism and family are the job's."""
+    """True if mechanism and family are those of the job."""
     return (other.mechanism.name, other.family) == (job.mechanism.name, job.family)
 
 
 def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
-    """Label and terms, as near to the job as the mechanism alone makes them."""
+    """A label and the job's terms under a mechanism, with only the changes that the mechanism itself needs."""
     base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
     share = budget_text(HISTOGRAM_SHARE * job.budget.epsilon)
     for name, spec in SPECS.items():
@@ -113,7 +113,10 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
 
 
 def _families(job: Job) -> list[Family | None]:
-    """Families that model a weight as the job has one; of coded outcomes none of counts; no program of a user."""
+    """Families for the job's kind of weight.
+
+    Coded outcomes have no families for counts, and no user's program is included.
+    """
     weighted, coded = job.survey.weight is not None, job.outcome_column.codes is not None
     known = [name for name in get_args(Family) if not FAMILIES[name].program and FAMILIES[name].weight in (None, weighted)]
     return [name for name in known if not (coded and FAMILIES[name].support is COUNT)]
@@ -145,7 +148,7 @@ def _without(*keys: str) -> Callable[[Job, Terms], Terms]:
 
 
 def _clipped(job: Job, terms: Terms) -> Terms:
-    """Outcomes and weight are clipped at the public bounds that they have."""
+    """Outcomes and weight are clipped at their public bounds."""
     columns = {
         name: each | {"outside": "clip"} if name in job.components and each.get("bounds") else each
         for name, each in terms["columns"].items()
@@ -174,11 +177,11 @@ CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
     *(_without("sampler", "diagnostics"), _without("record"), _without("fit"), _without("synthetic_sets")),
     *(_one_fit, _fit_by_cell, _without("microdata"), _clipped, _weight_as_it_came, _plain_model, _proper_prior),
 )
-"""What may be changed for a mechanism, in the order in which it is done."""
+"""Changes that may be made for a mechanism, in order."""
 
 
 def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
-    """The terms under the fewest changes with which they are a job, and that job; or why there are none."""
+    """The terms with the fewest changes that make a valid job, and that job; or the reason why none is valid."""
     effective = [change for change in CHANGES if change(job, terms) != terms]
     causes = list[list[str]]()
     for number in range(min(len(effective), MOST_CHANGES) + 1):
@@ -195,7 +198,7 @@ def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
 
 
 def _of_a_half(terms: Terms, job: Job, reference: str) -> Terms:
-    """The terms on a half: without what belongs to a run, with the ε that gates leave, under the other half."""
+    """The terms for a half: without keys of a run, with the ε that gates leave, and with the other half as reference."""
     run = {key: each for key, each in terms.items() if key not in OF_THE_RUN}
     if job.accept is not None:
         run["budget"] = run["budget"] | {"epsilon": budget_text(job.budget.epsilon - job.accept.epsilon)}
@@ -205,14 +208,14 @@ def _of_a_half(terms: Terms, job: Job, reference: str) -> Terms:
 
 
 def _changed(job: Job, terms: Terms) -> Iterator[str]:
-    """A line a key whose value is not the job's."""
+    """One line for each key whose value differs from the job's."""
     before = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input"})
     for where in differences(before, dict(terms), ()):
         yield f"{dotted(where)}: {_shown(before, where) or 'not there'} → {_shown(terms, where) or 'left out'}"
 
 
 def _shown(terms: Terms, where: tuple[str | int, ...]) -> str:
-    """A value on one line; of a long one, that there is one."""
+    """A value on one line; a long value is only mentioned."""
     value: Any = terms
     for key in where:
         if not isinstance(value, Mapping) or key not in value:

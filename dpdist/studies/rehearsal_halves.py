@@ -20,11 +20,11 @@ from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 
 BY_CHANCE = Key(bytes(32)).child("rehearsal")
-"""A public key: the file is public, and anybody may make the same halves."""
+"""A public key: the file is public, and anyone may make the same halves."""
 
 
 class Halves(NamedTuple):
-    """Two parts of a public file, and records that are alone in their cell, which serve as reference only."""
+    """Two parts of a public file, and the records that are alone in their cell and serve only as reference."""
 
     table: pa.Table
     half: Ints
@@ -41,7 +41,7 @@ class Halves(NamedTuple):
 
 
 def public_source(job: Job, public: Path | None) -> Source:
-    """The file that is named, the job's reference, or a simulated twin. Raises `JobError` where there is none."""
+    """The named file, the job's reference, or a simulated twin. Raises `JobError` where none exists."""
     given = job.reference
     _refuse_the_input(job, public if public is not None else given.file if given is not None else None)
     if public is not None:
@@ -55,7 +55,7 @@ def public_source(job: Job, public: Path | None) -> Source:
 
 
 def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
-    """What a recommended job names as its reference: the job's own where that is records, else what was rehearsed on."""
+    """Reference for a recommended job: the job's own if it is a file of records, otherwise the rehearsal's public file."""
     if job.reference is not None and job.reference.holds_records and not job.reference.unnamed:
         return job.reference.model_dump(mode="json", exclude_unset=True)
     if public is not None:
@@ -65,7 +65,7 @@ def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
 
 
 def _twin(job: Job) -> Simulate | None:
-    """The settings of a simulated survey: the reference's, or the input's with another seed."""
+    """Settings of a simulated survey: those of the reference, or those of the input with another seed."""
     if isinstance(job.reference, SimulatedReference):
         return job.reference.simulate
     simulated = job.input.simulate
@@ -73,7 +73,7 @@ def _twin(job: Job) -> Simulate | None:
 
 
 def _refuse_the_input(job: Job, public: str | Path | None) -> None:
-    """A file is known by its place on the disk: nothing of it is read, so that a copy goes unseen."""
+    """Refuses the input as public file, by its path on the disk. Nothing is read, so a copy is not detected."""
     confidential = job.input.path
     if public is None or confidential is None or not Path(public).exists() or not Path(confidential).exists():
         return
@@ -85,7 +85,10 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
 
 
 def halved(job: Job, source: Source, records: int | None) -> Halves:
-    """The columns that the job reads, whole, and a random half of every combination of categories. Raises `DataError`."""
+    """The columns that the job reads, for the whole file and for a random half of each combination of categories.
+
+    Raises `DataError`.
+    """
     names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
         shown = ", ".join(list(source.columns)[:20])

@@ -15,7 +15,7 @@ from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
 from dpdist.studies.svg import inline
 
 LEAST_DRAWN = 0.01
-"""Errors below it are drawn there: the scale is logarithmic."""
+"""Smaller errors are drawn at this value, because the scale is logarithmic."""
 
 
 def page(made: Rehearsal) -> str:
@@ -32,7 +32,7 @@ def page(made: Rehearsal) -> str:
 
 
 def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
-    """Labels of what was not run, by the reason that they share."""
+    """Labels of mechanisms that were not run, grouped by reason."""
     reasons = dict[str, list[str]]()
     for each in refused:
         reasons.setdefault(each.reason.replace(f"'{each.label.partition(' ')[0]}'", "the mechanism"), []).append(each.label)
@@ -40,7 +40,7 @@ def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
 
 
 def figure(trials: list[Trial]) -> str:
-    """|error| of all cells that have one by mechanism, as boxes, in direct standard errors."""
+    """Draws |error| over all cells that have one, by mechanism, as boxes, in direct standard errors."""
     sizes = [each.cells["error_in_direct_se"] for each in trials]
     shown = [each[np.isfinite(each)].clip(lower=LEAST_DRAWN) for each in sizes]
     figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")

@@ -21,11 +21,11 @@ from dpdist.studies.rehearsal_candidates import Candidate, Refused
 
 GOOD_COVERAGE, GOOD_ERROR, GOOD_LARGEST, GOOD_BIAS = 0.85, 1.0, 4.0, 0.5
 DRAWS = 4
-"""Releases of a candidate under new noise, of those that may come first."""
+"""Number of releases under new noise of each candidate that may come first."""
 OUT_OF_REACH = 2.0
-"""A candidate whose first draw is so many times as bad as the best one's is not drawn again."""
+"""A candidate is not drawn again if its first draw is worse than the best one's by this factor."""
 NEAR = 0.1
-"""Share of the best score by which another may be worse and still be as good."""
+"""Share of the best score by which another score may be worse and still count as equal."""
 RULE = (
     "Every statistic of a table has four figures, averaged over draws of the noise. Three are in direct standard errors: "
     "the median error, the largest error, and the mean error with its sign (bias). The fourth is the share of direct "
@@ -42,11 +42,11 @@ COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_dir
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate's release of a half beside the half's direct estimates."""
+    """A candidate's release of a half, compared with the half's direct estimates."""
 
     candidate: Candidate
     cells: pd.DataFrame
-    """A row a cell, statistic and draw of the noise: `COLUMNS`, and `bias`, the error with its sign."""
+    """One row per cell, statistic and draw of the noise: `COLUMNS`, and `bias`, the error with its sign."""
     suppressed: int
     seconds: float
 
@@ -73,24 +73,24 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """The median of the worst statistic; infinite where there is none."""
+        """Median error of the worst statistic; infinite where there is none."""
         worst = float(self.by_statistic["median"].max())
         return worst if not np.isnan(worst) else np.inf
 
     @property
     def coverage(self) -> float:
-        """Of the worst statistic."""
+        """Coverage of the worst statistic."""
         return float(self.by_statistic["coverage"].min())
 
     @property
     def score(self) -> float:
-        """By `RULE`: at most 1 is good enough; infinite where nothing can be judged."""
+        """Score by `RULE`: at most 1 is good enough; infinite where nothing can be judged."""
         worst = float(self.by_statistic["score"].max())
         return worst if not np.isnan(worst) else np.inf
 
     @property
     def score_error(self) -> float:
-        """Standard error of the score over draws; infinite of a single one."""
+        """Standard error of the score over draws; infinite for a single draw."""
         by_draw = _scores(self._by_draw).groupby(self._by_draw["draw"]).max()
         return float(by_draw.std() / np.sqrt(len(by_draw))) if len(by_draw) > 1 else np.inf
 
@@ -100,7 +100,7 @@ class Trial:
 
 
 def _scores(rows: pd.DataFrame) -> pd.Series[float]:
-    """Of statistics: the largest of four figures over their limits; NaN where there is no error to judge."""
+    """Scores of statistics: the largest of four figures over their limits; NaN where there is no error to judge."""
     missed = (1.0 - rows["coverage"]) / (1.0 - GOOD_COVERAGE)
     parts = [rows["median"] / GOOD_ERROR, rows["largest"] / GOOD_LARGEST, rows["bias"].abs() / GOOD_BIAS, missed]
     return pd.concat(parts, axis=1).max(axis=1).where(rows["median"].notna())
@@ -116,7 +116,7 @@ def tied(trial: Trial, best: Trial) -> bool:
 
 
 def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
-    """One trial of several draws of the noise."""
+    """Combines draws of the noise into one trial."""
     cells, number = [], 0
     for each in (first, *again):
         cells.append(each.cells.assign(draw=each.cells["draw"] + number))
@@ -125,7 +125,7 @@ def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
 
 
 def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
-    """One release of a half, for real, and its evaluation. Raises `DpdistError`."""
+    """Runs one real release of a half and its evaluation. Raises `DpdistError`."""
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}}
     job = job_of({**candidate.terms, **quiet, "input": {"path": str(current)}})
     began = time.perf_counter()
@@ -142,10 +142,10 @@ def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
 
 
 def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """A statistic's rows of an evaluation as `COLUMNS` and `bias`.
+    """Rows of a statistic in an evaluation, as `COLUMNS` and `bias`.
 
-    A direct estimate with records asks for a figure with an interval: where one is missing, it is not held, and where its
-    error is known, the figure is infinitely far off.
+    A direct estimate with records needs a figure with an interval. If the interval is missing, it does not contain the
+    estimate. If the figure is missing though its error is known, the error is infinite.
     """
     bias = (rows["synthetic"] - rows["direct"]) / rows["direct_se"].where(rows["direct_se"] > 0)
     lost = rows["synthetic"].isna() & rows["direct"].notna() & (rows["direct_se"] > 0)
@@ -159,13 +159,14 @@ def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFram
 
 
 Confirmed = dict[str, Trial | None]
-"""Trials on the other half, by the candidate's label; none where it could not be run there."""
+"""Trials on the other half, by the candidate's label; None where a candidate could not be run there."""
 
 
 def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None]) -> tuple[list[Trial], bool, Confirmed]:
-    """Trials in the order of `RULE`, whether the first is good enough, and what was run on the other half to know it.
+    """Trials in the order of `RULE`, whether the first is good enough, and the trials on the other half.
 
-    `again` runs a candidate there. The first is always run; one that is not good there goes behind those that are.
+    `again` runs a candidate there. The first is always run. A candidate that is not good enough there goes after those
+    that are.
     """
     other: Confirmed = {}
 
@@ -182,7 +183,7 @@ def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None
 
 
 def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Trial]:
-    """By `RULE`: good ones first, then strict ones, then the score; what ties with the first is ordered by its job."""
+    """Trials by `RULE`: good ones first, then strict ones, then by score. Ties with the first are ordered by their jobs."""
 
     def group(each: Trial) -> tuple[bool, bool]:
         return not good(each), not each.candidate.strict
@@ -194,8 +195,10 @@ def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Tri
 
 
 class Findings(NamedTuple):
-    """Trials in the order of the rule, the first recommended, and whether it is good enough on both halves; trials on the
-    other half by label; what could not be run."""
+    """Trials in the order of the rule, and whether the first, recommended one is good enough on both halves.
+
+    Further fields are trials on the other half by label, and the candidates that could not be run.
+    """
 
     trials: list[Trial]
     good: bool
@@ -204,7 +207,7 @@ class Findings(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """A job, the public file that it was rehearsed on, what was found, and why a run on a file like it would refuse."""
+    """A job, its public file, the findings, and the reason why a run on a similar file would refuse."""
 
     job: Job
     source: str
@@ -226,15 +229,15 @@ class Rehearsal(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the first mechanism is."""
+        """Verdict on the first mechanism."""
         return "Recommended" if self.good else "None is good enough; the least bad is"
 
     @property
     def best(self) -> Trial:
-        """What is recommended, or the least bad."""
+        """The recommended trial, or the least bad one."""
         return self.trials[0]
 
     @property
     def confirmed(self) -> Trial | None:
-        """The recommended mechanism on the other half; None where it could not be run there."""
+        """Trial of the recommended mechanism on the other half; None where it could not be run there."""
         return self.findings.confirmed[self.best.candidate.label]

@@ -27,7 +27,7 @@ def records_path(folder: Path, case: str) -> Path:
 
 
 def write_results(path: Path, case: str, number: int, results: Sequence[Result]) -> None:
-    """A replicate's part, whole or not at all: case, mechanism, epsilon (exact, text), replicate, measure, value."""
+    """Writes a replicate's part atomically: case, mechanism, epsilon (exact, text), replicate, measure, value."""
     columns = {
         "case": [case] * len(results),
         "mechanism": [r.mechanism for r in results],
@@ -56,7 +56,7 @@ def write_records(path: Path, case: str, rows: Sequence[RecordRows]) -> None:
 
 
 def read_part(path: Path) -> pd.DataFrame | None:
-    """A part; None where it is missing or damaged."""
+    """A replicate's part; None where the file is missing or damaged."""
     try:
         return pd.read_parquet(path)
     except (OSError, pa.ArrowInvalid):
@@ -64,14 +64,17 @@ def read_part(path: Path) -> pd.DataFrame | None:
 
 
 def tidy(parts: Sequence[pd.DataFrame], cases: int) -> pd.DataFrame:
-    """All parts in order: (case,) mechanism, epsilon, replicate, measure, value; `case` only where there are several."""
+    """Combines all parts in order: (case,) mechanism, epsilon, replicate, measure, value.
+
+    `case` only if there are several.
+    """
     table = pd.concat(parts, ignore_index=True)
     table["epsilon"] = pd.to_numeric(table["epsilon"].map(as_number))
     return table if cases > 1 else table.drop(columns="case")
 
 
 def as_number(epsilon: str) -> float:
-    """ε as a float, NaN where none was set."""
+    """ε as a float; NaN where there is none."""
     numerator, _, denominator = epsilon.partition("/")
     return float(numerator) / float(denominator or 1) if epsilon else float("nan")
 
@@ -104,5 +107,5 @@ def _version(package: str) -> str:
 
 
 def identity_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """What must agree for parts of two runs to be put together."""
+    """Facts that must agree for parts of two runs to be combined."""
     return {"study": dict(identity), "versions": dict(versions())}

@@ -1,4 +1,4 @@
-"""Runs a study: replicates as tasks → parts → tidy table → summary → page. After a kill, the same command resumes."""
+"""Runs a study: replicates as tasks, results table, summary, page. After a kill, the same command resumes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def run(
     listener: Listener = silent,
     data: str | Path | None = None,
 ) -> Path:
-    """Run what is missing of a study and write summary.csv, replicates.parquet and index.html.
+    """Runs the missing parts of a study and writes summary.csv, replicates.parquet and index.html.
 
-    Results are those of simulated data with keyed NumPy randomness: nothing in the folder is confidential, and nothing of
-    it is a release. What a study of files leaves tells of these, and they must be public.
+    Results are those of simulated data with keyed NumPy randomness: nothing in the folder is confidential, and nothing in
+    it is a release. Results of a study of files contain facts on the files, which must be public.
 
     Parameters
     ----------
     study : from `load_study` or `parse_study`.
     out : the folder.
     replicates : in place of the study's own number; a larger one adds to what is there.
-    listener : is told of progress.
+    listener : receives progress events.
     data : the folder of files that a study of files reads.
 
     Returns
@@ -75,9 +75,9 @@ def run(
         shown = pd.concat(parts)
         if (by_cell := kind_of(study).by_cell(study, shown)) is not None:
             write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
-            # a million errors, of which the page shows what ratios.csv has
+            # The table has a million errors; the page shows their summary in ratios.csv.
             shown = pd.concat([shown[~shown["measure"].str.contains(" error ")], by_cell])
-        from dpdist.studies.page import page  # what draws is loaded here only: other verbs do without
+        from dpdist.studies.page import page  # imports modules that draw
 
         with stage(listener, "page", 1) as tick:
             kept = [pd.read_parquet(results.records_path(folder, name)) for name in study.case_names]
@@ -88,7 +88,7 @@ def run(
 
 @dataclass(frozen=True)
 class Task:
-    """Task: computes and writes one replicate; the first replicate of a case also keeps its record-level by-products."""
+    """Computes and writes one replicate; the first replicate of a case also stores its record-level by-products."""
 
     study: Study
     folder: Path
@@ -103,7 +103,7 @@ class Task:
 
 
 def done(folder: Path, study: Study, case: int, number: int) -> bool:
-    """True if a replicate's part is there and whole."""
+    """True if a replicate's part exists and is complete."""
     name = study.case_names[case]
     if number == 1 and results.read_part(results.records_path(folder, name)) is None:
         return False
@@ -119,7 +119,7 @@ def read(folder: Path, study: Study, case: int, number: int) -> pd.DataFrame:
 
 @contextmanager
 def owned(folder: Path, study: Study) -> Iterator[None]:
-    """The folder, as this study's and nobody else's; parts of another study or of other versions are refused."""
+    """Claims the folder for this study alone. Parts of another study or of other versions are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", timeout=0)
     try:

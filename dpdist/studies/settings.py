@@ -1,4 +1,4 @@
-"""What every study file may say: frozen, validated once. Kinds of study add their own keys."""
+"""Settings that all kinds of study share, frozen and validated once; each kind adds its own keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _text(value: Any) -> Any:
 
 
 class Study(Frozen):
-    """What studies of all kinds say."""
+    """Settings of studies of all kinds."""
 
     kind: str
     study: Name
@@ -38,7 +38,7 @@ class Study(Frozen):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the column `mechanism` of the results holds, in order."""
+        """Values of the column `mechanism` in the results, in order."""
         raise NotImplementedError
 
     @property
@@ -47,35 +47,35 @@ class Study(Frozen):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Measures, in order."""
+        """Measures that the study computes, in order."""
         raise NotImplementedError
 
     @property
     def grid(self) -> tuple[str, ...]:
-        """ε as exact text; one empty text where there is no grid."""
+        """Values of ε as exact text; one empty text where there is no grid."""
         return tuple(budget_text(epsilon) for epsilon in self.epsilons) or ("",)
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """Labels of what no ε decides and that stands under each: it is counted once."""
+        """Labels whose results do not depend on ε. They are shown under each ε and counted once."""
         return ()
 
     def key_of(self, case: str, number: int | None = None) -> Key:
-        """What a case's random numbers follow from, or those of its `number`-th replicate."""
+        """Key of the random numbers of a case, or of its `number`-th replicate."""
         key = Key(self.seed.to_bytes(32, "big")).child(case)
         return key if number is None else key.child(str(number))
 
     def replicates_of(self, case: int) -> int:
-        """Of a case, by its place."""
+        """Number of replicates of a case, by its position."""
         return self.replicates
 
     def with_data(self, folder: str) -> Self:
-        """The study with another folder of files; studies that read none are as they were."""
+        """The study with another folder of files; a study that reads no files does not change."""
         return self
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What decides a replicate: results of studies that agree in it may be put together."""
+        """Facts that determine a replicate. Results of studies that agree in them may be combined."""
         return self.model_dump(mode="json", exclude=_DECIDES_NOTHING)
 
     @model_validator(mode="after")
@@ -105,7 +105,7 @@ class Study(Frozen):
 
 
 class StudyOfArms(Study):
-    """What studies say that compare labelled arms at every ε, always by the same measures."""
+    """Settings of studies that compare labelled arms at every ε, by a fixed list of measures."""
 
     mechanisms: tuple[Any, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)
@@ -129,7 +129,7 @@ def _different(what: str, names: tuple[str, ...]) -> None:
 
 
 def known_or_refused(where: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
-    """Raises `ValueError` for the first name that is not known, with the nearest that is."""
+    """Raises `ValueError` for the first unknown name, with the nearest known name."""
     for name in names or ():
         if name not in known:
             near = get_close_matches(name, known, n=1)

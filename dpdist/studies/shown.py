@@ -1,4 +1,4 @@
-"""What a study file asks its page to show: findings, limits, tables beside published figures, figures."""
+"""Settings of a study file for its page: findings, limits, tables with published figures, figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row(Frozen):
 
 
 class Published(Frozen):
-    """Which published figures are means that this study's own can be compared with."""
+    """States which published figures are means, so that this study's figures can be compared with them."""
 
     column: str = Field(description="key of the column with the published mean, or with an interval's ends")
     sd: str | None = Field(default=None, description="key of the column with the sd between published replicates")
@@ -29,7 +29,7 @@ class Published(Frozen):
 
 
 class Beside(Frozen):
-    """A table of published figures that the page sets beside the study's."""
+    """A table of published figures that the page shows next to the study's figures."""
 
     title: str
     measure: str
@@ -59,18 +59,18 @@ class Figure(Frozen):
 
 
 class Note(Frozen):
-    """What a reader of the findings should know: how classes, labels and definitions are meant. No figure of a run."""
+    """A note for readers of the findings: the meaning of classes, labels and definitions. It has no figure of a run."""
 
     title: str
     text: str
 
 
 class Limit(Frozen):
-    """What measures should keep to. The page says which results do, from the study's own rows.
+    """A limit for measures. The page states which results meet the limit, from the study's own rows.
 
-    `over: replicates` holds the mean's interval against the limit, `over: all` the worst replicate itself. `over: cells`
-    is for ratios of errors: their median over cells, with its error over resampled replicates. `below` names a mechanism
-    whose measure, in the same replicates, should be larger.
+    With `over: replicates`, the mean's interval is compared with the limit; with `over: all`, the worst replicate is.
+    With `over: cells`, the figure is the median over cells of a ratio of errors, with its error over resampled
+    replicates. `below` names a mechanism whose measure, in the same replicates, should be larger.
     """
 
     title: str
@@ -100,14 +100,14 @@ class Limit(Frozen):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between which a figure, or a difference from `below`, should lie."""
+        """The two ends between which a figure, or a difference from `below`, should lie."""
         if self.below is not None:
             return -inf, 0.0
         low = -inf if self.at_least is None else self.at_least
         return low, inf if self.at_most is None else self.at_most
 
     def beyond(self, value: float) -> float:
-        """By how much a value breaks the limit; negative where it is kept."""
+        """Distance by which a value exceeds the limit; negative where the value meets the limit."""
         low, high = self.ends
         return max(low - value, value - high)
 

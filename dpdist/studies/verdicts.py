@@ -12,13 +12,13 @@ from dpdist.core.records import Floats
 
 CONFIDENCE = 0.95
 MARGIN_IN_SD = 0.5
-"""Figures that lie this near, in standard deviations between replicates, are the same figure for a reader."""
+"""Distance, in standard deviations between replicates, within which two figures are the same for a reader."""
 ROUNDING = 1e-9
 """Relative difference of two figures that are computed exactly."""
 
 
 class Verdict(Enum):
-    """What a run says of a claim."""
+    """Verdict of a run on a claim."""
 
     YES = "yes"
     NO = "no"
@@ -26,14 +26,14 @@ class Verdict(Enum):
 
 
 class Interval(NamedTuple):
-    """A mean over replicates between the ends of its interval; infinite where one replicate has no spread to go by."""
+    """A mean over replicates with the ends of its interval, which are infinite if one replicate gives no spread."""
 
     lower: float
     mean: float
     upper: float
 
     def within(self, low: float, high: float) -> Verdict:
-        """Whether the mean lies between two limits, as far as the interval tells."""
+        """States whether the mean lies between two limits, as far as the interval shows."""
         if low <= self.lower and self.upper <= high:
             return Verdict.YES
         return Verdict.NO if self.upper < low or high < self.lower else Verdict.TOO_FEW
@@ -49,7 +49,7 @@ def mean_interval(values: Floats) -> Interval:
 
 
 class Estimate(NamedTuple):
-    """A figure that is a mean over replicates: the mean, the standard deviation between replicates, their number."""
+    """An estimate that is a mean over replicates: the mean, the standard deviation between replicates, their number."""
 
     mean: float
     sd: float
@@ -57,7 +57,7 @@ class Estimate(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of the mean."""
+        """Variance of the mean."""
         return self.sd**2 / self.replicates
 
 
@@ -66,10 +66,10 @@ def estimate_of(values: Floats) -> Estimate:
 
 
 def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
-    """Whether two means are one figure: whether they lie within half a standard deviation between replicates.
+    """States whether two means are the same figure: within half a standard deviation between replicates.
 
-    Yes where the whole interval of their difference lies within that margin; no where all of it lies beyond. The
-    interval is Welch's: both means have a Monte Carlo error.
+    The answer is yes where the whole interval of their difference lies within that margin, and no where it lies outside.
+    The interval is Welch's: both means have a Monte Carlo error.
     """
     if ours.replicates < 2:
         return Verdict.TOO_FEW

@@ -1,4 +1,4 @@
-"""Reads typed batches of a release's records, and computes the number of a record's frame row."""
+"""Reads typed batches of a release's records, and computes a number for each record's frame row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def changed_while_read(source: Source) -> DataError:
 def checked_batches(
     job: Job, source: Source, findings: Findings | None = None, tick: Tick = lambda rows: None
 ) -> Iterator[Checked]:
-    """Typed batches of the records that belong to the release; problems go to `findings`."""
+    """Yields typed batches of the records that belong to the release; problems go to `findings`."""
     findings = Findings() if findings is None else findings
     first = 0
     needed = needed_columns(job)

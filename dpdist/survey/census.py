@@ -21,9 +21,9 @@ from dpdist.survey.units import UnitsMet
 
 @dataclass(frozen=True)
 class Populations:
-    """Contents of the columns of survey.fpc: units of every design stratum (stratum,), and PSUs with stratum and code.
+    """Population sizes in survey.fpc: units of every design stratum (stratum,), and PSUs with stratum and code.
 
-    `second` is the number of records in a PSU's population, and `records` that in the sample.
+    `second` is the number of records in a PSU's population, and `records` is the number in the sample.
     """
 
     strata: Floats
@@ -41,14 +41,14 @@ class Census:
     psus: Ints
     """PSUs per design stratum; empty where none are declared."""
     constant: tuple[str, ...]
-    """Strata in which an outcome or the weight does not vary (their logs under a lognormal law)."""
+    """Strata in which an outcome or the weight (under a lognormal law, its logarithm) does not vary."""
     populations: Populations | None = None
     small: SmallCounts | None = None
     """Sample counts by privacy units; None where a record is the unit, or where no count is published."""
 
 
 def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
-    """Check every record and count the frame. Raises `DataError` with every problem found; writes nothing."""
+    """Checks every record and counts the frame. Raises `DataError` with every problem; writes nothing."""
     columns = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
     findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
@@ -92,7 +92,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
 
 
 def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
-    """PSUs of every design stratum, also those outside the universe (stratum,)."""
+    """PSUs of every design stratum, also of those outside the universe (stratum,)."""
     names = frame.design_strata
     codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
     stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
@@ -101,7 +101,7 @@ def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
 
 
 def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list[pd.DataFrame]) -> Populations:
-    """Population sizes, each the same for all records of its stratum or PSU. Raises `DataError`."""
+    """Population sizes, which are equal for all records of a stratum or PSU. Raises `DataError`."""
     told = pd.concat(sizes)
     told["stratum"] = frame.design_stratum[np.searchsorted(keys, told["key"])]
     problems = []
@@ -121,7 +121,7 @@ def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list
 
 
 def _tally(records: pd.DataFrame) -> pd.DataFrame:
-    """Number of records and extent of outcomes and weight (lognormal: their logs) per combination."""
+    """Number of records and range of outcomes and weight per combination; a lognormal law has their logarithms."""
     names = [name for name in records if name not in ("key", "records")]
     extent = {f"{name}_{end}": (name, how) for name in names for end, how in (("low", "min"), ("high", "max"))}
     return records.groupby("key").agg(records=("records", "sum"), **extent)

@@ -1,4 +1,4 @@
-"""Checking: a raw batch and the job's rules in, typed values and the problems found out. Nothing is spent or written."""
+"""Checks a raw batch against the job's rules: yields typed values, and records problems. Nothing is spent or written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import garbled, replicates
 
 LARGEST_WEIGHT = 1e15
-"""Beyond it a sum of weights in float64 no longer holds a record of weight 1."""
+"""Weight beyond which a sum of weights in float64 no longer changes by a record of weight 1."""
 LARGEST_NAME = 2.0**53
-"""Beyond it float64 does not tell whole numbers apart."""
+"""Number beyond which float64 does not distinguish whole numbers."""
 
 
 class Checked(NamedTuple):
@@ -33,13 +33,13 @@ class Checked(NamedTuple):
     population: Floats
     """Units of the population that each stage sampled from, (record, column of survey.fpc)."""
     replicates: Floats
-    """(record, replicate), float64; without a column unless asked for."""
+    """(record, replicate), float64; it has no column unless replicates are requested."""
     others: Floats | None = None
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
     unclipped: Floats | None = None
-    """Every outcome as it stands in the file, (record, outcome), where the job clips one."""
+    """Every outcome as in the file, (record, outcome), where the job clips one."""
     unit: pa.Array | None = None
-    """What names the record's privacy unit, where the job has one that is not a record."""
+    """Name of the record's privacy unit, where the job has a unit other than the record."""
 
     def take(self, which: Mask) -> Checked:
         """A selection of the records."""
@@ -64,7 +64,7 @@ class Checked(NamedTuple):
 
 
 def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> Checked:
-    """Apply universe, rules and domains to a batch; problems go to `findings`."""
+    """Applies universe, rules and domains to a batch; problems go to `findings`."""
     b = Batch(batch, first_row, findings, text_only)
     findings.seen += batch.num_rows
     if job.survey.psu:
@@ -106,7 +106,7 @@ def _complete(names: pa.Array, column: str, what: str, b: Batch) -> pa.Array:
 
 
 def _unit_names(column: str, b: Batch) -> pa.Array:
-    """Names of privacy units as texts; of a column of numbers they are whole, so that 1 and 1.0 are one."""
+    """Names of privacy units as texts. Numbers must be whole, so that 1 and 1.0 are one unit."""
     values = b.text(column)
     if pa.types.is_floating(values.type):
         missing = pa.array(np.asarray(pc.is_null(values, nan_is_null=True)))
@@ -131,7 +131,7 @@ def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Cal
 
 
 def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
-    """(code of every design stratum column, PSU) of the records that have them all."""
+    """Distinct (code of every design stratum column, PSU) of the records that have all of them."""
     levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
     codes = [positions(b.text(name), known, exact=not b.text_only) for name, known in levels]
     names = pc.cast(b.text(psu), pa.string())
@@ -143,7 +143,7 @@ def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
 
 
 def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
-    """Values of the file and those that the release sees, which are clipped where the job says so."""
+    """Values in the file, and the values that the release uses, which are clipped if the job says so."""
     column = job.columns[name]
     assert column.bounds is not None
     low, high = column.bounds
@@ -151,7 +151,7 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     dropped = f"state columns.{name}.missing: drop, or a universe"
-    if job.strict:  # the number of records that a rule leaves would depend on the outcome
+    if job.strict:  # The number of records after a rule would then depend on the outcome.
         dropped = "impute them, or name a universe that no outcome decides"
     b.wrong(missing, name, "missing values", "a number for every record", dropped)
     b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
@@ -191,7 +191,7 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
 
 
 def _weight(job: Job, b: Batch) -> Floats:
-    """The weight column, or ones."""
+    """The weight column, or ones where there is none."""
     name = job.survey.weight
     if name is None:
         return np.ones(len(b.row))
@@ -214,7 +214,7 @@ def _weight(job: Job, b: Batch) -> Floats:
 
 
 def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, b: Batch) -> None:
-    """Values that are a declared level but for spaces, or for the encoding in which the file was read."""
+    """Values that differ from a declared level only by spaces, or by the encoding in which the file was read."""
     texts = [str(level) for level in levels]
     shown = ", ".join(map(repr, texts[:8])) + (", …" if len(texts) > 8 else "")
     remedy = f"delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes"
@@ -232,7 +232,7 @@ def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, 
 
 
 def _plain(texts: pa.Array) -> pa.Array:
-    """Every run of spaces, of whatever kind, as one; none at the ends."""
+    """Texts with each run of white space as one space, and none at the ends."""
     return pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"[\s\x{00A0}\x{2000}-\x{200B}\x{202F}]+", " "))
 
 
@@ -249,7 +249,7 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
     codes = positions(values, column.levels, exact=not b.text_only)
     shown = ", ".join(map(str, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
     texts = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    if texts and np.any((codes < 0) & b.keep):  # most batches have none, and patterns cost more than the rest of the check
+    if texts and np.any((codes < 0) & b.keep):  # Most batches have none, and patterns cost more than the rest of the check.
         _nearly(name, column.levels, values, codes, b)
     remedy = f"add the level to columns.{name}.levels, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)

@@ -1,4 +1,4 @@
-"""Reads a CSV file again as text to explain an error: its encoding, its separator, and the lines of its rows."""
+"""Reads a CSV file again as text to explain an error by its encoding, its separator and the lines of its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpdist.core.errors import Problem
 HEADER_BYTES = 1 << 20
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 WINDOWS = frozenset(range(0x80, 0xA0)) - {0x81, 0x8D, 0x8F, 0x90, 0x9D}
-"""Bytes that are characters in Windows' code page, and control codes in Latin-1."""
+"""Bytes that are characters in Windows' code page, but control codes in Latin-1."""
 
 
 class Written(NamedTuple):
@@ -26,7 +26,7 @@ class Written(NamedTuple):
 
     @property
     def decoding(self) -> str:
-        """The codec of the file; the byte order mark of UTF-8 is no text."""
+        """The codec of the file; UTF-8's byte order mark is not part of the text."""
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
 
 
@@ -45,7 +45,7 @@ def guessed(path: Path) -> Written:
 
 
 def misread(path: Path, written: Written = UTF8) -> Problem | None:
-    """Explains why no line of the file can be read: its encoding or its separator differs from the stated one."""
+    """Explains why no line of the file can be read, by an encoding or a separator other than stated."""
     shown = codecs.lookup(written.encoding).name.upper()
     try:
         if (fault := _undecoded(path, written.encoding)) is not None:
@@ -86,7 +86,7 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
 
 
 def _add(path: Path, key: str, value: str) -> str:
-    """The line to add below the path, in a job or for init."""
+    """The line to add to a job after the path, or the option for init."""
     shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
     there = f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
     return f"{there}; where --input names it: --set 'input.{key}={shown}'"
@@ -118,7 +118,7 @@ def _undecoded(path: Path, encoding: str) -> _Fault | None:
 
 
 def _likely(start: bytes, block: bytes) -> str:
-    """The encoding of a file that is not UTF-8: by its mark, by its zero bytes, or by characters of Windows alone."""
+    """The likely encoding of a file that is not UTF-8, from its mark, its zero bytes, or characters of Windows alone."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if b"\0" in start:
@@ -127,7 +127,7 @@ def _likely(start: bytes, block: bytes) -> str:
 
 
 def _header(path: Path, encoding: str) -> str:
-    """The first line, as far as it can be read."""
+    """The first line, as much of it as can be read."""
     with _opened(path) as file, io.TextIOWrapper(file, encoding=encoding, errors="replace") as text:
         return text.readline(HEADER_BYTES)
 

@@ -1,4 +1,4 @@
-"""Finds domains of columns from a public file's values or from a codebook, and names and types from a header."""
+"""Derives domains of columns from a public file's values or a codebook, and names and types from a header."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODEBOOK = "lines of column, then level (and label), or low and high"
 
 @dataclass(frozen=True)
 class Domain:
-    """Levels of a category, or bounds of a number, and their source; `holes`: values are missing."""
+    """Levels of a category, or bounds of a number, and their source; `holes` is true if values are missing."""
 
     origin: str
     levels: tuple[Level, ...] | None = None
@@ -43,9 +43,9 @@ class Domain:
 
 
 def kinds(source: Source) -> dict[str, str]:
-    """Names and types of a file's header alone: number, text or other; of CSV nothing is known but the name.
+    """Names and types (number, text or other) from a file's header alone; a CSV header gives only names.
 
-    Raises `DataError` for a name that stands twice, and for a first line of a CSV file that is no header but a record.
+    Raises `DataError` for a duplicate name, and for a CSV file whose first line is a record instead of a header.
     """
     if problems := list(_wrong_names(source)):
         raise DataError(source.name, problems)
@@ -70,7 +70,7 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
-    """Columns that are a finer or coarser form of the first one; crossed with it they have no more cells than alone."""
+    """Columns that are a finer or coarser form of the first one, so that crossing them gives no more cells."""
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
     for batch in source.batches([first, *pairs]) if pairs else ():
         columns = {name: _decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
@@ -83,8 +83,8 @@ def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
 def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, Domain]:
     """Domains that the values of a file show; columns with too many levels have none.
 
-    Texts are in the order in which the file has them first, or in that of the alphabet.
-    Reads every value: of a confidential file only where the custodian says so.
+    Texts are in order of first occurrence or in alphabetical order. Every value is read; a confidential file is read only
+    if the custodian says so.
     """
     kinds(source)
     met = {name: _Met(source.text_only, in_order) for name in names if name in source.columns}
@@ -142,7 +142,7 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 
 def outward(low: float, high: float) -> tuple[float, float]:
-    """Rounded to two digits, away from what was seen, so that the ends are not those of single records."""
+    """Ends rounded outward to two digits, so that they are not the values of single records."""
     made = _rounded(low, math.floor), _rounded(high, math.ceil)
     return made if made[0] < made[1] else (made[0], made[0] + 1.0)
 
@@ -157,7 +157,7 @@ def _rounded(value: float, way: Callable[[float], int]) -> float:
 
 
 def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
-    """Domains that a CSV codebook states, however it is written; levels of a column of numbers are numbers.
+    """Domains from a CSV codebook of any layout; levels of a column of numbers are numbers.
 
     Raises `DataError`.
     """

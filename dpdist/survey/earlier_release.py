@@ -27,7 +27,7 @@ class ReferenceRelease:
     carried: EarlierPoints
     row: Codes
     table: pa.Table
-    """Points under rows of the current frame: frame, variable (its number), standing, weight, outcome."""
+    """Points: row of the current frame, number of the variable, standing (effective sample size), weight, outcome."""
 
     @property
     def sha256(self) -> str:
@@ -47,7 +47,7 @@ class ReferenceRelease:
 
 
 def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
-    """Check the job's earlier release against the job and the current file. Raises `DataError`, naming its folder."""
+    """Checks the job's earlier release against the job and the current file. Raises `DataError`, naming its folder."""
     assert job.reference is not None
     assert job.reference.earlier is not None
     carried = read_earlier(Path(job.reference.earlier))
@@ -102,7 +102,10 @@ def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Prob
 
 
 def _is_root(job: Job, source: Source, earlier: EarlierPoints) -> bool:
-    """True if the chain began at the current file, in whatever order or format; releases of before tell of bytes alone."""
+    """True if the chain began at the current file, in any order or format.
+
+    Old releases only have a checksum of the bytes.
+    """
     root = earlier.root
     if root.get("sha256") == source.fingerprint():
         return True

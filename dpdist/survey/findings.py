@@ -25,11 +25,11 @@ class Findings:
     removed: dict[str, int] = field(default_factory=dict)
     seen: int = 0
     rows: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    """The first rows of every problem, from 0."""
+    """The first rows with each problem, from 0."""
     units: set[tuple[int | str, ...]] = field(default_factory=set)
-    """Codes of PSUs of the whole file, with their design strata.
+    """Codes of the PSUs of the whole file, with their design strata.
 
-    Also PSUs without a record in the universe were sampled.
+    PSUs without a record in the universe were sampled too, so they are included.
     """
 
     def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
@@ -42,7 +42,7 @@ class Findings:
         self.problems[where, found] = Problem(where, found, allowed, remedy, count, places, tuple(values[:SHOWN]))
 
     def placed(self, lines: Callable[[set[int]], Mapping[int, int]]) -> list[Problem]:
-        """Every problem; its places are lines of the file where `lines` knows those of the rows."""
+        """Every problem. Its places are lines of the file where `lines` can convert its rows."""
         known = lines({row for rows in self.rows.values() for row in rows})
         return [
             replace(
@@ -57,7 +57,7 @@ class Findings:
 
 
 class Batch:
-    """One raw batch being checked: `keep` shrinks as rules drop records; problems are counted over kept records only."""
+    """One raw batch under check. `keep` shrinks as rules drop records; problems are counted over kept records only."""
 
     def __init__(self, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool):
         self.batch, self.findings, self.text_only = batch, findings, text_only
@@ -71,7 +71,7 @@ class Batch:
     def wrong(
         self, where: Mask, column: str, found: str, allowed: str, remedy: str, shown: Callable[[object], str] = str
     ) -> None:
-        """Marks records that are refused; `shown` writes their values for a custodian who asks for them."""
+        """Marks records that are refused; `shown` formats their values for a custodian who requests them."""
         bad = np.flatnonzero(where & self.keep)
         if len(bad):
             values = [shown(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
@@ -84,7 +84,7 @@ class Batch:
         return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
     def numbers(self, column: str) -> tuple[Floats, Mask]:
-        """float64 values and where they are missing (null or NaN)."""
+        """Values as float64, and a mask of missing ones (null or NaN)."""
         values = self.text(column)
         if self.text_only:
             values = pc.utf8_trim_whitespace(values)
@@ -102,7 +102,7 @@ class Batch:
         return numbers, np.isnan(numbers)
 
     def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
-        """The numbers that texts stand for and where they are missing."""
+        """The numbers that texts represent, and a mask of missing ones."""
         values = self.text(column)
         missing = np.asarray(pc.is_null(values))
         position = positions(values, list(codes), exact=False)
@@ -115,7 +115,7 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
-    """Position of every value in `levels`, −1 if it is not there; values are compared as texts, unless `exact`."""
+    """Position of each value in `levels`, −1 if it is not a level; values are compared as texts, unless `exact`."""
     try:
         known = pa.array(levels).cast(values.type) if exact else None
     except (pa.ArrowException, OverflowError):

@@ -1,4 +1,4 @@
-"""Shared code of sources that are one file with typed columns."""
+"""Shared code for sources that consist of one file with typed columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpdist.core.files import sha256
 
 @dataclass(frozen=True)
 class OneFile(ABC):
-    """A file whose columns have types. It has no lines and no truth; one that cannot be read raises `DataError`."""
+    """A file with typed columns. It has no lines and no known truth; `DataError` is raised where it cannot be read."""
 
     path: Path
 

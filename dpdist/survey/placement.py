@@ -66,8 +66,10 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
 
 
 def records_as_they_came(job: Job, source: Source, census: Census, outcome: int) -> Iterator[Records]:
-    """The file's records in its own order, with an outcome as it stands there, in one more pass over the file: clipped
-    values alone are stored. Raises `DataError` if the file changed since the census."""
+    """The file's records in their own order, with an outcome as in the file, read in one more pass.
+
+    The pass is needed because only clipped values are stored. Raises `DataError` if the file changed since the census.
+    """
     frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
     known, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source):
@@ -100,8 +102,10 @@ def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
 
 
 def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> Replicated | None:
-    """Sums of the replicate weights and of their products with an outcome, unclipped, per frame row, in one more pass
-    over the file; None where the job names none."""
+    """Sums of the replicate weights, and of their products with an outcome, per frame row; the outcome is not clipped.
+
+    The file is read once more. None where the job names no replicate weights.
+    """
     said = job.survey.replicate_weights
     if said is None:
         return None
@@ -119,7 +123,7 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
 
 
 def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
-    """A memory map whose disk space is reserved at once; on a full disk, a later write would kill the process silently.
+    """A memory map whose disk space is reserved at once, because a later write on a full disk would kill the process.
 
     A column's values are contiguous.
     """

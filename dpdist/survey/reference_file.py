@@ -1,7 +1,7 @@
-"""A reference: a file that the job declares public, read by the job's own columns, universe and design.
+"""Reads a reference, a file that the job declares public, by the job's own columns, universe and design.
 
-What is fixed on it is fixed before the current file is seen only if it *is* another file: the current one, under whatever
-name or format, is refused, and so is a file that holds its records as no other file of the same law would (`likeness`).
+The reference must be a different file, because its constants must not depend on the current file. The current file is
+refused under any name or format. A file that shares more records with it than chance allows is refused too (`likeness`).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class ReferenceFile:
 
     @property
     def records(self) -> int:
-        """Number of records under the universe and the rules, also those of combinations that the current file lacks."""
+        """Number of records under the universe and the rules, including combinations that the current file lacks."""
         return int(self.census.frame.count.sum())
 
 
 def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda rows: None) -> ReferenceFile:
-    """Check the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
+    """Checks the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
     assert job.reference is not None
     said = job.reference
     if said.file is not None and not Path(said.file).exists():
@@ -93,7 +93,10 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
 
 
 def _weight_bounds(job: Job, source: Source) -> Problem | None:
-    """Public weights that nearly all lie outside bounds at which the job clips, and so does not refuse them one by one."""
+    """Checks that public weights do not nearly all lie outside bounds at which the job clips.
+
+    Clipping alone would not refuse them.
+    """
     name = job.survey.weight
     declared = job.columns.get(name) if name is not None else None
     if name is None or declared is None or declared.bounds is None or declared.outside != "clip":
@@ -112,7 +115,7 @@ def _weight_bounds(job: Job, source: Source) -> Problem | None:
 
 
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
-    """The reference's records under rows of the *current* frame, in its order; those of other combinations are left out."""
+    """The reference's records under rows of the *current* frame, in its order; other combinations are left out."""
     placed = place(job.by_record, reference.source, reference.census, scratch, tick)
     row = reference.row[placed.frame]
     order = np.argsort(row, kind="stable")
@@ -135,7 +138,10 @@ def _current(reference: Source) -> DataError:
 
 
 def _matched(job: Job, frame: Frame, other: Frame) -> tuple[Ints, list[str]]:
-    """For every row of the other frame the first row of the frame with its stratum and predictors; combinations without."""
+    """For every row of the other frame, the first row of the frame with its stratum and predictors.
+
+    And rows without a match.
+    """
     names = job.reference_columns
     first: dict[tuple[int, ...], int] = {}
     for number, key in enumerate(_keys(frame, names)):

@@ -1,8 +1,8 @@
-"""What a release of reference_tables carries to the next: its reference's points, moved to what was released; the chain.
+"""Reads an earlier release of reference_tables as a reference for the next: its points and its chain of releases.
 
-All of it is public. A later release that is fixed on it composes adaptively: for every value of what was released before,
-it costs its own ε, so that a person in all files of a chain loses at most the sum. An earlier release is read here, once,
-into objects that are trusted afterwards; what they say of ε is compared with all else that the release says of it.
+All of these facts are public. Releases of a chain compose adaptively: given all earlier releases, each costs its own ε.
+So a person in all files of a chain loses at most the sum. An earlier release is read once, here, into objects that later
+code trusts. Its statements on ε are compared with each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST = 1000
 """Largest number of releases of a chain."""
 NUMBER = re.compile(r"\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,2})?|\d{1,60}/\d{1,60}")
 AGREEING = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta", "reference")
-"""Facts of its guarantee that a release's statement repeats."""
+"""Facts of a release's guarantee that its statement repeats."""
 
 
 def _exact_text(value: Any) -> Any:
@@ -62,13 +62,13 @@ Size = Annotated[int, Field(ge=0, le=int(LARGEST_WEIGHT), strict=True)]
 
 
 class _Stored(BaseModel):
-    """A part of what a release states about itself; unknown keys are dropped."""
+    """A part of a release's statements about itself; unknown keys are dropped."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class _Costs(_Stored):
-    """A strict guarantee of reference_tables: two zero-outs make an exchange, but gates move by as much as of one."""
+    """A strict guarantee of reference_tables. An exchange is two zero-outs, but moves gates by as much as one."""
 
     adjacency: Adjacency
     epsilon: Exact
@@ -94,14 +94,14 @@ class Link(_Costs):
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        """In JSON terms."""
+        """The link in JSON terms."""
         order = ("dataset", "period", "adjacency", "epsilon", "substitution_epsilon", "delta", "histogram", "manifest")
         said = self.model_dump(mode="json", exclude_none=True)
         return {name: said[name] for name in order if name in said}
 
 
 class Root(_Stored):
-    """What a chain's first release was fixed on."""
+    """The reference of a chain's first release."""
 
     histogram: HistogramReference | None = None
     sha256: Digest | None = None
@@ -112,7 +112,7 @@ class Root(_Stored):
 
 
 class Before(Root):
-    """What a release states about its reference, and for an earlier release about the chain."""
+    """A release's statements about its reference and, if that is an earlier release, about the chain."""
 
     chain_epsilon: Total | None = None
     chain_substitution_epsilon: Total | None = None
@@ -126,7 +126,7 @@ class Before(Root):
 
     @model_validator(mode="after")
     def _continued(self) -> Self:
-        """A chain's last release is the one that this release was fixed on."""
+        """Checks that a chain's last release is the reference of this release."""
         if self.chain is None:
             if (self.root, self.chain_epsilon, self.chain_substitution_epsilon) != (None, None, None):
                 raise ValueError("a sum or a root without a chain")
@@ -153,18 +153,18 @@ class Spent(_Costs):
 
 @dataclass(frozen=True)
 class EarlierPoints:
-    """An earlier release, read from its public folder."""
+    """An earlier release, as read from its public folder."""
 
     folder: Path
     sha256: str
-    """SHA-256 of its manifest, which has the checksums of all other files."""
+    """SHA-256 of its manifest, which contains the checksums of all other files."""
     job: Job
     links: tuple[Link, ...]
-    """Every release of the chain, the earliest first, this one last."""
+    """Every release of the chain from the earliest to this one."""
     root: Mapping[str, Any]
-    """What the chain's first release was fixed on, as it says."""
+    """The reference of the chain's first release, as stated."""
     points: pa.Table
-    """One row a point: the cell's levels, variable, standing, weight, outcome."""
+    """One row per point: the cell's levels, variable, standing (effective sample size), weight, outcome."""
     records: int
     """Number of records of the release's own file, as published: noisy where sizes are secret."""
 
@@ -225,7 +225,7 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
 
 
 def _check_exchange(spent: Spent, job: Job) -> None:
-    """Of the release itself the job tells what its gates took, whose ε an exchange costs once."""
+    """Checks the ε of an exchange against the release's job, which states the ε of gates; an exchange costs that ε once."""
     gates = job.accept.epsilon if job.accept is not None else 0
     due = spent.epsilon if spent.adjacency == "substitution" else 2 * spent.epsilon - gates
     if spent.substitution_epsilon != due:

@@ -1,17 +1,17 @@
-"""Whether two files are one: what the job reads of their records, compared as multisets and in order.
+"""Decides whether two files are the same: compares what the job reads of their records, as multisets and in order.
 
-K = Σ_v (s_v − l_v)⁺ counts the records of the smaller file that the other one does not have as often. An independent file
+K = Σ_v (s_v − l_v)⁺ counts the records of the smaller file that are less frequent in the other one. An independent file
 of the same law has a large K. The reason: given the pooled records, and how many each file has under every combination of
 public codes, all allocations of records to the files are equally likely, s_v is hypergeometric within its combination,
 and the s_v are negatively associated (Joag-Dev and Proschan 1983). e^(−λ(2s_v − t_v)⁺) falls with s_v, so for every λ ≥ 0
 
     P(K ≤ k) ≤ e^(λk) ∏_v E e^(−λ(2s_v − t_v)⁺).
 
-Fewer than half of the missing records expected, at a bound under FALSE_ALARM, is no coincidence. Few distinct values
-overlap anyhow, and nothing but their order tells files of them apart.
+Fewer than half of the missing records expected, at a bound under FALSE_ALARM, is no coincidence. Files with few distinct
+values overlap in any case, and only the order of their records distinguishes them.
 
-Of large files only the records of some values are compared, those whose numbers are multiples of a power of two: the same
-values of both files, all records of each, so that everything above holds of them.
+In large files only the records of some values are compared, those whose numbers are multiples of a power of two. These
+are the same values in both files, with all their records. So everything above applies to them.
 """
 
 from __future__ import annotations
@@ -33,35 +33,38 @@ from dpdist.survey.source import Source
 Hashes = NDArray[np.uint64]
 
 ALONE, SHARED = 0.9, 0.5
-"""Where ALONE of either file's records are unlike all others, SHARED current ones in the reference are no coincidence."""
+"""If a share ALONE of either file's records are unique, then SHARED current records in the reference are no coincidence."""
 HELD = 0.9
 """Share of the smaller file's records that the other must have before the probability of chance is computed."""
 FALSE_ALARM = 1e-6
 """False-alarm probability for an independent file of the same law."""
 TURNS = 40
-"""Changes from a record to the next of the same codes, beyond those of a sorted file, in a common beginning and end."""
+"""Changes from a record to the next with the same codes, beyond those of a sorted file, in a common beginning and end."""
 LARGEST = 2**20
-"""Records of a file that are held for comparison; of more, those of half the values, a quarter, … (not of few values)."""
+"""Records of a file that are compared.
+
+A larger file has the records of half of its values, a quarter, … (unless values are few).
+"""
 SLOPES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
 """Values of λ that are tried."""
 
 
 class Hashed(NamedTuple):
-    """A number per record, in the file's order: of all that the job reads of it, and of its categories alone."""
+    """A number per record, in the file's order, from all that the job reads of it; and one from its categories alone."""
 
     record: Hashes
     codes: Hashes
     divisor: int = 1
-    """A power of two: records whose number is no multiple of it were left out."""
+    """A power of two. Records whose number is not a multiple of it were left out."""
 
     def thinned(self, divisor: int) -> Hashed:
-        """The rest of it under a larger divisor."""
+        """The records that remain under a larger divisor."""
         kept = self.record % np.uint64(divisor) == 0
         return self if divisor <= self.divisor else Hashed(self.record[kept], self.codes[kept], divisor)
 
 
 def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> Hashed:
-    """The file's records under the universe; all of the job's categories, unless they are named."""
+    """The file's records under the universe, by the named categories; by default all of the job's categories."""
     whole, thinner = list[Hashed](), True
     for checked in checked_batches(job.by_record, source):
         codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
@@ -84,19 +87,19 @@ def _size(parts: Sequence[Hashed]) -> int:
 
 
 def content(job: Job, source: Source) -> str:
-    """SHA-256 of what a fit reads of the records, in any order and format of the file's."""
+    """SHA-256 of the facts of the records that a fit reads, in any order and format of the file."""
     names = tuple(dict.fromkeys([*job.strata, *job.likelihood_predictors]))
     return hashlib.sha256(np.sort(hashed(job, source, names).record).astype("<u8").tobytes()).hexdigest()
 
 
 def table_content(job: Job, source: Source) -> str:
-    """SHA-256 of what a table is made of, in any order and format of the file's; of some values, where it is large."""
+    """SHA-256 of the facts of a table's records, in any order and format; a large file has some values only."""
     found = hashed(job, source, tuple(sorted(job.cell_columns)), LARGEST)
     return hashlib.sha256(np.sort(found.record).astype("<u8").tobytes()).hexdigest()
 
 
 def same_records(current: Hashed, reference: Hashed) -> bool:
-    """True if one file is the other, nearly so, or part of it, as far as their records can tell."""
+    """True if one file is equal to the other, nearly equal, or part of it, as far as their records show."""
     divisor = max(current.divisor, reference.divisor)
     current, reference = current.thinned(divisor), reference.thinned(divisor)
     a, b = current.record, reference.record
@@ -111,7 +114,7 @@ def same_records(current: Hashed, reference: Hashed) -> bool:
 
 
 def in_order(small: Hashed, large: Hashed) -> bool:
-    """True if the small file begins and ends as the large one does, but for a few records between, in no sorted order."""
+    """True if the small file begins and ends like the large one, except for a few records between, in no sorted order."""
     a, b, size = small.record, large.record, len(small.record)
     start, end = _in_common(a, b[:size]), _in_common(a[::-1], b[::-1][:size])
     end = min(end, size - start)
@@ -125,7 +128,7 @@ def in_order(small: Hashed, large: Hashed) -> bool:
 
 
 def held(small: Hashed, large: Hashed) -> bool:
-    """True if the large file holds the small one's records as no independent file of the same law would."""
+    """True if the large file contains more of the small one's records than an independent file of the same law would."""
     n, size = len(small.record), len(small.record) + len(large.record)
     pooled = np.concatenate([small.record, large.record])
     _, first, value = np.unique(pooled, return_index=True, return_inverse=True)
@@ -166,7 +169,7 @@ def _log_choose(n: Ints, k: Ints) -> Floats:
 
 
 def _in_common(a: Hashes, b: Hashes) -> int:
-    """Length of the common beginning."""
+    """Length of the common beginning of two arrays."""
     differ = a != b
     return int(differ.argmax()) if differ.any() else len(a)
 

@@ -1,4 +1,4 @@
-"""The columns that a job needs of a file, and their types: checked before any record is read."""
+"""Checks the columns that a job needs of a file, and their types, before any record is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.core.errors import Problem
 from dpdist.job import Column, Job
 
 SHOWN = 20
-"""Number of a file's columns in a message."""
+"""Number of a file's columns that a message lists."""
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
@@ -43,7 +43,7 @@ def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
-    """Missing columns and wrong types, before any record is read."""
+    """Problems of missing columns and wrong types, before any record is read."""
     problems = []
     for name in needed_columns(job):
         if name not in schema.names:
@@ -81,7 +81,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
 
 
 def missing_column(name: str, names: Sequence[str]) -> Problem:
-    """A column that a file lacks: another encoding's spelling of it, or a name like it, is named."""
+    """Problem of a missing column. It names a column with another encoding's spelling, or with a similar name."""
     if any(each in names for each in garbled(name)):
         found = "missing column; the file has its name as a text in UTF-8 looks in another encoding"
         remedy = "the file is in UTF-8: write encoding: utf-8 beside its path, or leave encoding out"
@@ -92,21 +92,22 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
 
 
 def did_you_mean(near: Sequence[str], otherwise: str) -> str:
-    """The remedy for an unknown name."""
+    """The remedy for an unknown name: the nearest known one."""
     return f"did you mean '{near[0]}'?" if near else otherwise
 
 
 def garbled(text: str) -> set[str]:
-    """How a text that is stored in UTF-8 looks to who reads it as Latin-1 or Windows' code page; none of plain ASCII."""
+    """Reading of a UTF-8 text as Latin-1 or as Windows' code page; none for plain ASCII."""
     stored = text.encode()
     read = {stored.decode("latin-1"), stored.decode("cp1252", errors="ignore")}
     return read - {text}
 
 
 def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]], pa.Schema]) -> list[Problem]:
-    """Columns that the job copies from a reference and that it lacks, has twice, or that hold no single values.
+    """Problems of columns to copy from a reference: missing, duplicate, or without single values.
 
-    `schema` gives the types of columns that are there."""
+    `schema` gives the types of columns that are there.
+    """
     problems, wanted = [], job.microdata.columns
     for name in wanted:
         if name not in names:

@@ -1,9 +1,9 @@
 """Simulates surveys with known population figures; deterministic in the seed and streamed, for any size (METHODS §7).
 
 `doctorates`: stand-ins for the 2017 Survey of Doctorate Recipients. Salary is lognormal around its group's figure, log
-inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π. Salaries may
-be left-skewed in logs, rounded and top-coded instead (`law: top_coded`); they may have grown, and their gaps. A second
-outcome, hours a week, is lognormal too and grows with salary; its noise has streams of its own.
+inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π. Under `law:
+top_coded`, salaries are left-skewed in logs, rounded and top-coded instead. Salaries and gaps between groups may have
+grown. A second outcome, hours per week, is lognormal and grows with salary; its noise has separate streams.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOG_GAP = np.array([0.0, 0.10, 0.12, 0.14, 0.15, 0.18, 0.20, 0.22])
 CHUNK = 65_536
 TOP_CODE = 150e3
 HOURS, HOURS_SLOPE, HOURS_SD = 42.0, 0.3, 0.15
-"""Hours a week at a group's figure of salary, slope of log hours on log salary, and the sd of log hours given salary."""
+"""Hours per week at a group's figure of salary, slope of log hours on log salary, and sd of log hours given salary."""
 OUTCOMES = ("salary", "hours")
 SCHEMA = pa.schema(
     [("field", pa.string()), ("sex", pa.string()), *((name, pa.float64()) for name in (*OUTCOMES, "weight"))]
@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Truth:
-    """Population counts and salary totals per (field, sex), both (8, 2); totals of hours are added up when asked for."""
+    """Population counts and salary totals per (field, sex), both (8, 2). Totals of hours are computed on request."""
 
     count: Floats
     total: Floats
@@ -63,7 +63,7 @@ class Doctorates:
     settings: Simulate
 
     def population(self) -> Iterator[tuple[Codes, Codes, Floats, Floats]]:
-        """Chunks of (field, sex, salary, size): every chunk has a generator of its own, so it can be made again."""
+        """Chunks of (field, sex, salary, size). Every chunk has its own generator, so that it can be made again."""
         said = self.settings
         for chunk, start in enumerate(range(0, said.population, CHUNK)):
             rng = np.random.default_rng([said.seed, chunk])
@@ -97,7 +97,7 @@ class Doctorates:
         return total
 
     def hours(self, chunk: int, field: Codes, sex: Codes, salary: Floats) -> Floats:
-        """Hours a week of a chunk of the population, (unit,)."""
+        """Hours per week of a chunk of the population, (unit,)."""
         noise = np.random.default_rng([self.settings.seed, chunk, 1]).standard_normal(len(salary))
         above = np.log(salary / MEN_SALARY[field]) + LOG_GAP[field] * sex
         return np.asarray(HOURS * np.exp(HOURS_SLOPE * above + HOURS_SD * noise))

@@ -1,4 +1,4 @@
-"""Where microdata come from: files, streamed, tables in memory and simulated surveys, behind one Protocol."""
+"""Sources of microdata behind one protocol: files, streams, tables in memory and simulated surveys."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from dpdist.survey.unreadable import FORMATS, STATISTICAL, unreadable
 
 BATCH_ROWS = 65_536
 IN_MEMORY = "the table in memory"
-"""What stands in place of a file's name."""
+"""Text that replaces a file's name."""
 ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
 
 
 Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | None
-"""Records in place of the job's own: a file, or a table in memory."""
+"""A file or a table in memory that replaces the job's own input."""
 
 
 class Source(Protocol):
@@ -58,7 +58,7 @@ class Source(Protocol):
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
 
     def lines(self, rows: set[int]) -> Mapping[int, int]:
-        """The line of the file where each of these rows (from 0) begins, as far as there are lines and they are known."""
+        """The line of the file where each of these rows (from 0) begins, as far as lines exist and are known."""
         ...
 
     def fingerprint(self) -> str:
@@ -70,9 +70,9 @@ class Source(Protocol):
 
 
 def open_source(job: Job, path: Input = None, written: TextFile | None = None) -> Source:
-    """The job's input, or in its stead the file or table given. Raises `DataError` for one that cannot be read.
+    """The job's input, or the given file or table in its place. Raises `DataError` for one that cannot be read.
 
-    A CSV file is written as `written` says; unset: as the job's input.
+    `written` is the format of a CSV file, by default that of the job's input.
     """
     said = job.input
     if isinstance(path, pd.DataFrame):
@@ -94,7 +94,7 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
 
 
 def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
-    """A Parquet, CSV, SAS, Stata or SPSS file. Raises `DataError` for one that cannot be read."""
+    """Opens a Parquet, CSV, SAS, Stata or SPSS file. Raises `DataError` where it cannot be read."""
     try:
         there = file.is_file()
     except OSError as error:
@@ -143,7 +143,7 @@ class ParquetSource(OneFile):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableSource:
-    """A table in memory. Its fingerprint follows from its content, in whatever chunks it stands."""
+    """A table in memory. Its fingerprint depends on its content, not on its chunks."""
 
     table: pa.Table
     name: str = IN_MEMORY
@@ -164,7 +164,7 @@ class TableSource:
         return {}
 
     def fingerprint(self) -> str:
-        """Of the columns in order, one whole chunk each, as an Arrow stream."""
+        """Fingerprint of the columns in order, each as one chunk of an Arrow stream."""
         whole = self.table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
         written = pa.BufferOutputStream()
         with pa.ipc.new_stream(written, whole.schema) as stream:
@@ -186,7 +186,7 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
     for place, name in enumerate(names):
         try:
             made.append(pa.Array.from_pandas(frame.iloc[:, place]))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):  # its message quotes a value
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):  # Its message quotes a value.
             problems.append(Problem(name, "values of several types, or of one that is not read", ONE_TYPE, "convert it"))
     if problems:
         raise DataError(IN_MEMORY, problems)

@@ -23,7 +23,7 @@ CHUNK_VALUES = 1 << 23
 
 @dataclass(frozen=True)
 class StatisticalSource(OneFile):
-    """Numbers are float64, dates too; empty texts and all of a program's kinds of missing values are missing."""
+    """A SAS, Stata or SPSS file. Numbers and dates are float64; empty texts and all missing codes are missing values."""
 
     encoding: str | None = None
 
@@ -45,7 +45,7 @@ class StatisticalSource(OneFile):
 
     @property
     def labels(self) -> Mapping[str, Mapping[object, str]]:
-        """Labels of values, by column, as the file has them."""
+        """Labels of values in the file, by column."""
         found: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
         return found
 

@@ -13,7 +13,7 @@ from dpdist.job.tables import Rake
 
 
 def rake_problems(job: Job, frame: Frame) -> list[Problem]:
-    """Totals that no weights of this sample can meet."""
+    """Problems of totals that no weights of this sample can meet."""
     margins, problems = margins_of(job, frame), []
     for rake, margin in zip(job.rake, margins, strict=True):
         empty = [
@@ -37,7 +37,7 @@ def rake_problems(job: Job, frame: Frame) -> list[Problem]:
 
 
 def _beyond_bounds(job: Job, frame: Frame, rake: Rake, margin: Margin) -> list[Problem]:
-    """Totals that no weights within their public bounds can meet; clipped weights cannot meet them either."""
+    """Problems of totals that no weights within their public bounds can meet, and so no clipped weights."""
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None:
         return []

@@ -1,8 +1,8 @@
 """Limits the records of one privacy unit to the stated maximum, in the file's order.
 
-A unit's name is its text as it stands; of a numeric column it is the whole number. A file in which two names differ in
-spelling alone is refused, whatever they mean. Taken for two, one household would have twice its records, and twice ε.
-Taken for one, a second household would decide which records of the first count, and move them too.
+A unit's name is its exact text, or its whole number in a numeric column. A file in which two names differ in spelling
+alone is refused, whatever they mean. If both names meant one household, it would have twice its records and twice ε. If
+two households were treated as one, the second would decide which records of the first count.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ INVISIBLE = ("Cc", "Cf")
 
 
 def folded(name: str) -> str:
-    """What names that differ in spelling alone have in common; empty for a name that shows nothing.
+    """The common form of names that differ in spelling alone; empty for a name without visible characters.
 
-    It forgets blanks at the ends and repeated ones, case, Unicode form, invisible characters, and how a number is written.
+    The form ignores blanks at the ends, repeated blanks, case, Unicode form, invisible characters, and the format of
+    numbers.
     """
     if name.isascii() and name.isdigit():
         return name.lstrip("0") or "0"
@@ -49,7 +50,7 @@ class Bounded:
         self.spelled = dict[str, str]()
 
     def __call__(self, checked: Checked) -> Checked:
-        """The batch without records beyond the maximum, which are counted as problems or as left out."""
+        """Returns the batch without records beyond the maximum, and counts these as problems or as left out."""
         if self.said is None or checked.unit is None or not len(checked.row):
             return checked
         code, names = pd.factorize(np.array(checked.unit.to_pylist(), dtype=object))
@@ -72,7 +73,7 @@ class Bounded:
         return checked.take(~beyond)
 
     def _without(self, checked: Checked, code: Ints, wrong: Mask, problem: tuple[str, str, str]) -> tuple[Checked, Ints]:
-        """The batch without records of the wrong names (name,), which are a problem."""
+        """The batch without records of the wrong names (name,), which are reported as a problem."""
         bad = wrong[code]
         if not bad.any():
             return checked, code
@@ -90,7 +91,7 @@ AMBIGUOUS = (
 
 
 class UnitsMet:
-    """Distinct units in every published sample count, told apart up to the job's minimum: no more names are held."""
+    """Counts distinct units in every published sample count up to the job's minimum, so that no more names are stored."""
 
     def __init__(self, job: Job):
         self.least = job.frame_minimum
@@ -98,7 +99,7 @@ class UnitsMet:
         self.full = set[int]()
 
     def __call__(self, key: Ints, names: list[str]) -> None:
-        """Records of a batch: the number of their count (record,), and their units."""
+        """Adds records of a batch: the number of their count (record,), and their units."""
         met = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
         met = met[~met["key"].isin(self.full)]
         for number, name in zip(met["key"].tolist(), met["name"].tolist(), strict=True):

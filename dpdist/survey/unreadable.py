@@ -1,4 +1,4 @@
-"""Error messages for files that cannot be read at all."""
+"""Builds error messages for files that cannot be read at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STATISTICAL = {
     ".sav": "read_sav",
     ".zsav": "read_sav",
 }
-"""Files of SAS, Stata and SPSS, by the ends of their names, and what reads them in pyreadstat."""
+"""File extensions of SAS, Stata and SPSS, with the pyreadstat function that reads each."""
 FORMATS = f"a Parquet file, a CSV file (.csv, .csv.gz), or a file of SAS, Stata or SPSS ({', '.join(STATISTICAL)})"
 
 

@@ -12,9 +12,10 @@ from dpdist.survey.statistical_file import StatisticalSource
 
 
 def labelled(path: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
-    """Levels and their labels by column. What a public file shows of a column stands: labels are put to its levels.
+    """Levels and their labels by column.
 
-    There the labels may be of special codes alone, as those of reasons why a number is missing. Raises `DataError`.
+    Levels that a public file shows do not change; labels are added to them. Labels may exist for special codes alone,
+    such as reasons for a missing number. Raises `DataError`.
     """
     made = {}
     for name, labels in StatisticalSource(path).labels.items():
@@ -33,7 +34,7 @@ def labelled(path: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -
 
 
 def _code(value: object) -> Level | None:
-    """A labelled value as a level: whole numbers and texts; none for what is neither."""
+    """A labelled value as a level: a whole number or a text; none for other values."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return value if isinstance(value, str | int) else None

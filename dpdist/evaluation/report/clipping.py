@@ -21,7 +21,7 @@ LIMITS = ["centre", "weight_cap", "half_width"]
 
 
 class Clipped(NamedTuple):
-    """Records that one rule clips, by row of the frame."""
+    """Number of records that one rule clips, by row of the frame."""
 
     rule: str
     records: Ints
@@ -36,11 +36,11 @@ class Rules:
     high: Floats
     cap: Floats
     measured: bool
-    """True where they are the limits of measurements, false of public bounds."""
+    """True for limits of measurements, false for public bounds."""
 
 
 def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
-    """Every rule with the number of records that it clips in each row of the frame; rules that clip nothing stay in."""
+    """Returns every rule with the number of records that it clips in each frame row, also rules that clip nothing."""
     found = dict[str, Ints]()
     rules = [_public(job, frame), *_measured(space, job, frame)]
     for block in each_block(space.records):
@@ -52,7 +52,7 @@ def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
 
 
 def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
-    """Records at public bounds, as they were set to them when they were read; outside limits of a measurement."""
+    """Counts records at public bounds, to which they were set when they were read, or outside limits of a measurement."""
     over = np.greater if rules.measured else np.greater_equal
     where = "beyond the limits of its cell's measurement" if rules.measured else "at its public bounds or beyond"
     for j, (name, values) in enumerate(zip(rules.job.outcomes, records.outcomes.T, strict=True)):
@@ -74,7 +74,7 @@ def _public(job: Job, frame: Frame) -> Rules:
 
 
 def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
-    """Clipped records at the limits in the release's measurements, where these limits depend on a cell."""
+    """Counts records that are clipped at the release's measurement limits, where these limits depend on a cell."""
     if not (space.newest / FILE).is_file():
         return
     rows = pq.read_table(space.newest / FILE).to_pandas()

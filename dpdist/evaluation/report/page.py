@@ -1,4 +1,4 @@
-"""`confidential/report.html`: how good a release is, on one self-contained page for the custodian alone."""
+"""Writes `confidential/report.html`: the quality of a release, on one self-contained page for the custodian alone."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UNJUDGED = (
     "alone sees the records."
 )
 HEAVIEST = 1_000_000
-"""Bytes of the page: beyond it figures are left out, the last first."""
+"""Largest size of the page in bytes. On a larger page figures are left out, from the last one."""
 
 
 def write_report(material: Material) -> Path:
-    """Writes the page, for its owner's eyes; the same workspace gives the same bytes."""
+    """Writes the page, readable by its owner only. The same workspace gives the same bytes."""
     space = material.space
     made, verdict = list(sections(material)), stated(material)
     looked = [] if "acceptance" in material.statement else [LOOKED]
@@ -46,7 +46,7 @@ def write_report(material: Material) -> Path:
 
 
 def material_of(space: Workspace) -> Material:
-    """What the verdict and the page are made of. Raises `WorkspaceError` where the run has no evaluation."""
+    """Collects the inputs of the verdict and of the page. Raises `WorkspaceError` where the run has no evaluation."""
     release = read_release(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
     found = judged(space, release)
@@ -54,7 +54,7 @@ def material_of(space: Workspace) -> Material:
 
 
 def _lighter(made: list[Section]) -> bool:
-    """Leaves a figure out, and says so; False where none is left."""
+    """Leaves out one figure and states that it is left out. Returns False where no figure remains."""
     for section in reversed(made):
         if section.figures:
             section.sentences.append(f"Left out, as the page would be too heavy: {section.figures.pop().caption}.")
@@ -78,8 +78,10 @@ def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
 
 
 def stated(material: Material) -> Overall:
-    """The verdict on the intervals. Limits of the job that failed come first where the intervals pass. Statistics that
-    were added when the release was published again are named as not judged."""
+    """Returns the verdict on the intervals, or the failure of a job's limit where the intervals pass.
+
+    Parts that were added by a later `publish` are stated as not judged.
+    """
     found, failed = overall(material.tables), [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
     if not found.fails and failed:
         also = f"; {found.head}" if NOT_ACCURATE in found.head else ""
@@ -91,7 +93,7 @@ def stated(material: Material) -> Overall:
 
 
 def _facts(material: Material) -> Iterator[tuple[str, str]]:
-    """Which release it is, and what it claims: the statement's words."""
+    """Identifies the release and its claims, in the statement's words."""
     said = material.statement
     yield "Release", f"{said['dataset']}, {said['period']}"
     yield "Published as", f"manifest.json with SHA-256 {sha256(material.space.newest / MANIFEST)}"

@@ -19,7 +19,7 @@ MOST_ROWS = 60
 class Cell(NamedTuple):
     text: str
     value: str = ""
-    """For sorting; empty for a text."""
+    """The value to sort by; empty for a text."""
 
 
 class Grid(NamedTuple):
@@ -32,7 +32,7 @@ class Grid(NamedTuple):
     notes: Sequence[str] = ()
 
     def is_text(self, column: int) -> bool:
-        """True of a column of texts, which stand at the left."""
+        """True for a column of texts, which are aligned left."""
         return not any(row[column].value for row in self.rows)
 
 
@@ -43,7 +43,7 @@ class Figure(NamedTuple):
 
 @dataclass
 class Section:
-    """One part of the report; `name` is what links lead to."""
+    """One section of the report; `name` is the target of links."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ class Section:
 
 
 def cell(value: object) -> Cell:
-    """A text as it is, a truth as yes or no, a figure rounded for the eye; nothing where it is missing."""
+    """Formats a text unchanged, a truth value as yes or no, a figure rounded, and a missing value as empty."""
     if isinstance(value, bool | np.bool_):
         return Cell("yes" if value else "no")
     if isinstance(value, int | np.integer):
@@ -64,17 +64,17 @@ def cell(value: object) -> Cell:
 
 
 def rounded(value: float) -> str:
-    """Four digits, or all before the point."""
+    """Rounds to four digits, or to all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def error(value: float) -> Cell:
-    """A size in standard errors."""
+    """Formats a size in standard errors."""
     return Cell("", "NaN") if np.isnan(value) else Cell(brief(value), f"{value:.6g}")
 
 
 def grid(caption: str, table: pd.DataFrame, stub: int = 1, notes: Iterable[str] = ()) -> Grid:
-    """A data frame as a table of the page: its first rows, and how many there are."""
+    """Makes a table of the page from a data frame: its first rows, and their total number."""
     shown = [[cell(value) for value in row] for row in table.head(MOST_ROWS).itertuples(index=False)]
     more = [f"The first {MOST_ROWS} of {len(table):,} rows."] if len(table) > MOST_ROWS else []
     return Grid(caption, [str(name) for name in table.columns], shown, stub, [*notes, *more])

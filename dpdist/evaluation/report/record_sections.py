@@ -1,4 +1,4 @@
-"""Records in the custodian's report: their bounds and weights, and how synthetic ones are distributed."""
+"""Makes the report's sections on records: their bounds and weights, and the distribution of synthetic records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEFORE, AFTER = "before: unweighted", "after: weighted"
 
 
 def bounds_section(material: Material, bounds: RecordBounds) -> Section:
-    """Record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
+    """Shows record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
     made = Section("bounds", "Record bounds and privacy weights")
     curves, rows = {}, []
     for name, said in zip(BOUNDS, (BEFORE, AFTER), strict=True):
@@ -52,7 +52,7 @@ def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats 
 
 
 def distributions_section(material: Material) -> Section:
-    """Records and synthetic records of the first set: distribution functions, and outcomes against weights."""
+    """Shows records and synthetic records of the first set: distribution functions, and outcomes against weights."""
     made = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
     job, known = material.job, material.records
     read = evenly_spread(material.space.newest / "synthetic" / "set-1.parquet", job.components)

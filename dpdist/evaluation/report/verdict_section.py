@@ -1,4 +1,4 @@
-"""The verdict of the custodian's report: worst cells, thresholds, clipped records, single records."""
+"""Makes the report's verdict section: worst cells, thresholds, clipped records, single records."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from dpdist.publish.printed import printed
 
 WORST = 10
 NAMED = 10
-"""Rows of the frame that are named: those of one record, and those with the most clipped records."""
+"""Number of frame rows that are listed: rows with one record, and rows with the most clipped records."""
 SCALE = (
     "Errors are distances from the direct estimate, in its standard errors (SE). It is about 1 SE from the truth itself."
 )
 
 
 def verdict_section(material: Material) -> Section:
-    """Worst cells by name, coverage, thresholds of the job, clipped records, rows of the frame with a single record."""
+    """Shows worst cells by name, coverage, thresholds, clipped records, and frame rows with a single record."""
     made = Section("verdict", "Verdict")
     made.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
     made.grids.append(_singletons(material.frame))
@@ -57,7 +57,7 @@ def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
 
 
 def _thresholds(material: Material) -> Grid:
-    """Limits that the job or the verdict sets, what was found, and which of them failed: those first."""
+    """Lists limits of the job and of the verdict with the measured values. Failed limits come first."""
     rows = [*limits_of_the_job(material), *_coverage(material.tables)]
     rows.sort(key=lambda row: row[-1])
     return Grid(
@@ -66,7 +66,7 @@ def _thresholds(material: Material) -> Grid:
 
 
 def limits_of_the_job(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Limits that the job sets: threshold, limit, found, and whether it failed or was met."""
+    """Lists limits of the job: threshold, limit, measured value, and whether it failed or was met."""
     yield from _gates(material)
     yield from _targets(material)
     yield from _quality(material)
@@ -78,7 +78,7 @@ def _gates(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Of weights that are tuned: the largest bound over strata."""
+    """Lists the targets of tuned weights: the largest bound over strata."""
     rows = material.strata
     if "database_bound" in rows and np.isfinite(material.release.target) and rows["database_bound"].notna().any():
         largest = float(rows["database_bound"].max())
@@ -86,7 +86,7 @@ def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def _quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Printed figures that the presentation's rules flag or leave out."""
+    """Lists printed figures that the presentation's rules flag or leave out."""
     rules = material.job.presentation.quality
     for said in material.job.tables:
         form = printed(material.job, said, pq.read_table(material.space.newest / "tables" / f"{said.name}.parquet"))
@@ -99,7 +99,7 @@ def _quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def _coverage(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, object, object, str]]:
-    """How many direct estimates 90 % intervals hold, and how far off all records are, as the verdict judges them."""
+    """States how many direct estimates lie in 90 % intervals, and the error of the figure of all records."""
     for name, each in verdicts(tables).items():
         if each is None:
             continue
@@ -119,7 +119,7 @@ def _met(met: object) -> str:
 
 
 def _clipping(material: Material) -> Iterator[Grid]:
-    """Shares of records by rule, and the rows of the frame where most of the records are clipped."""
+    """Shows shares of clipped records by rule, and the frame rows where most of the records are clipped."""
     frame, job = material.frame, material.job
     found = clipped(material.space, job, frame)
     rows = []
@@ -140,7 +140,7 @@ def _clipping(material: Material) -> Iterator[Grid]:
 
 
 def _singletons(frame: Frame) -> Grid:
-    """Combinations of public columns with one record: whoever has these columns knows the person."""
+    """Lists combinations of public columns with one record. Anyone who knows these columns identifies the person."""
     single = np.flatnonzero(frame.count == 1)
     said = [f"{len(single):,} of {int((frame.count > 0).sum()):,} combinations of public columns have a single record."]
     said += [f"The first {NAMED} are named."] if len(single) > NAMED else []
@@ -149,5 +149,5 @@ def _singletons(frame: Frame) -> Grid:
 
 
 def row_name(frame: Frame, row: int) -> str:
-    """A row of the frame in words."""
+    """Describes a row of the frame in words."""
     return ", ".join(str(frame.levels[name][codes[row]]) for name, codes in frame.codes.items()) or "all"

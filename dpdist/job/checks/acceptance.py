@@ -11,7 +11,7 @@ COUNT = Statistic(name="count")
 
 
 def acceptance(job: Job) -> Iterator[Contradiction]:
-    """Gates are of a strict release with noise of pure ε, over bounded weights and outcomes."""
+    """Gates need a strict release with noise of pure ε, over bounded weights and outcomes."""
     chosen = job.accept
     if chosen is None:
         return

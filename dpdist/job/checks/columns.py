@@ -19,7 +19,7 @@ WRITTEN = {
 
 
 def categories(job: Job) -> Iterator[Contradiction]:
-    """Columns used as categories are declared with levels, once in each list, under names of their own."""
+    """Columns used as categories need declared levels, appear once in each list, and have unique names."""
     lists: list[tuple[Path, tuple[str, ...]]] = [
         (("strata",), job.strata),
         (("model", "predictors"), job.likelihood_predictors),
@@ -54,7 +54,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
 
 
 def roles(job: Job) -> Iterator[Contradiction]:
-    """Outcome, weight and PSU are different columns, each with what its role needs."""
+    """Outcome, weight and PSU are different columns, and each meets the conditions of its role."""
     outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     for outcome in outcomes:
         if outcome not in job.columns or job.columns[outcome].bounds is None:
@@ -85,7 +85,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
 
 
 def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
-    """Replicate weights stand in place of PSUs and populations; these are columns of their own."""
+    """Replicate weights replace PSUs and populations, and their columns have no other role."""
     outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     replicated = job.survey.replicate_weights
     if replicated is not None and weight is None:

@@ -29,7 +29,7 @@ def comparators(job: Job) -> Iterator[Contradiction]:
 
 
 def _never_lognormal(column: Column) -> str | None:
-    """Why no file with this public domain can be lognormal but for zeros."""
+    """States why no file with this public domain can be lognormal apart from zeros."""
     low, high = column.bounds or (0.0, float("inf"))
     support = FAMILIES["lognormal"].support
     if low < support.low or high <= support.low:

@@ -1,4 +1,4 @@
-"""Checks budget and mechanism against each other; a mechanism's specification has its further checks."""
+"""Checks budget and mechanism against each other. A mechanism's specification has further checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpdist.job.contradiction import Contradiction
 
 
 def noise_of_budget(job: Job) -> Iterator[Contradiction]:
-    """Gaussian noise needs a delta; nothing else has one to state."""
+    """Gaussian noise needs a delta; a job with other noise must not state one."""
     if job.mechanism.gaussian and job.budget.delta is None:
         found = "under Gaussian noise no epsilon holds alone"
         remedy = 'add delta, below one over the number of records, as in delta: "1e-6"'

@@ -23,7 +23,7 @@ def likelihood(job: Job) -> Iterator[Contradiction]:
 
 
 def outcomes(job: Job) -> Iterator[Contradiction]:
-    """Several outcomes go with what takes several."""
+    """Several outcomes need a mechanism or family that accepts several."""
     names, family, mechanism = job.outcomes, job.family, job.mechanism
     if len(names) == 1:
         return
@@ -58,7 +58,7 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
 
 
 def family_keys(job: Job) -> Iterator[Contradiction]:
-    """The family's own keys, and what it can take."""
+    """Checks the family's keys, and the outcomes that it accepts."""
     family, model, facts = job.family, job.likelihood, family_facts(job)
     if facts.weight is True and job.survey.weight is None:
         yield Contradiction(
@@ -80,7 +80,7 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
 
 
 def _within_support(job: Job) -> Iterator[Contradiction]:
-    """Bounds and codes of outcomes are values that the family takes."""
+    """Bounds and codes of outcomes are values that the family supports."""
     family, support = job.family, family_facts(job).support
     for outcome in declared(job):
         bounds = job.columns[outcome].bounds
@@ -95,7 +95,7 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
 
 
 def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
-    """Keys of the lognormal family, which others have no choice of."""
+    """Refuses keys of the lognormal family in jobs of other families, where the values are fixed."""
     family, model = job.family, job.likelihood
     if model.synthesis != "fbs" and family == "scores":
         found = "under 'scores' the population's law has no closed form: the weight is no power of its score"
@@ -112,7 +112,7 @@ def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
 
 
 def _of_a_program(job: Job) -> Iterator[Contradiction]:
-    """A user's program is whole, and its names are its own."""
+    """A user's program is complete, and its names are not used elsewhere."""
     model = job.likelihood
     for name in ("program", "parameters"):
         if not getattr(model, name):
@@ -135,7 +135,7 @@ def _of_a_program(job: Job) -> Iterator[Contradiction]:
 
 
 def _parameters(job: Job) -> Iterator[Contradiction]:
-    """Names and sizes of a user's parameters."""
+    """Checks names and sizes of a user's parameters."""
     model, columns = job.likelihood, {*job.strata, *job.likelihood.predictors}
     for name, dims in model.parameters.items():
         if name in ("chain", "draw", "stratum", *columns) or not name.isidentifier():
@@ -152,7 +152,7 @@ def _parameters(job: Job) -> Iterator[Contradiction]:
 
 
 def _without_a_program(job: Job) -> Iterator[Contradiction]:
-    """Keys of a user's program, which other families have no use for."""
+    """Refuses keys of a user's program in jobs of other families."""
     model = job.likelihood
     for name in ("program", "parameters", "data", "log_lik"):
         if getattr(model, name):
@@ -162,7 +162,7 @@ def _without_a_program(job: Job) -> Iterator[Contradiction]:
 
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
-    """The sampler is one that the family has, and is given only the settings that it has."""
+    """The sampler is one of the family's, and has only settings that apply to it."""
     sampler, known = job.sampler, SAMPLERS.get(job.family, ())
     if not known:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):

@@ -9,7 +9,7 @@ from dpdist.job.contradiction import Contradiction
 
 
 def units(job: Job) -> Iterator[Contradiction]:
-    """A unit of several records is given to strict mechanisms alone, and named by a column of its own."""
+    """A unit of several records needs a strict mechanism and a separate column."""
     said = job.privacy_unit
     if said is None:
         return

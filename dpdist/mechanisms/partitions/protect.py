@@ -1,4 +1,7 @@
-"""Noisy counts over a partition: what is promised, the one pass over records, and what is selected ([S]; METHODS §9)."""
+"""Protects by noisy counts over a partition: the promise, the one pass over records, and the selection ([S].
+
+METHODS §9).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class Partitions(NoisySums[Partitioned, PartitionCounts]):
-    """Strict, with δ = 0 and no model; every set has noise of its own at ε/m."""
+    """Strict mechanism with δ = 0 and no model. Every set has separate noise at ε/m."""
 
     spec, sums = Partitioned, PartitionCounts
 
@@ -37,7 +40,7 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 
 
 def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Algorithm 1 of [S]; `epsilon`: a set's, for the summary."""
+    """Runs algorithm 1 of [S]. `epsilon` is that of one set, for the summary."""
     sums = yield Pass(Count(model), "sum")
     numbers, drawn = count(1), []
     for _ in range(sets):
@@ -49,13 +52,16 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
 
 
 def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
-    """Attributes that split the nodes of every layer but the last, selected under noise; none where the job names them."""
+    """Returns attributes that split the nodes of every layer but the last, selected under noise.
+
+    None where the job names them.
+    """
     found: tuple[Ints, ...] = ()
     for _ in range(model.selections):
         assert model.score_scale is not None
         known = scores(sums[-model.cells :], found, model.shape)
         noise = NoiseOn.of((model, found, "scores"), sums).draw(model.score_scale, known.size, next(numbers))
-        best = yield Choice(-known, noise)  # the least AIC
+        best = yield Choice(-known, noise)  # the smallest AIC
         found = (*found, best)
     return found
 

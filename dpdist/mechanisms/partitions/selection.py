@@ -1,4 +1,4 @@
-"""Which attribute splits a node: the one with the least AIC under noise ([S], eq. 4 and lemma 1; METHODS §9)."""
+"""Selects the attribute that splits a node: the one with the least AIC under noise ([S], eq. 4 and lemma 1; METHODS §9)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def aic(counts: Floats) -> Floats:
 
 
 def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Floats:
-    """AIC of every attribute in every node of the tree so far, (node, attribute), in whole units; infinite of attributes
-    that the node was split by. `cells` are in whole units."""
+    """Returns the AIC of every attribute in every node of the present tree, (node, attribute), in whole units.
+
+    It is infinite for attributes that already split the node. `cells` are in whole units.
+    """
     layers, used = grown(selected, levels)
     nodes, codes = layers[-1], codes_of(levels)
     found = np.empty(used.shape)

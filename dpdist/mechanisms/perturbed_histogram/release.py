@@ -1,7 +1,7 @@
 """Perturbed histogram ([G], Supplement 1): noisy counts of equal bins over public bounds, uniform within a bin.
 
-Counts below 0 become 0; where none is left above 0, all bins are equally likely. The number of bins is the job's, or
-⌈ln n⌉ of the mean number n of records a stratum, which is public; never chosen from the outcomes.
+Counts below 0 become 0. Where no count is above 0, all bins are equally likely. The job states the number of bins.
+Otherwise it is ⌈ln n⌉, with the public mean number n of records per stratum. It is never chosen from the outcomes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Histogram(OutcomeModel):
 
     bins: int
     scale: Fraction
-    """Of the noise that a set's counts are released with."""
+    """Scale of the noise on the counts of a set."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Histogram:
@@ -53,18 +53,18 @@ class Histogram(OutcomeModel):
         return np.bincount(self.bin(records.outcome), weights=alpha, minlength=self.bins).astype(np.float64)[None, :]
 
     def bin(self, outcome: Floats) -> Ints:
-        """Bin of every outcome, from 0; the upper bound lies in the last one."""
+        """Returns the bin of every outcome, from 0. The upper bound is in the last bin."""
         return np.clip(np.searchsorted(self.edges, outcome, side="right") - 1, 0, self.bins - 1)
 
     def shares(self, counts: Floats) -> Floats:
-        """Probabilities of the bins from noisy counts, (draw, bin)."""
+        """Returns the bins' probabilities from noisy counts, (draw, bin)."""
         positive = np.maximum(counts, 0.0)
         total = positive.sum(axis=1, keepdims=True)
         even = np.full_like(positive, 1.0 / self.bins)
         return np.asarray(np.divide(positive, total, out=even, where=total > 0.0))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Log density, (draw, record); −∞ in an empty bin."""
+        """Returns the log density, (draw, record), which is −∞ in an empty bin."""
         with np.errstate(divide="ignore"):
             density = np.log(self.shares(draws["counts"]) / np.diff(self.edges))
         return np.asarray(density[:, self.bin(records.outcome)])
@@ -74,18 +74,18 @@ class Histogram(OutcomeModel):
         return Extremes(values.max(axis=0), values.min(axis=0))
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """A bin by its probability, then uniform within it; weights 1."""
+        """Draws a bin by its probability, then a value uniform within the bin. Weights are 1."""
         uniforms, cumulated = open_uniforms(rng, (len(frame_row), 2)), np.cumsum(self.shares(theta["counts"])[0])
         own = np.minimum(np.searchsorted(cumulated, uniforms[:, 0] * cumulated[-1], side="right"), self.bins - 1)
         return self.edges[own] + uniforms[:, 1] * np.diff(self.edges)[own], np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y, (draw, row)."""
+        """Returns E w = 1 and E y, (draw, row)."""
         middle = (self.edges[1:] + self.edges[:-1]) / 2.0
         return self.per_row((self.shares(theta["counts"]) @ middle)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records of at most `value`, uniform within a bin, (draw, pair)."""
+        """Returns the share of records that are at most `value`, uniform within a bin, (draw, pair)."""
         share = self.shares(theta["counts"])
         reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
         own = self.bin(value)
@@ -93,20 +93,20 @@ class Histogram(OutcomeModel):
         return np.asarray(reached[:, own] + part * share[:, own])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Counts of other samples of as many records from the released histogram, without noise."""
+        """Returns counts of other samples of the same size from the released histogram, without noise."""
         return Draws({"counts": rng.multinomial(records, self.shares(theta["counts"])[0], draws).astype(float)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released histogram's expected counts with noise of the same law: for standard errors, not for release."""
+        """Returns the released histogram's expected counts with new noise of the same law, for standard errors only."""
         expected = records * self.shares(theta["counts"])
         return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
 
     def averaged(self, drawn: Draws) -> Draws:
-        """Counts with the mean of the shares that follow from other noise: none is below 0, so noise fills empty bins."""
+        """Returns counts with the mean of the shares under other noise. No share is below 0, so noise fills empty bins."""
         return Draws({"counts": self.shares(drawn["counts"]).mean(axis=0, keepdims=True)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """The released histogram, whatever the sample counts (draw, row): its shares do not follow from them."""
+        """Returns the released histogram for any sample counts (draw, row), because its shares do not depend on them."""
         return Draws({"counts": np.repeat(theta["counts"], len(counts), axis=0)})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
@@ -114,5 +114,5 @@ class Histogram(OutcomeModel):
 
 
 def model_of(job: Job) -> type[Histogram]:
-    """The model of every job under the mechanism."""
+    """Returns the model of every job under the mechanism."""
     return Histogram

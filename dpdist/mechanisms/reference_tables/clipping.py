@@ -1,8 +1,8 @@
-"""A cell as the reference tells it: where to clip, and what clipping loses (METHODS §7b).
+"""Models a cell by its reference records: clipping limits, and what clipping removes from sums (METHODS §7b).
 
-All of it follows from the reference's records and from the current file's public size n: no current outcome is used.
-The current file is thought of as the reference with weights times s and outcomes times g (plus h, where outcomes can be
-negative or are two-valued); clipped statistics tell (s, g), and the reference the rest.
+All of it follows from the reference's records and from the current file's public size n. No current outcome is used. The
+current file is modelled as the reference with weights times s and outcomes times g. Outcomes that can be negative or are
+two-valued are also shifted by h. Clipped statistics determine (s, g); the reference determines the rest.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.cell_shape import FLAT, LARGEST_LOG_SCALE, Shape, bisect
 
 MISFIT = 0.5
-"""Deviation of what lies beyond the limits from what a shape made of histograms tells of it, as a part of the latter."""
+"""Standard deviation of the part beyond the limits, relative to that part as predicted by a shape made of histograms."""
 EDGE = 1e-9
-"""Part of its reach by which an outcome is at the end of a window."""
+"""Relative distance within which an outcome is taken to be at the end of a clipping interval."""
 
 
 class Slopes(NamedTuple):
@@ -35,26 +35,26 @@ class Slopes(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell(Shape):
-    """A shape as clipped statistics tell of it: their means under scales, slopes and errors, and scales from means."""
+    """Model of a cell's clipped statistics: their means under scales, slopes and errors, and scales from means."""
 
     @property
     def curved(self) -> bool:
-        """Whether a clipped mean tells less and less of a fall, as a scale of outcomes does (`shrinkage`)."""
+        """True if a clipped mean changes less as the scale falls, as for a scale of outcomes (`shrinkage`)."""
         return self.scaled
 
     @property
     def shape(self) -> Cell:
-        """What its scales and shifts move."""
+        """The shape that the scales and shifts change."""
         return self
 
     def statistics(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """Means of v and vc under log scales s and g."""
+        """Returns means of v and vc under log scales s and g."""
         centre, cap, reach = limits
         v = np.minimum(self.weight * np.exp(s), cap) / cap
         return float(v.mean()), float((v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0)).mean())
 
     def product(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """Mean vc under these scales, and its slope by mean v as the weights' scale moves both."""
+        """Returns mean vc under these scales, and its slope by mean v as the weights' scale changes both."""
         centre, cap, reach = limits
         v = np.minimum(self.weight * np.exp(s), cap) / cap
         product, moving = v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
@@ -75,12 +75,15 @@ class Cell(Shape):
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
     def within(self, centre: Floats | float, half: Floats | float) -> NDArray[np.bool_]:
-        """Which outcomes move as their scale does, whichever way: those at the end of a window do not, but a share's."""
+        """Selects outcomes that change with their scale.
+
+        Those at the end of a clipping interval do not, except for a share.
+        """
         inside: NDArray[np.bool_] = np.abs(self.outcome - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
         return inside
 
     def blurred(self, limits: tuple[float, float, float]) -> Floats:
-        """Variances of (log mean weight, mean outcome) from noise in the histograms of its tails, (2,)."""
+        """Returns variances of (log mean weight, mean outcome) from noise in the histograms of the cell's tails, (2,)."""
         if self.blur is None:
             return np.zeros(2)
         centre, cap, reach = limits
@@ -93,10 +96,10 @@ class Cell(Shape):
         return np.asarray(np.maximum(noise, 0.0))
 
     def misfit(self, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-        """Deviations of (log mean weight, mean outcome) because its own tails are not its histograms', (2,).
+        """Returns deviations of (log mean weight, mean outcome) where the cell's tails differ from the histograms', (2,).
 
-        Of a cell with larger weights or outcomes than its group's more lies beyond the limits: the larger part counts, of
-        the group's shape as it is and at the cell's scales.
+        In a cell with larger weights or outcomes than its group, more lies beyond the limits. The larger part counts:
+        that of the group's shape as it is, or at the cell's scales.
         """
         if self.blur is None:
             return np.zeros(2)
@@ -110,9 +113,9 @@ class Cell(Shape):
         return np.asarray(MISFIT * np.max(found, axis=0))
 
     def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """(log s, log g) under which the reference has these mean statistics, within ±LARGEST_LOG_SCALE.
+        """Solves for (log s, log g) under which the reference has these mean statistics, within ±LARGEST_LOG_SCALE.
 
-        A share's g has no end.
+        A share's g is not limited.
         """
         s = self.solve_weight(v, limits[1]) if self.weighted else 0.0
         return s, self.solve_outcome(s, q, limits)
@@ -121,20 +124,23 @@ class Cell(Shape):
         return float(self.solve_weights(np.array([v]), cap)[0])
 
     def solve_weights(self, v: Floats, cap: float) -> Floats:
-        """log s of mean statistics v, (value,): mean v is linear between the scales at which a record reaches the cap."""
+        """Returns log s of mean statistics v, (value,).
+
+        Mean v is linear between the scales at which a record reaches the cap.
+        """
         means, scales = self._weight_curve
         log_scale = np.log(np.interp(v, means, scales)) + np.log(cap)
         log_scale = np.where(v >= means[-1], LARGEST_LOG_SCALE, np.where(v <= 0.0, -LARGEST_LOG_SCALE, log_scale))
         return np.asarray(np.clip(log_scale, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
 
     def mean_v(self, scales: Floats, cap: float) -> Floats:
-        """Mean v under log scales, (scale,)."""
+        """Returns mean v under log scales, (scale,)."""
         means, at = self._weight_curve
         return np.asarray(np.interp(np.exp(scales) / cap, at, means))
 
     @cached_property
     def _weight_curve(self) -> tuple[Floats, Floats]:
-        """Means of min(weight × scale, 1), and the scales: 0, and where each record reaches 1."""
+        """Returns means of min(weight × scale, 1), and the scales: 0, and the scale at which each record reaches 1."""
         heaviest = np.sort(self.weight)[::-1]
         scales = 1.0 / heaviest
         left = heaviest.sum() - np.cumsum(heaviest)
@@ -148,15 +154,19 @@ class Cell(Shape):
         return bisect(lambda g: self.statistics(s, g, limits)[1] - q)
 
     def _solve_share(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
-        """Along the straight line to the bound, and straight on beyond it: so noise that carries a share over its bound is
-        told as far as it goes, and shrinkage does not take it for drift."""
+        """Extrapolates a share linearly beyond its bound, so that noise beyond the bound keeps its size.
+
+        Otherwise shrinkage would treat that noise as drift.
+        """
         at, (down, up), whole = self.statistics(s, 0.0, limits)[1], self.movable, (self.top - self.low) / self.unit
         end = whole * (up if (q > at and up > FLAT) or down <= FLAT else -down)
         return (q - at) * end / (self.statistics(s, end, limits)[1] - at)
 
 
 def cut_off(outcome: Floats, weight: Floats, centre: Floats | float, half_width: Floats | float) -> Floats:
-    """What a window cuts off of a mean, below and above it, as a deviation: neither side makes up for the other. Windows
-    (window, 1) give (window,)."""
+    """Returns what a clipping interval removes from a mean, below and above, as a deviation.
+
+    The two sides do not offset each other. Intervals (interval, 1) give (interval,).
+    """
     sides = (np.maximum(centre - half_width - outcome, 0.0), np.maximum(outcome - centre - half_width, 0.0))
     return np.asarray(np.hypot(*(np.average(side, axis=-1, weights=weight) for side in sides)))

@@ -1,9 +1,10 @@
-"""From noisy clipped statistics to estimates: undo the clip, shrink what noise alone moved, and standard errors.
+"""Estimates means from noisy clipped statistics: inverts clipping, shrinks noise, and computes standard errors.
 
-Post-processing of the released sums with the reference. Cell c has (log s_c, log g_c); noise moves its estimate by a
-known variance ν², sampling of both files by a known σ², drift by an unknown one, A, common to cells. The estimate is
-shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²): towards what the current file's own statistics
-would have told without noise, not towards the reference; a cell whose outcomes fell by its statistic's curve (`falling`).
+Post-processing of the released sums with the reference. Cell c has (log s_c, log g_c); its estimate has variance ν² from
+noise, which is known, and σ² from sampling of both files, also known. Drift has an unknown variance A, common to cells.
+The estimate is shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²). So it moves towards the current
+file's statistics without noise, not towards the reference. A cell whose outcomes fell is shrunk by its statistic's curve
+(`falling`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
 
 LEAST_VARIANCE = 1e-12
 OWN = 0.5
-"""Part of a misfit's variance that is a cell's own; its group has the rest in common, which differences do not hold."""
+"""Part of a misfit's variance that is specific to a cell. The rest is common to its group and cancels in differences."""
 
 
 class ClippingInversion(NamedTuple):
@@ -112,11 +113,13 @@ def _shrunk_within(
     noise: Floats,
     current: Floats,
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Cells shrunk towards each other: weights of their own values and values, (cell, 2); the noise's covariances then,
-    (cell, 2, 2); A, (2,); deviations that they have in common, (cell, 2).
+    """Shrinks cells towards each other.
 
-    `cells` holds each with its limits, its noisy mean vc and the variances of the noise on its mean statistics; `current`
-    is the current file's part of `sampling`.
+    Returns the weights of the cells' estimates and the estimates, (cell, 2); the noise's covariances, (cell, 2, 2); A,
+    (2,); and their common deviations, (cell, 2).
+
+    `cells` has each cell with its limits, its noisy mean vc and the variances of the noise on its mean statistics.
+    `current` is the current file's part of `sampling`.
     """
     parts = [shrunk(raw[:, k], sampling[:, k], noise[:, k, k]) for k in range(2)]
     kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
@@ -132,7 +135,7 @@ def _shrunk_within(
 
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
-    """Mean vc under a scale of outcomes at the s found, and the deviation of its noise, with what s brings along."""
+    """Returns mean vc under a scale of outcomes at the estimated s, and the deviation of its noise with that of s."""
     product, along = cell.product(s, g, limits)
     return product, float(np.sqrt(of_means[1] + along**2 * of_means[0]))
 
@@ -146,7 +149,9 @@ def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
 
 
 def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
-    """Deviations of (log s, log g) that cells have in common, (cell, 2); `current`: the current file's part of `sampling`.
+    """Returns deviations of (log s, log g) that are common to cells, (cell, 2).
+
+    `current`: the current file's part of `sampling`.
 
     Every cell is shrunk to a mean that holds its own error as well, so that both errors go together. With V the mean's
     variance, σ² = σ_now² + σ_ref² and D = A + σ² + ν², those of like cells have the covariance V (1 − k)(2σ_now² + ν²)/D
@@ -158,8 +163,11 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
 
 
 def noise_of_scales(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
-    """Covariance of (log s, log g), (2, 2), that noise on mean statistics brings: where these tell the least of either,
-    under the reference or under what was found. No deviation exceeds `farthest`, as no scale does."""
+    """Returns the covariance of (log s, log g), (2, 2), from noise on mean statistics.
+
+    It is taken where these are least informative, under the reference or the estimate. No deviation exceeds `farthest`,
+    as no scale does.
+    """
     found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
     flattest = max(found, key=lambda own: float(own[1, 1]))
     deviations = np.sqrt([max(own[0, 0] for own in found), flattest[1, 1]])

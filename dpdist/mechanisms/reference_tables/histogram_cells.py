@@ -31,10 +31,10 @@ from dpdist.mechanisms.reference_tables.cell_shape import FLAT, LARGEST_LOG_SCAL
 from dpdist.mechanisms.reference_tables.clipping import MISFIT, Cell, Slopes, cut_off
 
 LEAST_V = 1e-3
-"""Least mean v that a mean outcome is divided by."""
+"""Smallest mean v by which a mean outcome is divided."""
 
 GRID = np.linspace(-5.0, 5.0, 61)
-"""Log scales that are tried, in deviations of cells' scales."""
+"""Log scales that are tried, in deviations of the cells' scales."""
 
 Limit = tuple[float, float, float]
 
@@ -54,7 +54,7 @@ NOTHING = Hidden(0.0, (1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
 
 
 def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
-    """Mean excess over a limit of values between two ends, even in logarithms where both are above 0."""
+    """Returns the mean excess over a limit of values between two ends, even in logarithms where both are above 0."""
     first, last = ends
     start = np.clip(limit, first, last)
     if not 0.0 < first < last:
@@ -73,13 +73,13 @@ class HistogramCell(Cell):
     in_common: float = 1.0
     """Times that the square of an error common to cells counts in the choice of limits."""
     own: float = 1.0
-    """κ, part of the deviations of its group's log weights that is within cells (`histogram_scales`)."""
+    """κ, the part of the deviations of its group's log weights that lies within cells (`histogram_scales`)."""
     tail: float = 0.0
-    """Log of what its own tail makes of its mean weight, over what its group's does."""
+    """Log ratio of the mean weight under the cell's tail to that under its group's tail."""
 
     @cached_property
     def shape(self) -> Cell:
-        """The group's shape, which scales and shifts move as they move a reference's."""
+        """The group's shape, which scales and shifts change as they change a reference's shape."""
         return Cell(self.weight, self.outcome, self.low, self.top, self.scaled, self.records, self.weighted)
 
     @property
@@ -99,14 +99,14 @@ class HistogramCell(Cell):
         return np.full(len(self.outcome), self.unit)
 
     def growth(self, g: float) -> float:
-        """1: a mean follows from the noisy sums by a shift, and its errors from theirs, whatever the outcomes' scale."""
+        """Returns 1, because a mean and its errors follow from the noisy sums by a shift, whatever the outcomes' scale."""
         return 1.0
 
     def mean_at(self, g: float) -> float:
         return float(np.clip(self.mean + g * self.unit, self.low, self.top))
 
     def moved(self, g: float) -> Floats:
-        """The shape's outcomes at the scale, or shift, that brings their mean to this one, or the nearest to it."""
+        """Returns the shape's outcomes at the scale, or shift, that brings their mean to this one, or the nearest to it."""
         mean, shape = self.mean_at(g), self.shape
         return shape.moved(
             (mean - self.mean) / shape.unit if self.two_valued else bisect(lambda h: shape.mean_at(h) - mean)
@@ -114,13 +114,13 @@ class HistogramCell(Cell):
 
     @cached_property
     def inner(self) -> Cell:
-        """The shape of one cell's weights."""
+        """Returns the shape of one cell's weights."""
         weight = np.log(np.maximum(self.weight, FLAT))
         found = np.exp(self.own * (weight - weight.mean()))
         return replace(self.shape, weight=found * (self.mean_weight / found.mean()))
 
     def rate_of_seen(self, cap: float) -> float:
-        """d log mean v / d log s."""
+        """Returns d log mean v / d log s."""
         v = self.inner.weight / cap
         return max(float((v * (v < 1.0)).mean()) / float(np.minimum(v, 1.0).mean()), LEAST_V)
 
@@ -135,13 +135,13 @@ class HistogramCell(Cell):
         return max(0.0, float(self.inner.mean_weight * np.exp(s[0]) / (cap * self.inner.mean_v(s, cap)[0])) - 1.0)
 
     def seen(self, limits: Limit) -> tuple[float, float]:
-        """Mean weight and mean outcome as the limits leave them."""
+        """Returns mean weight and mean outcome under the limits."""
         centre, cap, half_width = limits
         weight, outcome = np.minimum(self.weight, cap), np.clip(self.outcome, centre - half_width, centre + half_width)
         return float(weight.mean()), float(np.average(outcome, weights=weight))
 
     def solve(self, v: float, q: float, limits: Limit) -> tuple[float, float]:
-        """(log s, g) that take this cell to its clipped figures with the tails beyond."""
+        """Solves for (log s, g) that give this cell its clipped figures with the tails beyond."""
         centre, cap, half_width = limits
         s, v_shape = 0.0, self.seen(limits)[0] / cap
         if self.weighted:
@@ -153,11 +153,11 @@ class HistogramCell(Cell):
         return s, (found - self.mean) / self.unit
 
     def _whole(self, centre: float, half_width: float) -> bool:
-        """Whether the window is the public range."""
+        """True if the clipping interval is the public range."""
         return bool(centre - half_width <= self.low and centre + half_width >= self.top)
 
     def _beyond(self, product: float, limits: Limit) -> float:
-        """What a mean has beyond the window, at the scale at which the shape has this mean vc."""
+        """Returns the part of a mean beyond the clipping interval, at the scale at which the shape has this mean vc."""
         centre, _, half_width = limits
         scale = bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product)
         outcome = self.shape.moved(scale)
@@ -203,7 +203,10 @@ class HistogramCell(Cell):
         return np.asarray(self.hidden.share * np.maximum(*ends))
 
     def error_of_count(self, cap: float, n: int, noise: float) -> float:
-        """Mean squared error that noise of this variance, the histograms' noise and their tails bring, in direct ones."""
+        """Returns the mean squared error from noise of this variance, the histograms' noise and their tails.
+
+        It is in direct variances.
+        """
         assert self.blur is not None
         if not self.weighted:
             return 0.0

@@ -1,7 +1,7 @@
-"""A reference from the current file itself: noisy histograms over public bins, for groups of cells of a public size.
+"""Makes a reference from the current file: noisy histograms over public bins, for groups of cells of a public size.
 
-Weight and outcomes are taken as independent within a group; what they have in common below the limits is in the table's own
-sums. Counts are smoothed, which is post-processing, and spread over HISTOGRAM_POINTS equal points.
+Weight and outcomes are taken as independent within a group; their dependence below the limits is in the table's sums.
+Counts are smoothed, which is post-processing, and spread over HISTOGRAM_POINTS equal points.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from dpdist.privacy.units import record_epsilon
 
 HISTOGRAM_POINTS = 1024
 FEWEST_POOLED = 300
-"""Records of a group, in scales of the noise on a count: smaller cells are pooled."""
+"""Smallest number of records of a group, in scales of the noise on a count. Smaller cells are pooled."""
 MOSTLY = 0.75
-"""Share of all records on its two bounds from which an outcome may be a yes or no."""
+"""Smallest share of all records on an outcome's two bounds at which the outcome may be a yes or no."""
 
 
 @dataclass(frozen=True)
 class Histograms:
-    """Counts (group, bin): the weight's bins, then every outcome's."""
+    """Counts (group, bin), with the weight's bins, then every outcome's bins."""
 
     model: ReferenceCells
     group: Codes
-    """Of every cell, (cell,)."""
+    """Group of every cell, (cell,)."""
     bins: tuple[Bins, ...]
     scale: Fraction
     in_common: Floats
-    """Of every group, (group,): times that the square of an error common to cells counts."""
+    """Factor on the square of an error common to cells, (group,)."""
 
     @classmethod
     def build(cls, job: Job, model: ReferenceCells) -> Histograms:
@@ -65,7 +65,10 @@ class Histograms:
         return np.concatenate(found, axis=1)
 
     def summarise(self, noisy: Floats) -> Told:
-        """Every outcome's cells, from noisy counts; those of one group are shrunk towards each other, and single ones."""
+        """Returns every outcome's cells, from noisy counts.
+
+        Cells of one group are shrunk towards each other, and single ones are not.
+        """
         size, cells = np.bincount(self.group, weights=self.model.count), np.bincount(self.group)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
         noise = 2.0 * float(self.scale) ** 2 * len(cells)
@@ -113,7 +116,7 @@ class Histograms:
         ]
 
     def _hidden(self, counts: list[Floats], n: float) -> list[Hidden]:
-        """Of every outcome, with the weight: what noise in a group's histograms may hide."""
+        """Returns for every outcome, with the weight, the records that noise in a group's histograms may hide."""
         variance, share = 2.0 * float(self.scale) ** 2, 2.0**0.5 * float(self.scale) / n
         ends = [_sure(row, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         weight = (ends[0][1], float(self.bins[0].right[-1])) if self.model.weighted else (1.0, 1.0)
@@ -122,7 +125,10 @@ class Histograms:
 
 
 def _margins(job: Job) -> list[tuple[int, ...]]:
-    """Columns of the cells, by number, that each published table or margin is by; strata's do not differ within one."""
+    """Returns the columns of the cells, by number, of each published table or margin.
+
+    Columns of strata are constant within one.
+    """
     columns = [name for name in job.cell_columns if name not in job.strata]
     found = list[tuple[int, ...]]()
     for table in job.tables:
@@ -133,11 +139,11 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
 
 
 def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
-    """Times that the square of an error common to cells counts beside that of a cell's own error, (group,).
+    """Returns the factor on the square of an error common to cells, relative to a cell's separate error, (group,).
 
-    What is made small is the sum, over published cells, of squared errors in direct variances. With n_k records in a cell
-    and n_P in a published one, its own error counts there as n_k/n_P, as direct errors do. One that all cells have alike
-    counts as 1. So the times are a harmonic mean: of n_P/n_k over the published cells that a group's cells are in.
+    The criterion is the sum, over published cells, of squared errors in direct variances. With n_k records in a cell and
+    n_P in a published one, the cell's separate error counts there as n_k/n_P, as direct errors do. An error common to all
+    cells counts as 1. So the factor is a harmonic mean: of n_P/n_k over the published cells that a group's cells are in.
     """
     own, cells = np.zeros(len(codes)), np.bincount(group)
     for margin in margins:
@@ -148,8 +154,10 @@ def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple
 
 
 def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:
-    """Whether an outcome's counts between its bounds are noise alone, and nearly all records lie on the bounds: it is a yes
-    or no, and its bins between are no part of its shape."""
+    """True if an outcome is a yes or no, with nearly all records on its bounds and only noise between them.
+
+    The bins between the bounds are then no part of its shape.
+    """
     if len(noisy) < 3 or bins.left[0] < bins.right[0] or bins.left[-1] < bins.right[-1]:
         return False
     inner, ends = noisy[1:-1], float(noisy[0] + noisy[-1])
@@ -159,7 +167,7 @@ def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:
 
 
 def _sure(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
-    """Ends of the bins whose counts noise alone does not make; the bounds without any."""
+    """Returns the ends of the bins whose counts noise alone does not explain. The bounds are returned if there are none."""
     found = np.flatnonzero(noisy > explained(np.zeros(len(noisy)), 0.0, variance))
     return (
         (float(bins.left[found[0]]), float(bins.right[found[-1]]))
@@ -169,7 +177,7 @@ def _sure(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
 
 
 def _whole(column: Column) -> bool:
-    """True if the outcome can only be whole numbers, as the job says."""
+    """True if the outcome can only be whole numbers, as the job states."""
     return column.whole or (column.codes is not None and all(float(code).is_integer() for code in column.codes.values()))
 
 
@@ -191,7 +199,7 @@ def grouped(codes: Codes, count: Floats, least: float) -> Codes:
 
 
 def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
-    """Bin, and share of the bin, of HISTOGRAM_POINTS points at the quantiles `order` of a histogram."""
+    """Returns bin, and share of the bin, of HISTOGRAM_POINTS points at the quantiles `order` of a histogram."""
     upper = np.cumsum(counts)
     at = order * upper[-1]
     number = np.minimum(np.searchsorted(upper, at, side="right"), len(counts) - 1)
@@ -200,7 +208,7 @@ def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
 
 
 def _levels(number: int) -> list[Floats]:
-    """Quantiles that pair evenly with one another: ranks of a Kronecker sequence (Roberts 2018), each even in itself."""
+    """Returns quantiles that pair evenly with one another, by ranks of a Kronecker sequence (Roberts 2018)."""
     golden = 2.0
     for _ in range(60):
         golden = (1.0 + golden) ** (1.0 / (number + 1))

@@ -1,15 +1,15 @@
-"""A noisy histogram made smooth: post-processing that fills in tails which noise hides.
+"""Smooths a noisy histogram by post-processing, which estimates tails that noise hides.
 
-Shares p = softmax(θ) are fitted to noisy counts, whose errors have variance s² + n p_b and are taken as logistic (Laplace's
-noise has tails too), under a prior in which third differences of log p over neighbouring bins are small; how small is
-what is likeliest under these counts: the more noise there is, the nearer the shape is to a lognormal law on log-spaced
-bins. Beyond the last count that noise alone does not make, log p is concave, as in all laws from the lognormal's to
-Pareto's: public bounds may lie far beyond all records, and a tail free to rise would take noise for the heaviest of them.
-A bin of a single value is held to its neighbour alone, and loosely. The covariance of the shares is the Laplace
-approximation's.
+Shares p = softmax(θ) are fitted to noisy counts. The errors of the counts have variance s² + n p_b and are taken as
+logistic, because Laplace noise has heavy tails too. The prior makes third differences of log p over neighbouring bins
+small. Their size is the likeliest one under these counts. With more noise the shape is closer to a lognormal law on
+log-spaced bins. Beyond the last count that noise alone does not explain, log p is concave, as in all laws from the
+lognormal's to Pareto's. Public bounds may lie far beyond all records, and a tail that could rise would take noise for the
+heaviest records. A bin of a single value is tied to its neighbour alone, and loosely. The covariance of the shares is the
+Laplace approximation's.
 
-The prior has no second mode, as strata with other weights make one. Where the fit leaves a noisy count by more than noise
-and sampling explain, that bin and its neighbours have their noisy counts instead.
+The prior has no second mode, such as strata with other weights produce. Where the fit differs from a noisy count by more
+than noise and sampling explain, that bin and its neighbours have their noisy counts instead.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ ROUGHNESS = (0.002, 0.01, 0.05)
 WIDTH = 10.0
 """Prior deviation of log p about its mean."""
 JUMP = 1.5
-"""Prior deviation of the difference in log p between a bin of a single value and the one beside it."""
+"""Prior deviation of the difference in log p between a bin of a single value and its neighbour."""
 BENT = 0.005
 """Prior deviation of a second difference of log p that is above 0, in the tail."""
 ALARM = 1e-4
-"""Chance, of a whole histogram, that noise and sampling carry one of its counts so far from the fit."""
+"""Probability, for a whole histogram, that noise and sampling carry a count this far from the fit."""
 FIT_STEPS = 60
 CLOSE = 1e-6
 
 
 def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
-    """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records; `variance` is the noise's."""
+    """Returns shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records.
+
+    `variance` is the noise's.
+    """
     tail = _tail(noisy, variance, bins)
     tried = [_fit(noisy, total, variance, _penalty(bins, roughness), tail) for roughness in ROUGHNESS]
     _, share, covariance = max(tried, key=lambda found: found[0])
@@ -44,7 +47,7 @@ def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[
 
 
 def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, covariance: Floats) -> tuple[Floats, Floats]:
-    """The fit, but for bins that it does not explain: they have their noisy counts, and those counts' variance."""
+    """Returns the fit. Bins that the fit does not explain have their noisy counts, and those counts' variance."""
     missed = np.abs(noisy - total * share) > explained(share, total, variance)
     if not missed.any():
         return share, covariance
@@ -65,7 +68,7 @@ def explained(share: Floats, total: float, variance: float) -> Floats:
 
 
 def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Floats) -> tuple[float, Floats, Floats]:
-    """Log evidence (but for a constant), shares and covariance; `tail` θ is to be at most 0."""
+    """Returns log evidence (except for a constant), shares and covariance. `tail` θ must be at most 0."""
     theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
     theta, scale = theta - theta.mean(), _scale(variance, noisy)
 
@@ -109,12 +112,12 @@ def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
 
 
 def _scale(variance: float, count: Floats) -> Floats:
-    """Of a logistic law, (bin,)."""
+    """Returns the scale of a logistic law, (bin,)."""
     return np.asarray(np.sqrt(3.0 * (variance + np.maximum(count, 0.0))) / np.pi)
 
 
 def _penalty(bins: Bins, roughness: float) -> Floats:
-    """Precision of the prior of θ, (bin, bin)."""
+    """Returns the precision of the prior of θ, (bin, bin)."""
     wide = bins.left < bins.right
     ends = np.flatnonzero(np.diff(wide.astype(int))) + 1
     blocks = []

@@ -1,6 +1,6 @@
-"""Which pairs are measured: the tree whose pairs are farthest from independence, as far as noise lets one see (MST).
+"""Selects the measured pairs: the tree whose pairs are farthest from independence under noise (MST).
 
-Scores and their sensitivity stand in `sensitivity`.
+Scores have their sensitivity in `sensitivity`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from dpdist.mechanisms.weighted_marginals.tree import Marginal
 
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
-    """Σ|C − M| − b K of every candidate, (pair,), in whole units. `margins` are the released tables' own, in weights."""
+    """Returns Σ|C − M| − b K of every candidate, (pair,), in whole units.
+
+    `margins` are the released tables' margins, in weights.
+    """
     unit, keys = UNIT / model.weights[1], model.candidates
     total, found = max(float(margins[0].sum()), 1e-300), []
     for key, table in model.split(keys, exact[None]).items():
@@ -33,7 +36,10 @@ def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
 def chosen(
     model: Marginals, margins: list[Floats], exact: Floats, numbers: count[int]
 ) -> Generator[Choice, Any, tuple[Marginal, ...]]:
-    """The pairs of a tree, in the order of columns: in each round the one of the largest noisy score that makes no loop."""
+    """Chooses the pairs of a tree, in the order of columns.
+
+    Each round takes the pair of largest noisy score that makes no loop.
+    """
     keys, values = model.candidates, scores(model, margins, exact)
     groups, found = list(range(len(model.columns))), list[Marginal]()
     scale = choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency)
@@ -49,6 +55,6 @@ def chosen(
 
 
 def joined(groups: Iterable[int], pair: Marginal) -> list[int]:
-    """Groups of columns after a pair has joined two of them."""
+    """Returns groups of columns after a pair has joined two of them."""
     own = list(groups)
     return [own[pair[0]] if each == own[pair[1]] else each for each in own]

@@ -1,1 +1,1 @@
-"""The score model: weight and outcomes by normal scores under a reference's distributions (METHODS §5b)."""
+"""The score model: normal scores of weight and outcomes under a reference's distributions (METHODS §5b)."""

@@ -1,4 +1,4 @@
-"""Bias correction: moves outcomes in score space until their weighted means are the given ones (METHODS §5b, §7b)."""
+"""Bias correction: moves outcomes in score space until their weighted means equal the given ones (METHODS §5b, §7b)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LARGEST_SCORE_SHIFT, HALVINGS = 4.0, 40
 STEP = 0.01
 """Step of the numerical derivative of a mean, in the outcome's score."""
 PRIOR = 0.03
-"""Deviation of how far a spline's fit lies from a mean, in an outcome's score: 0 to .03 in six surveys."""
+"""Standard deviation of the distance between a spline's fit and a mean, in an outcome's score: 0 to .03 in six surveys."""
 
 
 def shifted(law: Law, kind: Kind, by: Floats) -> Law:
-    """Outcomes of every cell moved by as much, (cell,): a yes-or-no outcome's by the logit of its share."""
+    """Moves the outcomes of each cell by one shift, (cell,). For a yes-or-no outcome the logit of its share moves."""
     if kind == "binary":
         return law._replace(share=expit(logit(law.share) + by))
     slopes = law.slopes.copy()
@@ -29,8 +29,11 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
 
 
 def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
-    """Of every cell, (cell,): under these a law, of one draw, has the weighted means of groups of cells that are asked for,
-    (group,), or as near as it comes. `group` (cell,) moves as one, each cell by its reference records."""
+    """Finds the shift of every cell, (cell,), under which a draw's law has the given means of groups, (group,).
+
+    Where no shift gives such a mean, the nearest possible mean is taken. A `group` (cell,) has one shift. Its cells are
+    weighted by their reference records.
+    """
     low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
@@ -40,15 +43,17 @@ def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], mean
 
 
 def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sums: Floats, prior: float = PRIOR) -> Law:
-    """Differences, on the free scale, that give fits of files like the reference its weighted means, as far as its records
-    tell of them. Of all records first, then without each of several groups of them in turn: `fits` (draw, …), and Σw and
-    Σwy, (draw, cell, 2). Cells that share a distribution of outcomes move as one.
+    """Estimates shifts, on the free scale, that give fits of files like the reference the weighted means of the reference.
 
-    A law that is normal about a spline is not quite the scores' own: without this the median cell's mean is off by a third
-    of a direct error in a file of 35,000. How far a mean lies from its fit is a sample's figure, too, and one record with
-    much weight can make it: by the jackknife its variance v is known, and under a prior N(0, prior²) of the shift it is
-    shrunk by prior²/(prior² + v). Nothing is moved where fewer than FEWEST_UNMIXED records tell of it, or where no
-    moving reaches it (one value, no weight); and the parts of a yes-or-no outcome have their means by construction.
+    `fits` (draw, …) are the fits to all records first, then to the records without each of several groups in turn. Σw and
+    Σwy are (draw, cell, 2). Cells that share a distribution of outcomes have one shift.
+
+    The law of the scores is not exactly normal about a spline. Without these shifts the mean of the median cell errs by a
+    third of a direct error in a file of 35,000 records. The distance between a mean and its fit is a sample's figure,
+    which one record with a large weight can dominate. The jackknife gives its variance v. Under a prior N(0, prior²) of
+    the shift, the distance is shrunk by prior²/(prior² + v). A cell has no shift if it has fewer than FEWEST_UNMIXED
+    records, or if no shift gives the mean (one value, no weight). The parts of a yes-or-no outcome have the right means
+    by construction.
     """
     cells = sums.shape[1]
     none = Law.nothing(cells)
@@ -76,7 +81,7 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
 
 
 def _means(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], by: Floats, group: Ints) -> Floats:
-    """Weighted means of outcomes in groups of cells, (draw, group), under a law moved by as much."""
+    """Weighted means of outcomes in groups of cells, (draw, group), under a law moved by the given shifts."""
     own = law._replace(share=np.ones_like(law.share)) if kind == "positive" else law
     weight, product = expectations.expectations(facts, shifted(own, kind, by), kind, bounds)
     of_group = (group[:, None] == np.arange(int(group.max()) + 1)) * facts.records[:, None]

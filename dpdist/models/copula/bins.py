@@ -1,4 +1,4 @@
-"""Narrow bins of a score, and the means of weights and outcomes in them under the reference's own law (METHODS §5b)."""
+"""Computes means of weights and outcomes in narrow bins of a score, under the reference's own law (METHODS §5b)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
 
 
 class Bins(NamedTuple):
-    """Of a cell's weight: edges, the spline at every bin's mean score, mean weights of parts 0 and 1 and the distribution
-    of outcomes in every bin; of that distribution, by its number, mean outcomes in BINS."""
+    """Bins of a cell's weight: their edges, and the spline at every bin's mean score.
+
+    Further fields are the mean weights of parts 0 and 1, the number of every bin's distribution of outcomes, and, by that
+    number, mean outcomes in BINS.
+    """
 
     edges: Floats
     splines: Floats
@@ -28,7 +31,7 @@ class Bins(NamedTuple):
 
 
 def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, between: Floats) -> Bins:
-    """Bins of one cell: its parts' and classes' distributions, and the edges `between` classes, which are kept apart."""
+    """Bins of one cell, from its parts' and classes' distributions. No bin crosses an edge `between` classes."""
     zero, one = (marginals[k] for k in of_weight)
     at = one.until(between)
     edges = np.unique(np.concatenate([BINS, at]))

@@ -1,7 +1,7 @@
-"""Cells of one stratum, and what stands together: units that share a fit, groups that share a distribution (METHODS §5b).
+"""Cells of one stratum, units of cells that share a fit, and groups of cells that share a distribution (METHODS §5b).
 
-Both follow from public sizes alone. A cell that is too small for itself joins those that differ from it in the last
-predictor, then in the last two, and so on: the predictors that matter most come first.
+Units and groups follow from public sizes alone. A cell that is too small joins cells that differ from it in the last
+predictor, then in the last two, and so on. So the predictors that matter most come first.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints
 
 UNIT = 500
-"""Sample records below which a cell has no fit of its own."""
+"""Number of sample records below which a cell has no fit of its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """`codes` (cell, predictor); `pattern` gives the cell of the stratum's frame rows, the first of which is `first`.
+    """The cells of one stratum. `codes` is (cell, predictor); `pattern` is the cell of each frame row from row `first` on.
 
     `labels` are all combinations of predictors in the frame, `kept` the positions of this stratum's among them.
     """
@@ -52,26 +52,31 @@ class Cells:
         return self.pattern[frame_row - self.first]
 
     def units(self, share: Floats) -> tuple[Ints, Ints]:
-        """Units of the outcome's regression (cell,) and of the weight's law (cell, part): UNIT records each, but for a
-        stratum that has fewer; `share` (cell,) is that of part 1. A small part joins its cell's other part first."""
+        """Units of the outcome's regression (cell,) and of the weight's law (cell, part), of at least UNIT records each.
+
+        A stratum with fewer records is one unit. `share` (cell,) is the share of part 1. A small part joins its cell's
+        other part first.
+        """
         size = self.count[:, None] * np.column_stack([1.0 - share, share])
         parts = np.tile(np.arange(2, dtype=self.codes.dtype), len(self))
         codes = np.column_stack([np.repeat(self.codes, 2, axis=0), parts])
         return grouped(self.codes, size[:, 1], UNIT), grouped(codes, size.reshape(-1), UNIT).reshape(-1, 2)
 
     def wider(self, columns: int) -> Ints:
-        """Group of every cell by all predictors but the last `columns`."""
+        """Group of every cell, by all predictors except the last `columns`."""
         return np.unique(self.codes[:, : self.codes.shape[1] - columns], axis=0, return_inverse=True)[1].reshape(-1)
 
     @property
     def depth(self) -> int:
-        """Predictors that can be left out."""
+        """Number of predictors that can be left out."""
         return int(self.codes.shape[1]) - 1
 
 
 def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
-    """Group of every cell: alone, or with the other small ones that share the most predictors; too few of these even so
-    join the smallest group that shares as many."""
+    """Group of every cell. A large cell is alone; small cells form groups that share as many predictors as possible.
+
+    If such a group has too few records, it joins the smallest group that shares as many predictors.
+    """
     found, number = np.full(len(codes), -1, dtype=np.int64), 0
     for shared in range(codes.shape[1], 0, -1):
         prefix = np.unique(codes[:, :shared], axis=0, return_inverse=True)[1].reshape(-1)

@@ -1,7 +1,7 @@
-"""Expectations of the score model, and the part of their error that a reference's own sampling brings (METHODS §5b).
+"""Expectations of the score model, and the variance that the sampling of the reference adds (METHODS §5b).
 
-Scores are taken in narrow bins; within a bin w and y have their means under the reference's own law, which is exact where
-the current law is the reference's and off by the square of a bin's width elsewhere.
+Scores are grouped in narrow bins. Within a bin, w and y have their means under the reference's own law. This is exact
+where the current law is the reference's law. Elsewhere the error is of the order of the squared bin width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpdist.models.copula.spline import basis
 from dpdist.models.numerics.tiles import by_pattern
 
 DRAWS = 64
-"""At a time: their bins by bins are some megabytes."""
+"""Number of draws that are computed together: their products of bins take some megabytes."""
 
 
 def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]) -> tuple[Floats, Floats]:
@@ -47,13 +47,13 @@ def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]
 
 
 def _chances(mean: Floats, sd: Floats, edges: Floats) -> Floats:
-    """Chance of every bin, (draw, bin), what lies beyond the outermost in them."""
+    """Probability of every bin, (draw, bin); the outermost bins include the tails."""
     below = ndtr((edges[1:-1] - mean[:, None]) / sd[:, None])
     return np.diff(below, prepend=0.0, append=1.0, axis=1)
 
 
 def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
-    """Mean of an outcome with a mean `values` (bin,) in every bin, under N(located, sd²), (draw, …)."""
+    """Mean of an outcome under N(located, sd²), (draw, …), where `values` (bin,) are its means in the bins."""
     below = ndtr((BINS[1:-1] - located[..., None]) / sd[:, None, None])
     return np.asarray(values[-1] - below @ np.diff(values))
 
@@ -61,9 +61,10 @@ def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
 def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Floats) -> Floats:
     """Covariance of (E w, E wy) of every cell, (cell, 2, 2), that the reference's sampling brings.
 
-    An efficient estimate's influence is the direct one's, projected on the functions of a record that the fit sums up; the
-    fit tells that part from the current records. What it cannot tell, the rest, comes from the reference's own records. A
-    cell that is `share` (cell,) of its unit takes that share of its fit from itself. `records` are of the current law.
+    The influence function of an efficient estimate is that of the direct estimate, projected on the statistics of the
+    fit. The current records determine this projection. The remainder comes from the reference's own records. `share`
+    (cell,) is the share of a unit's records that are in the cell, and so the share of the fit that follows from them.
+    `records` follow the current law.
     """
     pairs = np.column_stack([records.weight, records.weight * records.outcome])
     found = np.zeros((len(share), 2, 2))
@@ -82,5 +83,5 @@ def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Fl
 
 
 def shares(count: Ints, unit: Ints) -> Floats:
-    """The share of every cell's records in its unit's, (cell,)."""
+    """Share of each cell's records in the records of its unit, (cell,)."""
     return np.asarray(count / np.bincount(unit, weights=count)[unit])

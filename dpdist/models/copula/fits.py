@@ -1,4 +1,4 @@
-"""From a score model's statistics to the posterior of its law: sums by cell, conjugate fits by unit (METHODS §5b)."""
+"""Fits the score model: sums of scores by cell, and conjugate posteriors by unit (METHODS §5b)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from dpdist.models.numerics.tiles import by_pattern
 
 T = TypeVar("T", np.float64, np.int64)
 INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
-"""Shares are kept where both logarithms are finite."""
+"""Shares are limited to this interval, where both logarithms are finite."""
 LEADING = 3
-"""Statistics of a cell's part 0: Σα, Σα z_w, Σα z_w². Those of part 1 follow, by interval."""
+"""Statistics of a cell's part 0: Σα, Σα z_w, Σα z_w². The statistics of part 1 follow, by interval."""
 
 
 def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
-    """Σα products of scores per cell: of part 0 (1, z_w, z_w²), of part 1 all six by interval."""
+    """Sums of α times products of scores per cell: (1, z_w, z_w²) in part 0, all six products by interval in part 1."""
     terms, size = products(scored.outcome, scored.weight), cells * (1 + INTERVALS)
     found = [np.bincount(scored.pattern, weights=alpha * term, minlength=size) for term in terms]
     return _flat(np.array(found, dtype=np.float64).T.reshape(cells, 1 + INTERVALS, TERMS))
@@ -56,13 +56,16 @@ def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
 
 
 def _flat(wide: NDArray[T]) -> NDArray[T]:
-    """(…, 1 + INTERVALS, TERMS) → (…, statistic): of part 0 what its weights tell."""
+    """Flattens (…, 1 + INTERVALS, TERMS) to (…, statistic); of part 0 only the statistics of weights are included."""
     return np.concatenate([wide[..., 0, [0, 2, 5]], wide[..., 1:, :].reshape(*wide.shape[:-2], INTERVALS * TERMS)], axis=-1)
 
 
 class Fitted(NamedTuple):
-    """Posteriors of the weight's laws and of the outcome's regressions, (…, unit) each; parameters of the Beta posterior of
-    P(part 1), (…, cell) each; the units of cells, and of their parts."""
+    """Posteriors of the weight's laws and of the outcome's regressions, (…, unit) each.
+
+    Further fields are the parameters of the Beta posterior of P(part 1), (…, cell) each, and the units of cells and of
+    their parts.
+    """
 
     weight: Conjugate
     outcome: Conjugate
@@ -73,7 +76,7 @@ class Fitted(NamedTuple):
 
     @classmethod
     def of(cls, statistics: Floats, facts: Facts, units: tuple[Ints, Ints]) -> Fitted:
-        """From one set of statistics, (cell, statistic), or from many."""
+        """Computes the posteriors from one set of statistics, (cell, statistic), or from several sets."""
         of_outcome, of_weight = units
         ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
         parts = np.stack([statistics[..., :LEADING], ones.sum(axis=-2)[..., [0, 2, 5]]], axis=-2)
@@ -115,8 +118,10 @@ class Fitted(NamedTuple):
 
 
 def _shares(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
-    """Parameters of the Beta posterior of P(part 1) from Σα of both parts, (…, cell, part); its prior, at the reference's
-    share, is worth WORTH records of the rarer part."""
+    """Parameters of the Beta posterior of P(part 1) from Σα of both parts, (…, cell, part).
+
+    Its prior is centred at the reference's share and is worth WORTH records of the rarer part.
+    """
     one = share / np.minimum(share, 1.0 - share)
     other = one * (1.0 / share - 1.0)
     return sizes[..., 1] + WORTH * one, sizes[..., 0] + WORTH * other

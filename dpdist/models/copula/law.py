@@ -1,4 +1,4 @@
-"""The law of scores given parameters, and its log density as a table of coefficients (METHODS §5b)."""
+"""The law of scores given parameters, and a table of coefficients for its log density (METHODS §5b)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PARTS: dict[Kind, tuple[str, ...]] = {"positive": ("all",), "hurdle": ("zero", "
 
 
 def law_of(facts: Facts) -> Law:
-    """One draw: the reference's own fit."""
+    """The law of the reference's own fit, as one draw."""
     mean, sd = facts.weight.location[..., 0], np.sqrt(facts.weight.variance)
     one = (facts.share, mean, sd, facts.outcome.location, np.sqrt(facts.outcome.variance))
     return Law(*(values[None] for values in one))
 
 
 def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Table:
-    """Coefficients of f: the log density under a law less that under the reference's own fit."""
+    """Coefficients of f, which is the log density under a law minus the log density under the reference's own fit."""
     own, other = (table_of(each, cell, place, kind) for each in (law, reference))
     return Table(own.values - other.values, own.magnitude + other.magnitude)
 
@@ -31,8 +31,11 @@ def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Tab
 def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
     """Coefficients of (1, z_y, z_w, z_y², z_y z_w, z_w²) in a log density, and their sizes before any terms cancel.
 
-    Of a cell's part 0 (`place` 0) or of part 1 in interval `place` − 1, where b(z_w)'β = s + t z_w, up to constants:
-    log p − log τ − (z_w − μ)²/2τ² − log σ − (z_y − s − t z_w)²/2σ².
+    `place` 0 is a cell's part 0; another `place` is part 1 in interval `place` − 1, where b(z_w)'β = s + t z_w. Up to
+    constants:
+
+    Of a cell's part 0 (`place` 0) or of part 1 in interval `place` − 1, where b(z_w)'β = s + t z_w, up to constants: log
+    p − log τ − (z_w − μ)²/2τ² − log σ − (z_y − s − t z_w)²/2σ².
     """
     part = int(place > 0)
     mean, sd = law.mean[:, cell, part], law.sd[:, cell, part]

@@ -1,10 +1,10 @@
-"""A distribution function that a reference tells, and its inverse: values become scores, scores values again (METHODS §5b).
+"""A reference's distribution function and its inverse: values become scores, and scores become values (METHODS §5b).
 
-Nodes a_1 < … < a_K with F(a−) = low and F(a) = high; F is a line from one node to the next. At an atom low < high: a
-record there takes the place F(a−) + U (F(a) − F(a−)) that its own uniform U gives, and comes back to a exactly. Of a
-continuous variable half a record of every value's step lies on the line at either side, so that a value that one record
-has is no atom, and the mean is the reference's. Probabilities stay half a record away from 0 and 1: every score is
-finite, and the inverse keeps to the reference's range.
+Nodes a_1 < … < a_K with F(a−) = low and F(a) = high; F is linear between neighbouring nodes. At an atom low < high. A
+record at an atom has the probability F(a−) + U (F(a) − F(a−)), where U is its own uniform; the inverse returns a exactly.
+For a continuous variable, half a record of every value's step lies on the line at either side. So a value of one record
+is no atom, and the mean is the reference's mean. Probabilities are at least half a record away from 0 and 1. So every
+score is finite, and the inverse stays in the reference's range.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from scipy.special import ndtr, ndtri
 from dpdist.core.records import Floats, Ints
 
 NODES = 1_000
-"""About as many nodes stand for a distribution, apart from its tails."""
+"""Approximate number of nodes of a distribution, apart from its tails."""
 TAIL = 50
-"""Records of either tail whose values are nodes all the same."""
+"""Number of records in either tail whose values are always nodes."""
 MARGIN = 1e-6
-"""Share of an atom's step at either end that no record is placed in: Φ and Φ⁻¹ err by less."""
+"""Share of an atom's step at either end that no record receives, because Φ and Φ⁻¹ have smaller errors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Marginal:
-    """`value`, `low` and `high` (node,), each rising; `records` of the reference stand behind it."""
+    """`value`, `low` and `high` are (node,), each increasing.
+
+    `records` is the number of reference records of the distribution.
+    """
 
     value: Floats
     low: Floats
@@ -37,14 +40,14 @@ class Marginal:
 
     @classmethod
     def of(cls, values: Floats, continuous: bool) -> Marginal:
-        """The distribution of a reference's values; if it is not continuous and has few values, every value is an atom."""
+        """The distribution of a reference's values. If it is not continuous and has few values, every value is an atom."""
         return cls._of(values, np.ones(len(values), dtype=np.int64), continuous)
 
     @classmethod
     def mixed(cls, values: Floats, others: Floats, share: float, continuous: bool) -> Marginal:
-        """The distribution of a mixture: own values have `share` of the probability, others the rest.
+        """The distribution of a mixture: own values have `share` of the probability, the others have the rest.
 
-        Without others, own values have all.
+        Without other values, own values have all of the probability.
         """
         one, other = round(share * len(others)), round((1.0 - share) * len(values))
         if len(others) == 0 or other == 0 < len(values):
@@ -56,7 +59,7 @@ class Marginal:
 
     @classmethod
     def _of(cls, values: Floats, counts: Ints, continuous: bool) -> Marginal:
-        """Of values that count as often as said; half a record is half of the smallest such count."""
+        """The distribution of values with the given counts; half a record is half of the smallest count."""
         distinct, place = np.unique(values, return_inverse=True)
         count = np.bincount(place, weights=counts).astype(np.int64)
         total = int(count.sum())
@@ -70,14 +73,16 @@ class Marginal:
 
     @property
     def edge(self) -> float:
-        """Half a record."""
+        """Half a record, as a probability."""
         return 0.5 / self.records
 
     def scores(self, values: Floats, uniforms: Floats) -> Floats:
-        """Φ⁻¹ F, each record at an atom by its own uniform: finite, and rising in the value.
+        """Scores Φ⁻¹ F, finite and increasing in the value; each record at an atom has its own uniform.
 
-        Between atoms with no probability between them a value has a step between theirs: part of its records is placed at
-        either, so that a small change of scale moves a mean by as much. One beyond the outermost atom is placed as that."""
+        A value between two atoms without probability between them is split: a part of its records is placed at either
+        atom. So a small change of scale changes a mean by a similar amount. A value beyond the outermost atom is placed
+        at that atom.
+        """
         last = np.searchsorted(self.value, values, side="right") - 1
         node, following = np.maximum(last, 0), np.minimum(last + 1, len(self.value) - 1)
         start, step = self.value[node], self.value[following] - self.value[node]
@@ -90,7 +95,7 @@ class Marginal:
         return np.asarray(ndtri(np.clip(found, self.edge, 1.0 - self.edge)))
 
     def until(self, values: Floats) -> Floats:
-        """Φ⁻¹ of the probability of the nodes at or below values that are no nodes."""
+        """Scores Φ⁻¹ of the probability at or below the given values, which need not be nodes."""
         above = np.searchsorted(self.value, values, side="right")
         return np.asarray(ndtri(np.clip(np.concatenate([[0.0], self.high])[above], self.edge, 1.0 - self.edge)))
 
@@ -100,9 +105,9 @@ class Marginal:
         return np.asarray(np.interp(p, *self._steps))
 
     def averages(self, edges: Floats) -> Floats:
-        """Mean value between neighbouring scores, (edge − 1,), under the reference's own law: that of F⁻¹ on (Φ, Φ)."""
+        """Mean value between neighbouring scores, (edge − 1,), under the reference's own law: the mean of F⁻¹ on (Φ, Φ)."""
         p, (at, heights, areas) = ndtr(edges), self._areas
-        # Within a line of F⁻¹ the area is a parabola; a kink at p is found by the last node at or below it.
+        # Within a line of F⁻¹ the area is a parabola. For a kink at p the last node at or below p counts.
         k = np.clip(np.searchsorted(at, p, side="right") - 1, 0, len(at) - 2)
         width = at[k + 1] - at[k]
         share = np.divide(p - at[k], width, out=np.zeros_like(p), where=width > 0)
@@ -113,19 +118,22 @@ class Marginal:
 
     @cached_property
     def _steps(self) -> tuple[Floats, Floats]:
-        """Corners of F⁻¹: probabilities, not falling, and values."""
+        """Corners of F⁻¹: non-decreasing probabilities, and values."""
         return np.column_stack([self.low, self.high]).reshape(-1), np.repeat(self.value, 2)
 
     @cached_property
     def _areas(self) -> tuple[Floats, Floats, Floats]:
-        """Corners of F⁻¹ from 0 to 1: probabilities, values, and the area until each."""
+        """Corners of F⁻¹ from 0 to 1: probabilities, values, and the area up to each corner."""
         p, value = self._steps
         at, heights = np.concatenate([[0.0], p, [1.0]]), np.concatenate([value[:1], value, value[-1:]])
         return at, heights, np.concatenate([[0.0], np.cumsum(np.diff(at) * (heights[1:] + heights[:-1]) / 2.0)])
 
 
 def _kept(below: Ints, above: Ints, total: int, record: int) -> NDArray[np.bool_]:
-    """Which distinct values are nodes: all of few; else the tails', the heavy ones, and one every 1/NODES."""
+    """Marks the distinct values that are nodes. If there are few values, all are nodes.
+
+    Otherwise the nodes are the values of the tails, the frequent values, and one value per 1/NODES of probability.
+    """
     if len(below) <= NODES:
         return np.ones(len(below), dtype=bool)
     grid = below * NODES // total != above * NODES // total

@@ -1,14 +1,14 @@
-"""Weight and outcome by their scores under a reference's distributions, weight first (METHODS §5b).
+"""The score model of weight and outcome: both have normal scores under a reference's distributions (METHODS §5b).
 
-In cell c, z_w = Φ⁻¹F_c(w) ~ N(μ, τ²) and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))} ~ N(b(z_w)'β, σ²), b a spline. Where an
-outcome can be 0 that comes first: part 1 of the cell's records has another value, P(part 1) = p; the weight's law and
-distribution are a part's own, and z_y is part 1's alone. A yes-or-no outcome has its parts and nothing more.
+In cell c, z_w = Φ⁻¹F_c(w) ~ N(μ, τ²) and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))} ~ N(b(z_w)'β, σ²), where b is a spline.
+If an outcome can be 0, the records of a cell have two parts. Part 1 has values other than 0, and P(part 1) = p. The
+weight has a law and a distribution for each part; z_y exists in part 1 alone. A yes-or-no outcome has the two parts only.
 
-f_i is the log density less that under the reference's own fit θ_ref: a fixed function of the record and of its own
-uniforms, which are drawn by its number, one for the weight and one for the outcome, whatever it holds. What is subtracted
-cancels from the posterior (METHODS §2, offsets). §5b subtracts log φ(z_w) + log φ(z_y), which leaves the dependence of y
-on w in f.
-Every interval between knots has a dot product of (1, z_y, z_w, z_y², z_y z_w, z_w²) with a table over draws (`spline`).
+f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed function of the record and
+of the record's two uniforms, one for the weight and one for the outcome. The uniforms depend on the record's number
+alone. The subtracted term cancels from the posterior (METHODS §2, offsets). §5b subtracts log φ(z_w) + log φ(z_y)
+instead, and f then contains the dependence of y on w. Every interval between knots has a dot product of (1, z_y, z_w,
+z_y², z_y z_w, z_w²) with a table over draws (`spline`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROUNDING = 32.0 * float(np.finfo(float).eps)
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One stratum's model; statistics are (cell, LEADING + INTERVALS·TERMS). Most of it needs the reference's `facts`."""
+    """One stratum's model; statistics are (cell, LEADING + INTERVALS·TERMS). Most methods need the reference's `facts`."""
 
     cells: Cells
     kind: Kind
@@ -77,7 +77,7 @@ class Scores:
         return own.fitted_to(records)
 
     def fitted_to(self, records: Records) -> Facts:
-        """The same facts with the fit to a reference's records as the prior."""
+        """The facts, with the fit to a reference's records as the prior."""
         fit = self._fitted(self.statistics(records, np.ones(len(records))))
         return replace(
             self.known,
@@ -86,8 +86,11 @@ class Scores:
         )
 
     def bias_corrected(self, records: Records, prior: float = PRIOR) -> Facts:
-        """The same, with what fits of files like the reference, as large as the current one, lack to its weighted means
-        undone as far as is known: the law's own misfit, and what the prior still draws them to."""
+        """The facts with a bias correction: what fits of files like the reference lack in its weighted means is added.
+
+        The files are as large as the current one. The correction includes the misfit of the law and the shrinkage towards
+        the prior.
+        """
         scored, standing = self.scored(records), self._effective_sizes(records)
         each = (records.weight, records.weight * records.outcome)
         group = (GROUPS * uniforms_of(self.known.key, "level", records.record)).astype(np.int64)
@@ -102,14 +105,14 @@ class Scores:
         return self.known.with_weights_corrected(found)
 
     def weights_corrected(self, records: Records, alpha: Floats) -> Facts:
-        """The same, with what privacy weights do to the fit of the reference's records undone, too."""
+        """The facts with a further correction for the effect of privacy weights on the fit of the reference's records."""
         standing = self._effective_sizes(records)
         centred = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
         plain, weighted = (self._law(each).free() for each in centred)
         return self.known.with_weights_corrected(plain.less(weighted))
 
     def _effective_sizes(self, records: Records) -> Floats:
-        """How many of the current file's records a reference's stands for, by the public sizes of its cell, (record,)."""
+        """Number of the current file's records per reference record, from the public sizes of the cells, (record,)."""
         cell = self.cells.cell(records.frame)
         return (self.cells.count / np.maximum(1, np.bincount(cell, minlength=len(self.cells))))[cell]
 
@@ -177,7 +180,7 @@ class Scores:
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Fused product and reduction, widened by its own rounding error."""
+        """Extremes over draws in one compiled pass, widened by the rounding error of the evaluation."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         for own, features, table, slack in self._factors(draws, records):
             high, low = fused.extremes(features, table)
@@ -185,7 +188,7 @@ class Scores:
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """(y*, w*) from the sample law: part, weight, outcome; within the reference's range and the public bounds."""
+        """(y*, w*) from the sample law: part, then weight, then outcome, in the reference's range and the public bounds."""
         uniforms = open_uniforms(rng, (len(frame_row), 3))
         law = self._law(theta).moved(self.known.undone)
         outcome, weight = normal_scores.placed(self.known, law, self.cells.cell(frame_row), self.kind, uniforms)
@@ -198,7 +201,7 @@ class Scores:
         return weight[:, self.cells.pattern], product[:, self.cells.pattern]
 
     def borrowed(self, theta: Draws, records: Records) -> Floats:
-        """Covariance of (E w, E wy) of every frame row that the reference's own sampling brings, (row, 2, 2)."""
+        """Covariance of (E w, E wy) of every frame row that the sampling of the reference adds, (row, 2, 2)."""
         share = expectations.shares(self.cells.count, self.units[0])
         found = expectations.borrowed(self.known, self._law(theta), self.scored(records), records, share)
         return found[self.cells.pattern]
@@ -231,7 +234,7 @@ class Scores:
         return whole
 
     def _law(self, draws: Draws) -> Law:
-        """The stratum's own cells, every part of the model filled in."""
+        """Parameters of the stratum's own cells, complete for every part of the model."""
         own = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
         size = (len(draws), len(self.cells))
         mean, sd = np.zeros((*size, 2)), np.ones((*size, 2))
@@ -241,8 +244,10 @@ class Scores:
         return Law(own.get("share", np.ones(size)), mean, sd, slopes, own.get("residual_sd", np.ones(size)))
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Records of every cell, part and interval; their features (TERMS, record), the table (TERMS, draw), and a bound on
-        the error of a record's values, in proportion to the terms before any of them cancel."""
+        """Yields the records of every cell, part and interval, with features (TERMS, record) and the table (TERMS, draw).
+
+        The last item bounds the error of a record's values, in proportion to the terms before any of them cancel.
+        """
         reference, law, scored = law_of(self.known), self._law(draws), self.scored(records)
         terms = products(scored.outcome, scored.weight)
         for own, number in by_pattern(scored.pattern.astype(np.int32)):
@@ -253,13 +258,13 @@ class Scores:
 
 
 def _with_and_without(parts: Sequence[Floats]) -> Floats:
-    """Their sum, and the sum without each in turn, (1 + part, …)."""
+    """Sum over all parts, then the sum without each part in turn, (1 + part, …)."""
     total = np.sum(parts, axis=0)
     return np.stack([total, *(total - part for part in parts)])
 
 
 def kind_of(outcome: Column) -> Kind:
-    """The kind of an outcome, from the column's public domain: yes or no; may be 0; never 0, or zeros are dropped."""
+    """The kind of an outcome, from the column's public domain: yes or no, possibly 0, or never 0 (zeros dropped)."""
     low, high = outcome.bounds or (-np.inf, np.inf)
     values = set((outcome.codes or {}).values())
     if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):

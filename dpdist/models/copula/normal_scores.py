@@ -1,4 +1,4 @@
-"""From values to scores under a reference's distributions, and from places back to values (METHODS §5b)."""
+"""Converts values to scores under a reference's distributions, and uniforms to values (METHODS §5b)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from dpdist.models.numerics.tiles import by_pattern
 
 
 class Scored(NamedTuple):
-    """Cell, part and scores of records, (record,) each; z_y is 0 where there is none. Where a cell is tied it is what is
-    left of the outcome's score, (z_y − ρ z_w)/√(1 − ρ²)."""
+    """Cell, part and scores of records, (record,) each; z_y is 0 where a record has no outcome score.
+
+    In a tied cell, z_y is the residual (z_y − ρ z_w)/√(1 − ρ²) of the outcome's score.
+    """
 
     cell: Codes
     part: Ints
@@ -31,7 +33,7 @@ class Scored(NamedTuple):
 
 
 def part_of(outcome: Floats, kind: Kind) -> Ints:
-    """Part of every record: 0 where the outcome is 0 and the kind has a part for that."""
+    """Part of every record: 0 where the outcome is 0 and the kind of outcome has a part for zeros."""
     return np.ones(len(outcome), dtype=np.int64) if kind == "positive" else (outcome != 0).astype(np.int64)
 
 
@@ -51,7 +53,7 @@ def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
 
 
 def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) -> tuple[Floats, Floats]:
-    """(y*, w*) at given uniforms of part, weight and outcome, (record, 3), within the reference's range."""
+    """Pairs (y*, w*) from uniforms of part, weight and outcome, (record, 3), within the reference's range."""
     part = (uniforms[:, 0] > 1.0 - law.share[0, cell]).astype(np.int64)
     z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * ndtri(uniforms[:, 1])
     weight, outcome = np.empty(len(cell)), part.astype(np.float64)
@@ -68,6 +70,6 @@ def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) ->
 
 
 def _outcomes(facts: Facts, cell: Codes, part: Ints, weight: Floats) -> list[tuple[Ints, int]]:
-    """Records of part 1 by the distribution of their outcomes, given their weights."""
+    """Yields the records of part 1 by their distribution of outcomes, given their weights."""
     numbers = np.where(part == 1, facts.outcome_of(cell, weight), -1).astype(np.int32)
     return [(own, number) for own, number in by_pattern(numbers) if number >= 0]

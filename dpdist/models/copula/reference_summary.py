@@ -1,7 +1,7 @@
-"""What a reference tells of a stratum's cells, once for all: distributions, shares of zeros, priors. All of it is public.
+"""Public summary of a reference: distributions, shares of zeros and priors of a stratum's cells.
 
-The weight's distribution is taken apart for records with and without an outcome of 0, where a model has both parts.
-Cells with few reference records borrow from others (`score_shapes`).
+Where a model has both parts, records with and without an outcome of 0 have separate distributions of weights. Cells with
+few reference records borrow from others (`score_shapes`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dpdist.models.copula.shapes import Shapes, by_class, shapes
 from dpdist.models.copula.spline import BASIS, Prior
 
 SHAPES = ("weight where the outcome is 0", "weight", "outcome")
-"""Distributions of a cell."""
+"""Names of a cell's distributions."""
 FEWEST = 2
-"""With fewer in the whole stratum, a part takes the other part's distribution of weights."""
+"""If a part has fewer records in the whole stratum, the other part's distribution of weights replaces its own."""
 
 
 class Law(NamedTuple):
-    """Parameters by cell: p (draw, cell); μ and τ (draw, cell, part); β (draw, cell, BASIS) and σ (draw, cell)."""
+    """Parameters by cell: p is (draw, cell), μ and τ (draw, cell, part), β (draw, cell, BASIS) and σ (draw, cell)."""
 
     share: Floats
     mean: Floats
@@ -42,15 +42,15 @@ class Law(NamedTuple):
 
     @classmethod
     def nothing(cls, cells: int) -> Law:
-        """One draw, 0 everywhere: no change."""
+        """One draw that is 0 everywhere and so changes nothing."""
         return cls(*(np.zeros((1, cells, *further)) for further in ((), (2,), (2,), (BASIS,), ())))
 
     def free(self) -> Law:
-        """On scales without ends: logit p, μ, log τ, β, log σ."""
+        """Parameters on scales without limits: logit p, μ, log τ, β, log σ."""
         return Law(logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
 
     def less(self, other: Law) -> Law:
-        """Differences on these scales; none between ends, as of a share that is 1."""
+        """Differences on these scales; 0 where two values are equal, as for two shares of 1."""
         pairs = zip(self, other, strict=True)
         return Law(*(np.subtract(a, b, out=np.zeros_like(a), where=a != b) for a, b in pairs))
 
@@ -62,15 +62,16 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """`of_weight` (cell, part) and `of_outcome` (cell, class) are positions in `marginals`; a record is of class k if
-    its weight has k of its cell's `edges` (cell, class − 1) at or below it. `share` (cell,) is that of part 1,
-    `records` (cell,) the reference's. `own` (cell, SHAPES) is the weight of own records in a cell's distributions,
-    `effective` (cell,) how many records would tell as much of it. Where cells share a fit, `tie` (cell,) is the
-    correlation of a cell's scores of weight and outcome, and the fit is of what is left of the outcome's (`normal_scores`).
-    Priors are per cell: of the weight's score (cell, part, 1), of the outcome's (cell, BASIS). `key` gives every record
-    its places at atoms: a function of its number, whatever it holds. `undone`, on the scale of logit p, μ, log τ, β and
-    log σ, is added to a fit: what fits of files like the reference lack to its weighted means (`score_levels`), and such
-    a fit without privacy weights less the one with them.
+    """Public facts of a reference. `of_weight` (cell, part) and `of_outcome` (cell, class) are positions in `marginals`.
+
+    The class of a record is the number of its cell's `edges` (cell, class − 1) that are at or below its weight. `share`
+    (cell,) is the share of part 1; `records` (cell,) counts the reference's records. `own` (cell, SHAPES) is the weight
+    of own records in a cell's distributions; `effective` (cell,) is the equivalent number of records. In cells that share
+    a fit, `tie` (cell,) is the correlation of a cell's scores of weight and outcome. Their fit is of the residual of the
+    outcome's score (`normal_scores`). Priors are per cell: the weight's score has (cell, part, 1), the outcome's (cell,
+    BASIS). `key` gives every record its uniforms at atoms, as a function of its number alone. `undone` is added to a fit
+    on the scale of logit p, μ, log τ, β and log σ. It has two terms: what fits of files like the reference lack in
+    weighted means (`score_levels`), and the effect of privacy weights on such a fit.
     """
 
     marginals: tuple[Marginal, ...]
@@ -88,32 +89,32 @@ class Facts:
     undone: Law
 
     def with_weights_corrected(self, more: Law) -> Facts:
-        """The same, with more to be added to a fit."""
+        """The facts with a further correction to be added to a fit."""
         return replace(self, undone=Law(*(a + b for a, b in zip(self.undone, more, strict=True))))
 
     @property
     def untied(self) -> Floats:
-        """Deviation of what is left of the outcome's score, (cell,)."""
+        """Standard deviation of the residual of the outcome's score, (cell,)."""
         return np.sqrt(1.0 - self.tie**2)
 
     def outcome_of(self, cell: Codes, weight: Floats) -> Ints:
-        """Position of the distribution of every record's outcome, given its weight."""
+        """Position of the distribution of each record's outcome, given its weight."""
         return np.asarray(self.of_outcome[cell, (weight[:, None] >= self.edges[cell]).sum(axis=1)])
 
     @cached_property
     def bins(self) -> tuple[Bins, ...]:
-        """Means within narrow bins of scores, of every cell."""
+        """Means within narrow bins of scores for each cell."""
         parts = zip(self.of_weight, self.of_outcome, self.edges, strict=True)
         return tuple(bins_of(self.marginals, *each) for each in parts)
 
     @property
     def nodes(self) -> Nodes:
-        """Every node of every marginal, in order."""
+        """Nodes of all marginals, in order."""
         number = np.repeat(np.arange(len(self.marginals)), [len(each.value) for each in self.marginals])
         return Nodes(number, *(np.concatenate([getattr(m, name) for m in self.marginals]) for name in Nodes._fields[1:]))
 
     def describe(self) -> Mapping[str, Any]:
-        """All but the nodes, JSON-ready."""
+        """All facts except the nodes, in JSON terms."""
         names = ("of_weight", "of_outcome", "edges", "share", "records", "own", "effective", "tie")
         arrays = {name: getattr(self, name).tolist() for name in names}
         priors = {f"{name}_prior": [part.tolist() for part in getattr(self, name)] for name in ("weight", "outcome")}
@@ -129,7 +130,7 @@ class Facts:
             marginals.append(Marginal(nodes.value[own], nodes.low[own], nodes.high[own], records))
         cells = len(stored["records"])
         numbers = {name: np.array(stored[name], dtype=np.float64) for name in ("share", "records")}
-        # Releases of before have one class and no ties, and name no cell that borrows.
+        # Releases of earlier versions have one class and no ties, and do not mark cells that borrow.
         own = np.array(stored.get("own", np.ones((cells, len(SHAPES)))), dtype=np.float64)
         return cls(
             tuple(marginals),
@@ -153,7 +154,7 @@ def _prior(stored: Any) -> Prior:
 
 
 class Nodes(NamedTuple):
-    """Number of the marginal, value, F(a−) and F(a) of nodes, (node,) each."""
+    """For each node (node,): the number of its marginal, its value, F(a−) and F(a)."""
 
     marginal: Ints
     value: Floats
@@ -162,7 +163,7 @@ class Nodes(NamedTuple):
 
 
 def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats, binary: bool, key: Key) -> Facts:
-    """Distributions and shares of every cell; priors of independence, until there is a fit (`Scores.summarise`)."""
+    """Distributions and shares of every cell; priors of independence until `Scores.summarise` has a fit."""
     found: list[Marginal] = []
     of_parts = [Shapes.empty(len(cells))] * 2
     for p in (1, 0):
@@ -192,7 +193,7 @@ def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats,
 
 
 def facts_table(facts: Mapping[str, Facts]) -> pa.Table:
-    """Every stratum's distributions, one row a node; what else is told stands in the schema's metadata."""
+    """Distributions of all strata, one row per node; the other facts are in the schema's metadata."""
     nodes = [each.nodes for each in facts.values()]
     stratum = np.repeat(np.arange(len(nodes), dtype=np.int64), [len(each.value) for each in nodes])
     columns = dict(zip(Nodes._fields, map(np.concatenate, zip(*nodes, strict=True)), strict=True))

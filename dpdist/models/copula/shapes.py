@@ -1,10 +1,11 @@
 """Distributions of a reference's weights and outcomes by cell, part and class of weights (METHODS §5b).
 
-A cell of FEWEST_UNMIXED records has its own. A smaller one has a mixture of its own records and those of cells like it, by
-size and likeness (`small_area`). They are compared by their mean, and by the mean and the variance of normal scores under
-the distribution of all: a few records of a heavy tail say little of a mean. Where weights have few values, every class of
-weights has outcomes of its own: so the reference's pairs of weight and outcome are kept. Cells that share a fit have
-correlations of weight and outcome of their own, mixed in the same way.
+A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and of the
+records of similar cells, by size and similarity (`small_area`). Cells are compared by their mean, and by the mean and
+variance of their normal scores under the distribution of all records. The scores matter because a few records in a heavy
+tail can dominate a mean. Where weights have few values, every class of weights has a distribution of outcomes. This
+preserves the reference's pairs of weight and outcome. Cells that share a fit have their own correlations of weight and
+outcome, mixed in the same way.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from dpdist.models.copula.marginal import Marginal
 FEWEST_UNMIXED = 100
 """Reference records below which a cell's distributions are mixed with others'."""
 CLASS = 50
-"""Reference records of a class of weights, at least."""
+"""Smallest number of reference records in a class of weights."""
 STRAIGHT = 0.9
-"""Correlation of scores at most: what is left of an outcome's score then has a deviation of .44, and no record is far."""
+"""Largest correlation of scores: the residual of an outcome's score then has a standard deviation of .44."""
 LOST = 3.0
-"""Records that the variance of a correlation's inverse hyperbolic tangent lacks (Fisher)."""
+"""Number of records to subtract in the variance of a correlation's inverse hyperbolic tangent (Fisher)."""
 LITTLE = 1e-9
 FEW_VALUES = 10
-"""Records by value, in the mean, from which weights are atoms and not points of a density."""
+"""Mean number of records per value from which weights are treated as atoms."""
 
 
 class Shapes(NamedTuple):
-    """Position of every cell's distribution; weight of its own records in it; records that would tell as much."""
+    """Position of each cell's distribution, weight of its own records, and its equivalent number of records."""
 
     position: Ints
     own: Floats
@@ -47,7 +48,8 @@ class Shapes(NamedTuple):
 def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
     """Correlation of the scores of weight and outcome, (cell,), where several cells share a unit; 0 elsewhere.
 
-    A cell's own and that of its unit are mixed by size and likeness, as inverse hyperbolic tangents."""
+    The correlations of a cell and of its unit are mixed by size and similarity, as inverse hyperbolic tangents.
+    """
     size = np.bincount(cell, minlength=len(unit)).astype(np.float64)
     products = [_means(values, cell, size) for values in (weight, outcome, weight**2, outcome**2, weight * outcome)]
     found = np.zeros(len(unit))
@@ -63,7 +65,10 @@ def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
 
 
 def _correlation(means: Sequence[Floats]) -> Floats:
-    """From means of two variables, of their squares and of their product; within ± STRAIGHT, and 0 of constant ones."""
+    """Correlation from the means of two variables, of their squares and of their product, limited to ± STRAIGHT.
+
+    0 if constant.
+    """
     one, other, one_squared, other_squared, product = means
     scale = np.sqrt(np.maximum(one_squared - one**2, 0.0) * np.maximum(other_squared - other**2, 0.0))
     found = np.divide(product - one * other, scale, out=np.zeros_like(scale), where=scale > LITTLE)
@@ -79,7 +84,7 @@ def discrete(values: Floats) -> bool:
 
 
 def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: list[Marginal]) -> Shapes:
-    """Distributions of all cells, added to `found`; `values` (record,) of weights, or else of outcomes."""
+    """Distributions of all cells, added to `found`; `values` (record,) are weights or outcomes."""
     size = np.bincount(cell, minlength=len(cells))
     position, own, effective = np.arange(len(cells)) + len(marginals), np.ones(len(cells)), size.astype(np.float64)
     small = np.flatnonzero(size < FEWEST_UNMIXED)
@@ -101,8 +106,11 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 
 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
-    """How many predictors small cells leave out, (small cell,): the fewest under which others have FEWEST_UNMIXED records,
-    or all. None where no other cell has a record."""
+    """Number of predictors that each small cell leaves out, (small cell,).
+
+    It is the smallest number under which other cells have FEWEST_UNMIXED records, or all. None where no other cell has a
+    record.
+    """
     left_out = np.zeros(len(small), dtype=np.int64)
     for columns in range(1, cells.depth + 1):
         group = cells.wider(columns)
@@ -112,10 +120,12 @@ def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
 
 
 def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Floats]:
-    """Weights of own records and effective numbers of records of the `wanted` cells of a group, from its records.
+    """Weights of own records, and effective numbers of records, of the `wanted` cells of a group.
 
-    A cell and the others differ by the mean of their scores under the group's distribution, by these scores' variance, or
-    by the mean of the values: the least alike decides. So borrowing moves no mean by more than its own sampling error."""
+    A cell is compared with the others by the mean and the variance of their scores under the group's distribution, and by
+    the mean of the values. The largest of the three differences decides. So borrowing moves no mean by more than its
+    sampling error.
+    """
     present, number = np.unique(np.concatenate([wanted, cell]), return_inverse=True)
     number = number[len(wanted) :]
     size = np.bincount(number, minlength=len(present)).astype(np.float64)
@@ -130,12 +140,12 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
 
 
 def _means(values: Floats, number: Ints, size: Floats) -> Floats:
-    """Means of every cell, 0 where it has no record."""
+    """Mean of each cell; 0 where a cell has no record."""
     return np.asarray(np.bincount(number, values, len(size)) / np.maximum(size, 1.0))
 
 
 def _squared(values: Floats, number: Ints, size: Floats) -> Floats:
-    """Squared distances from means of cells, (record,), whose means are the cells' variances without bias."""
+    """Squared distances from the means of cells, (record,); their means estimate the cells' variances without bias."""
     return np.asarray((values - _means(values, number, size)[number]) ** 2 * (size / np.maximum(size - 1.0, 1.0))[number])
 
 
@@ -146,8 +156,11 @@ def _within(values: Floats, number: Ints, size: Floats) -> float:
 
 
 def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tuple[Floats, Floats]:
-    """Weights of own records in a composite mean, and effective numbers of records, (cell,), by how far cells' means lie
-    from those of all others; `variance` (cell,) of a value in a cell."""
+    """Weights of own records in a composite mean, and effective numbers of records, (cell,).
+
+    Both follow from the distances of cells' means from the mean of all other cells. `variance` (cell,) is that of a value
+    in a cell.
+    """
     others = np.maximum(len(values) - size, 1.0)
     mean, rest = _means(values, number, size), (values.sum() - np.bincount(number, values, len(size))) / others
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -161,8 +174,11 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
 def by_class(
     position: Ints, cell: Codes, weight: Floats, outcome: Floats, marginals: list[Marginal]
 ) -> tuple[Ints, Floats]:
-    """Positions (cell, class) and edges (cell, class − 1) of classes of weights that have a distribution of outcomes each:
-    in place of the cell's, or added to `marginals`. A cell with fewer classes than others repeats its last one."""
+    """Positions (cell, class) and edges (cell, class − 1) of classes of weights that each have a distribution of outcomes.
+
+    These distributions replace the cell's distribution in `marginals` or are added. A cell with fewer classes repeats its
+    last one.
+    """
     edges = [_edges(weight[cell == k]) for k in range(len(position))]
     most = max(len(each) for each in edges)
     padded = np.array([[*each, *(each[-1:] or [0.0]) * (most - len(each))] for each in edges]).reshape(len(position), most)
@@ -180,7 +196,10 @@ def by_class(
 
 
 def _edges(weight: Floats) -> list[float]:
-    """Between classes of CLASS records or more, midway between neighbouring weights; none where weights are no atoms."""
+    """Edges between classes of at least CLASS records, midway between neighbouring weights.
+
+    None where weights are no atoms.
+    """
     distinct, count = np.unique(weight, return_counts=True)
     edges, held, left = [], 0, len(weight)
     for k in range(len(distinct) - 1 if len(weight) and discrete(weight) else 0):

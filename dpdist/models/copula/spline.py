@@ -27,12 +27,12 @@ INTERVALS, BASIS = len(EDGES) + 1, len(KNOTS) + 2
 TERMS = 6
 """Sums of an interval: 1, z_y, z_w, z_y², z_y z_w, z_w²."""
 WORTH = 10.0
-"""n0: records that a prior is worth."""
+"""Number n0 of records that a prior is worth."""
 PRECISION = np.array([WORTH] + [2.0 * WORTH] * (BASIS - 1))
 
 
 def intervals(v: Floats) -> Ints:
-    """Which interval a weight's score lies in, from 0 below −2.5 to INTERVALS − 1."""
+    """Interval of each weight's score, from 0 below −2.5 to INTERVALS − 1."""
     return np.searchsorted(EDGES, v, side="right")
 
 
@@ -63,7 +63,7 @@ def products(z_y: Floats, z_w: Floats) -> Floats:
 
 
 class Moments(NamedTuple):
-    """A'diag(α)A, A'diag(α)z, Σαz², Σα of one regression or of many."""
+    """Sums A'diag(α)A, A'diag(α)z, Σαz² and Σα of one or several regressions."""
 
     gram: Floats
     cross: Floats
@@ -94,18 +94,18 @@ class Prior(NamedTuple):
 
     @classmethod
     def independence(cls, shape: tuple[int, ...], size: int) -> Prior:
-        """Before anything is known: scores are standard normal, and those of the outcome do not depend on the weight's."""
+        """Prior without any information: scores are standard normal, and outcome and weight are independent."""
         return cls(np.zeros((*shape, size)), np.ones(shape))
 
     def of_units(self, unit: Ints) -> Prior:
-        """One a unit, from one a cell or part of a cell: the same for all that a unit holds."""
+        """One prior per unit, from one per cell or part of a cell; all cells of a unit have the same prior."""
         first = np.unique(unit, return_index=True)[1]
         size = self.location.shape[-1]
         return Prior(self.location.reshape(-1, size)[first], self.variance.reshape(-1)[first])
 
 
 class Conjugate(NamedTuple):
-    """K, β̂, SS and ν of one regression or of many."""
+    """K, β̂, SS and ν of one or several regressions."""
 
     precision: Floats
     location: Floats
@@ -128,7 +128,7 @@ class Conjugate(NamedTuple):
         return self.scatter / self.degrees
 
     def draw(self, uniforms: Floats) -> tuple[Floats, Floats]:
-        """σ (draw, unit) and β (draw, unit, basis) of many, from uniforms (draw, unit·(1 + basis))."""
+        """Draws of σ (draw, unit) and β (draw, unit, basis), from uniforms (draw, unit·(1 + basis))."""
         units, size = self.location.shape
         own = uniforms.reshape(len(uniforms), units, 1 + size)
         sd, location = np.empty((len(own), units)), np.empty((len(own), units, size))
@@ -141,6 +141,6 @@ class Conjugate(NamedTuple):
 
 
 def together(sums: Floats, unit: NDArray[np.int64], axis: int) -> Floats:
-    """Sums of cells added up to those of their units, along an axis."""
+    """Sums of the cells of each unit, along an axis."""
     membership = (np.arange(int(unit.max()) + 1)[:, None] == unit).astype(np.float64)
     return np.moveaxis(np.tensordot(membership, sums, axes=(1, axis)), 0, axis)

@@ -1,1 +1,1 @@
-"""Outcomes and weight together, lognormal: FBS and FBP ([T]; METHODS §5)."""
+"""Lognormal models FBS and FBP of outcomes and weight together ([T]; METHODS §5)."""

@@ -1,4 +1,4 @@
-"""Normal laws of two dimensions: the log densities of one outcome and the weight, as a product of two factors."""
+"""Log densities of two-dimensional normal laws (one outcome and the weight), as a product of two factors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def factors(
     """Log densities per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
 
     `means` (draw, pattern, 2), `z` two arrays (record,). Yields the pattern's records, φ (feature, record), T (feature,
-    draw) and, per record, a bound on the error of its values: in proportion to its terms, to log 2π (the log determinant
-    may cancel it), and to the means times f's slope (their own error matters where Σ is small). Centring at the draws' mean
-    keeps the terms of the order of f.
+    draw) and, per record, a bound on the error of its values. The bound is proportional to its terms, to log 2π (the log
+    determinant may cancel it), and to the means times the slope of f. The error of the means matters where Σ is small.
+    Centring at the draws' mean makes the terms of the order of f.
     """
     rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
     constant = _log_peak(covariance)

@@ -35,12 +35,12 @@ class Conjugate:
 
     @property
     def dimension(self) -> int:
-        """D: the components."""
+        """Number D of components."""
         return len(self.prior.scale)
 
     @property
     def identified(self) -> int:
-        """p: predictors that the patterns tell apart."""
+        """Number p of predictors that the patterns identify."""
         return len(self.design.kept)
 
     @property
@@ -49,7 +49,7 @@ class Conjugate:
 
     @property
     def least(self) -> int:
-        """The posterior under the improper prior exists where Σα is greater: p + D − 1."""
+        """Bound p + D − 1: the posterior under the improper prior exists where Σα is greater."""
         return self.identified + self.dimension - 1
 
     def centre(self, statistics: Floats) -> Draws:
@@ -69,7 +69,7 @@ class Conjugate:
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers).
 
-        Raises `Improper` also where a draw cannot be evaluated in double precision, which takes Σα barely over p + d.
+        Raises `Improper` also where a draw cannot be evaluated in double precision, as when Σα barely exceeds p + d.
         """
         p, d = self.identified, self.dimension
         normals = d * (d - 1) // 2
@@ -98,7 +98,7 @@ class Conjugate:
         return float(scatter - d / 2.0 * log_k - d / 2.0 * np.log(2.0 * np.pi) * statistics[:, 0].sum())
 
     def posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
-        """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, ν."""
+        """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, and ν."""
         x, prior, d = self.design.matrix, self.prior, self.dimension
         total = float(statistics[:, 0].sum())
         if self.improper and not total > self.least:

@@ -1,4 +1,4 @@
-"""Facts of lognormal laws that a model's expectations and programs rest on."""
+"""Moments and sample laws of lognormal variables, for expectations and Stan programs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""FBS and FBP: outcomes and weight together, z = (log y, log w), z | x ~ N(B'x, Σ) in the sample ([T]; METHODS §5).
+"""Lognormal models FBS and FBP: in the sample z = (log y, log w), z | x ~ N(B'x, Σ), with one or more outcomes y ([T]).
 
-With d outcomes z has D = d + 1 components, the weight's the last; its posterior under α-weighted records is `Conjugate`'s,
-proper iff Σα > p + d. f_i is the density of (log y, log w).
+See METHODS §5. With d outcomes z has D = d + 1 components, of which the last is the weight's. `Conjugate` has the
+posterior under α-weighted records, which is proper iff Σα > p + d. f_i is the density of (log y, log w).
 
-FBP is the same fit un-tilted. The sample law of z is π·p(z|x)/E(π|x) with π = 1/w = exp(−z_w); so the population law is the
-sample's times exp(z_w), normalised, which for a normal law shifts the mean: μ_pop = μ_sample + Σe_w, in every outcome by
-its own covariance with log w. And 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2).
+FBP is the same fit un-tilted. The sample law of z is π·p(z|x)/E(π|x) with π = 1/w = exp(−z_w); so the population law is
+the sample law times exp(z_w), normalised. For a normal law this shifts the mean, in every outcome by its covariance with
+log w: μ_pop = μ_sample + Σe_w. Also, 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2).
 """
 
 from __future__ import annotations
@@ -110,8 +110,10 @@ class Lognormal(Conjugate):
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Fused product and reduction; widened by its own rounding error, so that bounds are never too small; where that is
-        not finite, neither are the extremes."""
+        """Extremes over draws in one compiled pass, widened by the rounding error, so that bounds are never too small.
+
+        Where the error is not finite, the extremes are not finite either.
+        """
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         reduced = fused.extremes if self.dimension == 2 else normal.extremes
         for own, features, table, slack in self._factors(draws, records):
@@ -122,8 +124,8 @@ class Lognormal(Conjugate):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """FBS: (y*, w*) from the sample law. FBP: y* from the population law, weight 1/E(π|x) or N/n.
 
-        An outcome beyond its public bounds is set to the nearest bound, as the file's own top-codes are. One outcome is
-        (record,), several are (record, outcome).
+        An outcome beyond its public bounds is set to the nearest bound. The shape is (record,) for one outcome and
+        (record, outcome) for several.
         """
         d = self.dimension
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
@@ -149,7 +151,10 @@ class Lognormal(Conjugate):
         return np.asarray(np.clip(outcomes, low, high))
 
     def expected_weight(self, theta: Draws, frame_row: Codes, outcome: Floats) -> Floats:
-        """E(w | y*, x) in the sample, (record,), for outcomes (record, outcome): less noise than w* in the same means."""
+        """E(w | y*, x) in the sample, (record,), for outcomes (record, outcome).
+
+        Means have less noise with it than with w*.
+        """
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
         sigma, logs = theta["covariance"][0], np.log(outcome).reshape(len(frame_row), -1)
         cross = sigma[:-1, -1]
@@ -171,8 +176,11 @@ class Lognormal(Conjugate):
         return weight, weight * typical
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """E(w 1(y ≤ value)|x)/E(w|x) of pairs of a row and a value, (draw, pair): under weights exp(z_w) the sample law's
-        mean of log y moves by its covariance with log w, so that FBS and FBP have one formula."""
+        """E(w 1(y ≤ value)|x)/E(w|x) for pairs of a row and a value, (draw, pair).
+
+        Under weights exp(z_w) the sample law's mean of log y moves by its covariance with log w. So FBS and FBP have one
+        formula.
+        """
         j, (low, top) = outcome, (self.outcome_bounds, *self.other_bounds)[outcome]
         mean, sigma = self._means(theta)[:, self.design.pattern[row], j], theta["covariance"]
         with np.errstate(divide="ignore"):
@@ -181,7 +189,10 @@ class Lognormal(Conjugate):
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, found))
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
-        """B moved by the difference of the fits' B; Σ = LL' by L_u L_w⁻¹ of the fits' Σ, within a factor of 2."""
+        """Corrects draws for trimming: B moves by the difference of the fits' B.
+
+        Σ = LL' by L_u L_w⁻¹ of the fits' Σ, within a factor of 2.
+        """
         root, trimmed = (np.linalg.cholesky(each["covariance"][0]) for each in (unweighted, weighted))
         left, size, right = np.linalg.svd(root @ np.linalg.inv(trimmed))
         factor = left * np.clip(size, 0.5, 2.0) @ right
@@ -189,7 +200,7 @@ class Lognormal(Conjugate):
         return of(moved, (factor @ theta["covariance"][0] @ factor.T)[None])
 
     def as_sampled(self) -> Lognormal:
-        """The model of the observed sample: FBS, whatever the synthesis."""
+        """The FBS model of the observed sample, also where the synthesis is FBP."""
         return replace(self, synthesis="fbs", fixed_weight=None, expected=False)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
@@ -207,13 +218,13 @@ class Lognormal(Conjugate):
 
     @property
     def program(self) -> str:
-        """FBP's own program where the job synthesises by it; both have the same posterior."""
+        """Name of the Stan program: FBP has its own; both programs have the same posterior."""
         return "population" if self.synthesis == "fbp" else "lognormal"
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         """Data of either program."""
         self.posterior(statistics)
-        assert self.dimension == 2  # more is refused when a job is read
+        assert self.dimension == 2  # A job with more outcomes is refused when it is read.
         prior, (patterns, kept) = self.prior, self.design.matrix.shape
         raw = statistics[:, 3:].sum(axis=0)
         return {
@@ -244,7 +255,7 @@ class Lognormal(Conjugate):
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two factors, as `bivariate.factors` and `normal.factors` have them."""
+        """Log likelihood per pattern as a product of two factors, as `bivariate.factors` and `normal.factors` yield it."""
         factors = bivariate.factors if self.dimension == 2 else normal.factors
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 
@@ -258,5 +269,5 @@ class Lognormal(Conjugate):
 
 
 def _logs(records: Records) -> list[Floats]:
-    """z: the components' logarithms, (record,) each."""
+    """The components' logarithms z, (record,) each."""
     return [np.log(values) for values in (*records.outcomes.T, records.weight)]

@@ -1,7 +1,7 @@
-"""Normal laws of any dimension D: what the lognormal model needs of them with several outcomes.
+"""Log densities and factors of normal laws of any dimension D, for the lognormal model with several outcomes.
 
-A log density is a dot product of features (1, u, uu') of the record with a table over draws, as with one outcome; here the
-product is a GEMM, tile by tile.
+A log density is a dot product of features (1, u, uu') of the record with a table over draws, as with one outcome; here
+the product is a GEMM, tile by tile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dpdist.models.numerics.tiles import TILE_VALUES, by_pattern
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 UNIT = 8.0 * float(np.finfo(float).eps)
-"""Relative error allowed a term of the density and a component of the mean, for a covariance of condition 1."""
+"""Relative error allowed per term of the density and per component of the mean, for a covariance of condition 1."""
 
 
 def unpacked(d: int) -> Ints:
@@ -58,7 +58,10 @@ def correlations(covariance: Floats) -> Floats:
 
 
 def independence(covariance: Floats) -> Floats:
-    """1 − ρ² of two components; of more, the least eigenvalue of the correlation matrix, (draw,). NaN where not finite."""
+    """1 − ρ² for two components, otherwise the least eigenvalue of the correlation matrix, (draw,).
+
+    NaN where not finite.
+    """
     if covariance.shape[1] == 2:
         c = covariance
         return np.asarray(1.0 - c[:, 0, 1] ** 2 / (c[:, 0, 0] * c[:, 1, 1]))

@@ -24,8 +24,8 @@ class ConjugatePrior:
 def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     """The job's prior of one stratum's model, or the weak proper one.
 
-    The proper prior is worth `records` records with the stated sd of logs; its location weighs as much only where the job
-    states typical values of both columns, and next to nothing where it does not.
+    The proper prior is worth `records` records with the stated sd of logs. Its location has the same weight if the job
+    states typical values of both columns, and almost no weight otherwise.
     """
     p, d = len(matrix.kept), len(job.components)
     location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior

@@ -1,1 +1,1 @@
-"""Numerics that several models share."""
+"""Numerical routines that several models share."""

@@ -18,8 +18,9 @@ EPSILON = float(np.finfo(float).eps)
 def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
     """Inverse distribution function of the χ law, to double precision, shape (draw,).
 
-    As a function of the normal quantile z it is smooth and nearly a line, for all but few degrees a short Chebyshev series
-    on the range of the z's: taken where the coefficients vanish in rounding error well before the last.
+    As a function of the normal quantile z, the quantile is smooth and nearly linear. So a short Chebyshev series on the
+    range of z replaces it, except for few degrees of freedom. The series serves where its coefficients fall below
+    rounding error well before the last.
     """
     if len(uniforms) > 4 * NODES:
         z = ndtri(uniforms)

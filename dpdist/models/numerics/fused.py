@@ -1,4 +1,4 @@
-"""Largest and smallest value over draws of a product of two thin factors, without forming the product; compiled.
+"""Computes extremes over draws of a product of two thin factors in compiled code, without forming the product.
 
 Numba is imported, and the loop compiled or read from its cache, at the first call: only processes that fit pay for it.
 """
@@ -13,13 +13,13 @@ import numpy as np
 from dpdist.core.records import Floats
 
 BLOCK = 256
-"""Records at a time: their five features and two extremes stay in the first-level cache, whatever the number of draws."""
+"""Records per block: their features and extremes fit the first-level cache, whatever the number of draws."""
 
 
 def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
     """max_s and min_s of Σ_k φ_k(i) T_k(s), each (record,), for φ (6, record), whose first row is ones, and T (6, draw).
 
-    Nothing is said of records for which a value is NaN.
+    The result is undefined for records with a NaN value.
     """
     highest, lowest = np.full(features.shape[1], -np.inf), np.full(features.shape[1], np.inf)
     _compiled()(features, table, highest, lowest)
@@ -27,7 +27,10 @@ def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
 
 
 def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
-    """Two draws at a time (the last one may come twice) over the records of a block, which fill the vector unit's lanes."""
+    """Scans two draws at a time over the records of a block, which fill the lanes of the vector unit.
+
+    The last draw may come twice.
+    """
     records, last = features.shape[1], table.shape[1] - 1
     for start in range(0, records, BLOCK):
         stop = min(start + BLOCK, records)
@@ -49,8 +52,11 @@ def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> N
 
 @cache
 def _compiled() -> Callable[[Floats, Floats, Floats, Floats], object]:
-    """`_scan` in machine code, cached beside this file or in the user's cache folder, or not at all where neither can be
-    written to. `contract` lets a product and a sum be one operation with one rounding; nothing is reordered."""
+    """`_scan` in machine code, cached beside this file or else in the user's cache folder.
+
+    Where neither can be written to, nothing is cached. `contract` lets a product and a sum be one operation with one
+    rounding; nothing is reordered.
+    """
     from numba import njit
 
     def scan(kept: bool) -> Callable[[Floats, Floats, Floats, Floats], object]:

@@ -1,9 +1,9 @@
 """Independent draws from a smooth posterior of two parameters, on a grid, without Markov chains.
 
-A model gives its log density in coordinates (t, v): v is one parameter on a public interval, t the other one, measured from
-its mode given v in units of its scale there, so that t is of the order of 1 at every v. Starting from the public box the
-grid shrinks ZOOMS times to where the density along an axis is within e^−DROP of its maximum, MARGIN cells added; the last
-one has NODES × NODES nodes. Draws come from the *bilinear interpolant* of the density at these nodes.
+A model gives its log density in coordinates (t, v): v is one parameter on a public interval, t the other one, measured
+from its mode given v in units of its scale there, so that t is of the order of 1 at every v. Starting from the public box
+the grid shrinks ZOOMS times to where the density along an axis is within e^−DROP of its maximum, MARGIN cells added; the
+last one has NODES × NODES nodes. Draws come from the *bilinear interpolant* of the density at these nodes.
 
 Error: with cells of h standard deviations an axis contributes h²·E|p''/p|/24 ≈ h²/25 for a normal law to the total
 variation, 1.4e-4 for two axes; GRID_ERROR bounds what tests measure. What lies outside the last box has a density under
@@ -22,10 +22,12 @@ from dpdist.core.records import Floats
 NODES, COARSE, ZOOMS, DROP, MARGIN = 321, 33, 7, 18.0, 2
 T_BOX = (-40.0, 40.0)
 GRID_ERROR = 5e-4
-"""Total variation between what is drawn from and the posterior with v on its public interval, from five records on (1.1e-4
-near the normal limit)."""
+"""Total variation between the grid's law and the posterior with v on its public interval, from five records on.
+
+Near the normal limit it is 1.1e-4.
+"""
 FEW_RECORDS_ERROR = 2e-3
-"""The same below five records, where a prior's edges and far tails are left."""
+"""Total variation with fewer than five records, where the prior's edges and far tails remain."""
 LOWEST = -1e300
 
 LogDensity = Callable[[Floats, Floats], Floats]
@@ -48,7 +50,7 @@ def draw(log_density: LogDensity, v_box: tuple[float, float], uniforms: Floats) 
 
 
 def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
-    """The box, (axis, end), that holds all but e^−DROP of the density."""
+    """The box, (axis, end), that contains all but e^−DROP of the density."""
     box = np.array([T_BOX, v_box])
     for _ in range(ZOOMS):
         t, v = (np.linspace(low, high, COARSE) for low, high in box)
@@ -58,7 +60,7 @@ def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
 
 
 def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
-    """Where the profile first and last crosses its maximum − DROP, MARGIN cells further out, within the nodes."""
+    """Places where the profile first and last crosses its maximum − DROP, widened by MARGIN cells within the nodes."""
     above = np.flatnonzero(profile >= profile.max() - DROP)
     first, last, width = above[0], above[-1], nodes[1] - nodes[0]
     low = nodes[first] - (_share(profile, first, first - 1) + MARGIN) * width if first > 0 else nodes[0]

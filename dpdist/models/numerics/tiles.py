@@ -1,4 +1,4 @@
-"""Log densities tile by tile: what models share that evaluate records × draws without holding them all.
+"""Evaluates log densities tile by tile, for models that never store all records × draws.
 
 A density that is a dot product of features of the record and functions of the parameters is a GEMM per pattern.
 """
@@ -14,15 +14,18 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.protocol import Extremes
 
 TILE_VALUES = 128_000
-"""Records × draws of a tile: 1 MB of float64 stays in the second-level cache."""
+"""Number of records × draws in a tile: 1 MB of float64 fits the second-level cache."""
 ROUNDING = 16.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of up to six terms, each formed from logarithms and log gamma functions that err by a
 few units in the last place; it multiplies the sum of the terms' sizes."""
 
 
 class Tile(NamedTuple):
-    """Positions of some records, their log likelihood (record, draw) in an array that is reused, and per record the largest
-    sum over draws of the sizes of the terms added up, to which the rounding error is proportional."""
+    """Positions of some records and their log likelihood (record, draw), in an array that is reused.
+
+    Per record, it also has the largest sum over draws of the sizes of the terms. The rounding error is proportional to
+    this sum.
+    """
 
     own: Ints
     values: Floats
@@ -30,15 +33,17 @@ class Tile(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Functions of the parameters that multiply the features, (feature, draw), and bounds of the sizes of the terms that
-    they were formed from, (feature,)."""
+    """Functions of the parameters that multiply the features, (feature, draw), with bounds, (feature,).
+
+    The bounds are on the sizes of the terms that the functions were formed from.
+    """
 
     values: Floats
     magnitude: Floats
 
     @classmethod
     def of(cls, *terms: Floats | float, formed_from: Floats | float = 0.0) -> Table:
-        """Rows that err by units in the last place; the first one was formed from terms as large as `formed_from`."""
+        """A table whose rows err by units in the last place; the terms of the first row are as large as `formed_from`."""
         values = np.vstack(np.broadcast_arrays(*terms))
         magnitude = np.abs(values).max(axis=1)
         magnitude[0] = max(magnitude[0], np.max(formed_from))
@@ -46,7 +51,7 @@ class Table(NamedTuple):
 
 
 def products(pattern: Codes, features: Floats, draws: int, table: Callable[[int], Table]) -> Iterator[Tile]:
-    """Tiles of features (record, feature) times the table of each record's pattern."""
+    """Tiles of the product of features (record, feature) and the table of each record's pattern."""
     size = tile_records(draws)
     buffer = np.empty((min(size, len(pattern)), draws))
     for own, number in by_pattern(pattern):
@@ -64,7 +69,7 @@ def tile_records(draws: int) -> int:
 
 
 def by_pattern(pattern: Codes) -> Iterator[tuple[Ints, int]]:
-    """Positions of the records of each pattern, and the pattern."""
+    """Yields each pattern and the positions of its records."""
     order = np.argsort(pattern, kind="stable")
     edges = np.flatnonzero(np.diff(pattern[order])) + 1
     for own in np.split(order, edges):

@@ -1,4 +1,4 @@
-"""Dot plots of a printed table as SVG: a line a row, a dot an estimate, a bar its 90 % interval."""
+"""Draws dot plots of a printed table as SVG: one line per row, one dot per estimate, with a bar for its 90 % interval."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dpdist.publish.printed import Printed, figure_text
 MOST_ROWS, FEWEST_DOTS = 60, 3
 WIDTH, LABELS, RIGHT, TOP, STEP = 760, 250, 55, 34, 9
 LONGEST, LAST = 33, 12
-"""Characters of a label, and of its end, which stays where the middle is left out; the whole one is shown by a title."""
+"""Characters of a label, and of its end, which remains where the middle is left out. A title shows the whole label."""
 COLOURS = 8
-"""Beyond so many groups dots are hollow, in the same colours."""
+"""Number of colours. With more groups, further dots are hollow, in the same colours."""
 LETTER, LINE = 7, 18
 """Pixels of a letter, and of a line of the legend."""
 TICKS = 5
@@ -28,9 +28,9 @@ class Plot(NamedTuple):
 
 
 def plots(table: Printed) -> Iterator[Plot]:
-    """One a statistic, of tables that a page can hold; a level across has a colour and a line of its own.
+    """Draws one plot per statistic, of tables that fit on a page. A level across has a separate colour and line.
 
-    Counts and totals are drawn without margins, beside which their cells would be as nothing.
+    Counts and totals are drawn without margins, because their cells would be too small next to them.
     """
     if len(table.rows) > MOST_ROWS:
         return
@@ -57,7 +57,10 @@ def _svg(table: Printed, head: str, rows: Ints, columns: Ints) -> Markup:
 def chart(
     name: str, labels: Sequence[str], groups: Sequence[str], values: Floats, lower: Floats, upper: Floats, decimals: int
 ) -> Markup:
-    """Dots (label, group) with bars from `lower` to `upper`, where there are any; `name` is for those who cannot see it."""
+    """Draws dots (label, group) with bars from `lower` to `upper`, where there are any.
+
+    `name` is the text for screen readers.
+    """
     ticks = _ticks(np.concatenate([values, lower, upper], axis=None))
     legend = list(_legend(groups))
     top, height = TOP + LINE * len(legend), height_of(len(groups))
@@ -77,12 +80,12 @@ def chart(
 
 
 def height_of(groups: int) -> int:
-    """Of a label with so many groups, in the drawing's units, of which a printed page has about 1,100."""
+    """Returns the height of a label with that number of groups, in the drawing's units. A printed page has about 1,100."""
     return max(22, STEP * (groups + 1))
 
 
 def _ticks(values: Floats) -> Floats:
-    """Round numbers that hold all values; with 0 where it is not far."""
+    """Returns round numbers that span all values, with 0 where it is near."""
     known = values[np.isfinite(values)]
     low, high = float(known.min()), float(known.max())
     low = 0.0 if 0.0 < low < 0.5 * high else low
@@ -125,7 +128,7 @@ def _look(group: int) -> str:
 
 
 def _legend(groups: Sequence[str]) -> Iterator[str]:
-    """A line of the legend each: names side by side, as many as fit."""
+    """Returns the lines of the legend, with as many names on a line as fit."""
     if len(groups) < 2:
         return
     most = WIDTH // LETTER - 6

@@ -1,4 +1,4 @@
-"""Synthetic records for statistical packages, beside their Parquet: CSV, and Stata and SPSS files with labels."""
+"""Writes synthetic records for statistical packages, in addition to Parquet: CSV, and Stata and SPSS files with labels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dpdist.job.presentation import Presentation
 from dpdist.publish.writers.cells import plain
 
 CREATED = datetime(2000, 1, 1)
-"""Stands in for the time of writing: the same release gives the same bytes."""
+"""Fixed time of writing, so that the same release gives the same bytes."""
 LONGEST_NAME, LONGEST_LABEL = 32, 80
-"""Of Stata's variables, in characters."""
+"""Largest length of Stata's variable names and labels, in characters."""
 
 
 def write_microdata(folder: Path, job: Job) -> None:
-    """Every set-<k>.parquet again in the job's formats."""
+    """Writes every set-<k>.parquet again in the job's formats."""
     for number in range(1, job.synthetic_sets + 1):
         path = folder / f"set-{number}.parquet"
         if "csv" in job.presentation.formats:
@@ -40,7 +40,10 @@ def write_microdata(folder: Path, job: Job) -> None:
 
 
 def write_measurements_stata(path: Path, job: Job) -> None:
-    """measurements.dta beside the Parquet of the noisy measurements, where the job wants Stata files; texts stay texts."""
+    """Writes measurements.dta next to the Parquet of the noisy measurements, where the job asks for Stata.
+
+    Texts stay texts.
+    """
     if "dta" not in job.presentation.formats or not path.is_file():
         return
     table = pq.read_table(path)
@@ -57,7 +60,7 @@ def write_measurements_stata(path: Path, job: Job) -> None:
 
 
 def _write_csv(path: Path, to: Path) -> None:
-    """Levels by their texts; read and written in parts."""
+    """Writes levels by their texts, reading and writing in parts."""
     with pq.ParquetFile(path) as file:
         schema = pa.schema([(plain(field.name), _value_type(field.type)) for field in file.schema_arrow])
         with pa_csv.CSVWriter(to, schema) as writer:
@@ -70,7 +73,7 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Levels in place of their codes; texts such that no spreadsheet runs one as a formula."""
+    """Replaces codes of levels by texts that no spreadsheet runs as a formula."""
     if not pa.types.is_dictionary(column.type):
         return column
     levels = column.dictionary
@@ -80,7 +83,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def variable_names(names: Sequence[str]) -> dict[str, str]:
-    """Names that Stata and SPSS take: letters, digits and _ of ASCII, no more than 32, all different."""
+    """Returns names that Stata and SPSS accept: ASCII letters, digits and _, at most 32, all different."""
     made: dict[str, str] = {}
     for name in names:
         base = re.sub(r"[^A-Za-z0-9_]", "_", name)[:LONGEST_NAME]
@@ -99,11 +102,11 @@ RESERVED = frozenset(
         "to",
     )
 )
-"""Words of Stata and SPSS, which no variable may have for a name."""
+"""Words of Stata and SPSS that no variable may have as its name."""
 
 
 def level_codes(levels: Sequence[Level]) -> dict[Level, int]:
-    """What a level is called in Stata and SPSS: itself where levels are whole numbers, else its place from 1."""
+    """Returns a level's code in Stata and SPSS: the level where levels are whole numbers, else its number from 1."""
     numbered = all(isinstance(level, int) and not isinstance(level, bool) and abs(level) < 2**31 for level in levels)
     return {level: int(level) if numbered else place for place, level in enumerate(levels, start=1)}
 
@@ -113,7 +116,7 @@ def _levels(job: Job) -> dict[str, dict[Level, int]]:
 
 
 def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
-    """Levels by their codes, under names that packages take."""
+    """Replaces levels by their codes, under names that the packages accept."""
     columns: dict[str, Any] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()
@@ -128,7 +131,7 @@ def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
 
 
 def _kept(column: pa.Array) -> Any:
-    """Values as packages take them: texts, numbers and times. A gap is an empty text, or is missing."""
+    """Returns values in types that the packages accept: texts, numbers and times. A gap is an empty text, or is missing."""
     column = _texts(column)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return column.fill_null("").to_pandas().astype(object)

@@ -1,1 +1,1 @@
-"""Kinds of studies: what each may say, one replicate of it, its page."""
+"""Kinds of studies: each has settings, a replicate and texts for its page."""

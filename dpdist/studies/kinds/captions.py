@@ -1,4 +1,4 @@
-"""Captions of measures that several kinds of study share: errors in direct standard errors, ratios, coverage, costs."""
+"""Captions for measures that several kinds of study share: errors in direct standard errors, ratios, coverage, costs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def biases() -> dict[str, Caption]:
 
 
 def errors_in_direct_se() -> Mapping[str, Caption]:
-    """|error| in direct standard errors, of single releases and along chains."""
+    """Captions of |error| in direct standard errors, for single releases and along chains."""
     times = (
         ("", "", ""),
         ("last_", ", last release", ", of the chain's last release"),

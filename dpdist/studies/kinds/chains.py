@@ -1,4 +1,4 @@
-"""Studies of chains: releases of `reference_tables`, each fixed on the one before, of a survey that changes."""
+"""Studies of chains: each release of `reference_tables` uses the previous one as reference, while the survey changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study of chains may say: releases of reference_tables, each fixed on the one before, of a survey that changes."""
+"""Settings of a study of chains of reference_tables releases: each release is the reference of the next."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from dpdist.studies.kinds.surveys import EARLIER, OfSurveys, SurveyCase
 from dpdist.studies.kinds.tables_settings import STATISTICS, sizes_of
 
 UNCHAINED = ("direct", "laplace_composed")
-"""What every case has beside the study's arms."""
+"""Labels that every case has in addition to the study's arms."""
 
 
 class ChainCase(SurveyCase):
-    """A survey in every period. The first one, of period 0, is public and fixes the first release; the law's shape changes
-    by as much every period to what it is in the last; `growth` is a period's."""
+    """A survey in every period. The first period, 0, is public and is the reference of the first release.
+
+    The shape of the law changes by equal steps from the first period to the last. `growth` is the change per period.
+    """
 
     periods: int = Field(default=16, ge=2, le=99)
 
     def survey(self, period: int) -> dict[str, Any]:
-        """What simulates a period's survey, but for its seed."""
+        """Arguments of the simulation of a period's survey, without a seed."""
         part, grown = period / self.periods, (1.0 + self.growth) ** period
         shape = {name: first + part * (getattr(self, name) - first) for name, first in EARLIER.items()}
         size = {"population": round(self.population * grown), "sample": self.sample}
@@ -30,8 +32,11 @@ class ChainCase(SurveyCase):
 
 
 class ChainArm(Frozen):
-    """A chain of which every `refresh`-th release spends a `share` of its ε on histograms; or, with `renewed`, releases of
-    which each is fixed on the period before's file, as if that were public: no shape is carried on."""
+    """A chain in which every `refresh`-th release spends a `share` of its ε on histograms.
+
+    With `renewed`, each release has the previous period's file as reference, as if it were public; no shape passes from
+    release to release.
+    """
 
     label: Name
     refresh: int | None = Field(default=None, ge=1)
@@ -48,15 +53,18 @@ class ChainArm(Frozen):
         return self
 
     def histogram(self, period: int, epsilon: str) -> dict[str, Any]:
-        """What the period's reference says of histograms."""
+        """Settings of histograms for the reference of a period."""
         if self.refresh is None or period % self.refresh:
             return {}
         return {"histogram": {"epsilon": budget_text(self.share * Fraction(epsilon))}}
 
 
 class ChainStudy(OfSurveys):
-    """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over 27
-    cells, and coverage of nominal 90 % intervals: by period, over the whole chain, and of the last quarter of it."""
+    """Study of |error| in direct standard errors, as designed and for counts also given the cells' sizes.
+
+    Figures are the median and the maximum over 27 cells, and the coverage of nominal 90 % intervals. They are given by
+    period, for the whole chain, and for its last quarter.
+    """
 
     kind: Literal["chain"]
     cases: tuple[ChainCase, ...] = Field(min_length=1)
@@ -73,7 +81,7 @@ class ChainStudy(OfSurveys):
 
 
 def late(measure: str) -> str:
-    """The name of a measure's mean over the last quarter of a chain."""
+    """Name of a measure's mean over the last quarter of a chain."""
     statistic, what = measure.split("_", 1)
     return f"{statistic}_late_{what}"
 

@@ -13,9 +13,9 @@ DIRECT = "direct"
 
 
 class FilesArm(Frozen):
-    """A mechanism that stands in for a job's own: what it models, what it is fixed on, at which ε.
+    """A mechanism that replaces the job's own, with its model, its reference and its values of ε.
 
-    `histogram`: no reference, limits from noisy histograms of the current sample at this share of ε.
+    With `histogram` there is no reference: limits come from noisy histograms of the current sample at this share of ε.
     """
 
     label: Name

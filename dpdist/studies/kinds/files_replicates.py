@@ -1,6 +1,6 @@
-"""One replicate of a study of files: split a file, release its parts for real, and compare what was published.
+"""Runs one replicate of a study of files: splits a file, releases its parts for real, and compares the published figures.
 
-Splits are keyed by seed, case and replicate; the noise is OpenDP's and differs from run to run, as in any release.
+Seed, case and replicate determine the split. The noise is OpenDP's and differs from run to run, as in any release.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def releases(study: FilesStudy, case: FileCase, number: int) -> Replicate:
 
 
 def read(study: FilesStudy, case: FileCase, job: Job) -> pd.DataFrame:
-    """The case's file, the job's universe and bounds applied. Raises `StudyError`."""
+    """Reads the case's file, and applies the job's universe and bounds. Raises `StudyError`."""
     path = Path(study.data or ".") / str(case.file)
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
@@ -80,7 +80,7 @@ def _pair(
 def _periods(
     case: FileCase, job: Job, rows: pd.DataFrame, part: np.ndarray, epsilon: str, folder: Path
 ) -> Iterator[tuple[str, str, float]]:
-    """Errors are means over the chain's releases; `last_`: those of the last."""
+    """Measures as means over the chain's releases; those named `last_` are of the last release."""
     periods = sorted(rows[case.column].unique())
     reference: Reference | None = None
     if case.first is not None:
@@ -144,7 +144,10 @@ def _sizes(evaluation: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
 
 
 def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iterator[tuple[str, str, float]]:
-    """Relative errors around the whole file, whose counts a sample has a share of; and coverage."""
+    """Errors relative to the figures of the whole file, and coverage.
+
+    Counts are scaled by the sample's share of the file.
+    """
     outcome, weight = job.outcomes[0], job.survey.weight
     y = np.clip(rows[outcome].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     w = np.ones(len(rows)) if weight is None else rows[weight].to_numpy(float)
@@ -173,7 +176,8 @@ def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iter
 def ratios(results: pd.DataFrame) -> pd.DataFrame:
     """Cell by cell, where the truth is known: case, mechanism, epsilon, cell, measure, value.
 
-    Measures are every arm's RMSE over the direct estimate's, and the share of replicates whose interval held the truth.
+    Measures are each arm's RMSE over the RMSE of the direct estimate, and the share of replicates whose interval
+    contained the truth.
     """
     columns = ["case", "mechanism", "epsilon", "cell", "measure", "value"]
     errors, held = by_cell(results, "error"), by_cell(results, "covered")
@@ -188,7 +192,7 @@ def ratios(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_cell(results: pd.DataFrame, what: str) -> pd.DataFrame:
-    """The rows of what is told cell by cell, with its statistic and cell."""
+    """Rows of the measures that have a cell, with their statistic and cell."""
     own = results[results["measure"].str.contains(f" {what} ")]
     split = own["measure"].str.split(f" {what} ", n=1, expand=True).reindex(columns=[0, 1])
     return own.assign(statistic=split[0].astype(str), cell=split[1].astype(str), value=own["value"].astype(float))

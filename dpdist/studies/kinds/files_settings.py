@@ -1,4 +1,4 @@
-"""What a study of real releases may say: of public files split into halves, samples or periods, of repeated samples."""
+"""Settings of a study of real releases: public files split into halves, samples or periods, and repeated samples."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ STATISTICS = ("count", "mean")
 class FileCase(Frozen):
     """A public file, the job that is run on its parts, and how it is split.
 
-    `halves`: one half is the other's reference. `samples`: two disjoint ones, each a `share` of the file, which is the
-    truth. `periods`: every level of `column` in turn is released, each release the next one's reference; the first is fixed
-    on histograms of its own, at `first` of its ε. `pps`: the file, or a simulated `population`, is the population of
-    samples of `sample` units whose inclusion probabilities grow with the outcome; another such sample is the reference.
-    There the study's mechanisms stand in for the job's own, and the samples' weights for the file's.
+    With `halves`, one half is the reference of the other. With `samples`, two disjoint samples each have a `share` of the
+    file, and the file is the truth. With `periods`, each level of `column` is released in turn, and each release is the
+    reference of the next. The first release has no reference and spends `first` of its ε on histograms. With `pps`, the
+    file or a simulated `population` is the population. Samples have `sample` units, whose inclusion probabilities grow
+    with the outcome; another sample is the reference. The study's mechanisms then replace the job's own, and the samples'
+    weights replace the file's.
     """
 
     name: Name
@@ -77,14 +78,16 @@ class FileCase(Frozen):
 
     @property
     def n(self) -> int:
-        """Of a file's parts not known before it is read."""
+        """Number of records; unknown for parts of a file before the file is read."""
         return self.sample or 0
 
 
 class FilesStudy(Study):
-    """|error| in direct standard errors, as designed and of counts also given the cells' sizes, median and largest over
-    cells and margins; around the truth of samples RMSE over
-    the direct estimate's, and coverage."""
+    """Study of |error| in direct standard errors, as designed and for counts also given the cells' sizes.
+
+    Figures are the median and the maximum over cells and margins. Where the truth is known, the study also has the RMSE
+    over the RMSE of the direct estimate, and coverage.
+    """
 
     kind: Literal["files"]
     cases: tuple[FileCase, ...] = Field(min_length=1)
@@ -112,14 +115,14 @@ class FilesStudy(Study):
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """The samples' own estimates."""
+        """Label of the samples' own estimates."""
         return (DIRECT,)
 
     def arms_of(self, case: FileCase) -> tuple[FilesArm, ...]:
         return tuple(arm for arm in self.mechanisms if case.mechanisms is None or arm.label in case.mechanisms)
 
     def grid_of(self, arm: FilesArm) -> tuple[str, ...]:
-        """ε that a mechanism runs at, as exact text."""
+        """Values of ε at which a mechanism runs, as exact text."""
         return self.grid if arm.epsilons is None else tuple(budget_text(Fraction(e)) for e in arm.epsilons)
 
     @property

@@ -1,4 +1,4 @@
-"""Studies of guarantees: exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
+"""Studies of guarantees: exact worst-case losses of clamped mechanisms on finite spaces, as multiples of the promised ε."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORST_LOSS = "worst_loss"
 
 
 class FiniteCase(Frozen):
-    """A space of record values and parameter points; a random one is drawn anew in every replicate."""
+    """A space of record values and parameter points. A random space is drawn anew in every replicate."""
 
     name: Name
     space: Literal["random", "two_point"]
@@ -27,7 +27,7 @@ class FiniteCase(Frozen):
 
 
 class FiniteArm(Frozen):
-    """A clamp, of a share of ε, and whom it is held against."""
+    """A clamp, as a share of ε, and the neighbours against which its loss is computed."""
 
     label: Name
     clamp: Budget = Field(description="M/ε: 1/2 for zero_out, 1/4 for substitution")
@@ -39,7 +39,7 @@ class FiniteArm(Frozen):
 
 
 class Guarantees(StudyOfArms):
-    """Exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
+    """Study of exact worst-case losses of clamped mechanisms on finite spaces, as multiples of the promised ε."""
 
     measures = (WORST_LOSS,)
     kind: Literal["guarantees"]
@@ -48,7 +48,7 @@ class Guarantees(StudyOfArms):
 
 
 def losses(study: Guarantees, case: FiniteCase, number: int) -> Replicate:
-    """The loss of every clamp on the `number`-th space."""
+    """Loss of every clamp on the space of the given `number`."""
     rng = study.key_of(case.name, number).generator("space")
     random = case.space == "random"
     space = finite.random_space(case.values, case.parameters, rng) if random else finite.two_point_space()

@@ -1,6 +1,6 @@
-"""Studies of every mechanism at one ε and one adjacency: real releases of parts of public files and of simulated surveys.
+"""Studies of all mechanisms at one ε and one adjacency, by real releases of public files and simulated surveys.
 
-The job of a case is run under each mechanism as a rehearsal would run it: with as few other changes as there must be.
+The job of a case is run under each mechanism as in a rehearsal, with as few other changes as possible.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOISE = "parts and samples are keyed by seed {}; noise is OpenDP's, as in any re
 
 
 class MechanismCase(Frozen):
-    """A public file and a job of it, or a simulated population with a job of its own, under public bounds of its own."""
+    """A public file and a job for it, or a simulated population with its own job and public bounds."""
 
     name: Name
     file: str | None = Field(default=None, description="in the folder that `dpdist study --data` names")
@@ -59,7 +59,7 @@ class MechanismCase(Frozen):
 
 
 class MechanismArm(Frozen):
-    """A mechanism as a rehearsal names it, and the class of its guarantee, which stands beside every figure."""
+    """A mechanism by its label in a rehearsal, and the class of its guarantee, which is shown with every figure."""
 
     candidate: str = Field(description="as in `reference_tables, histograms` or `weighted (scores)`")
     guarantee: Guarantee = "strict"
@@ -70,7 +70,7 @@ class MechanismArm(Frozen):
 
 
 class MechanismsStudy(Study):
-    """Errors and coverage of counts and means, and run time, of every mechanism at one ε."""
+    """Study of errors and coverage of counts and means, and of run time, for every mechanism at one ε."""
 
     kind: Literal["mechanisms"]
     cases: tuple[MechanismCase, ...] = Field(min_length=1)
@@ -95,7 +95,7 @@ class MechanismsStudy(Study):
 
 
 class Parts(NamedTuple):
-    """Files that are released, and that are the reference."""
+    """The files to release and the files that serve as reference."""
 
     current: Path
     earlier: Path
@@ -165,7 +165,7 @@ def case_job(case: MechanismCase, epsilon: str) -> Job:
 
 
 def _measured(study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path) -> Iterator[Result]:
-    """Every mechanism at one ε; one that could not be released has only `refused` = 1."""
+    """Measures of every mechanism at one ε. A mechanism that could not be released has only `refused` = 1."""
     job, wanted = case_job(case, epsilon), {arm.candidate: arm for arm in study.mechanisms}
     ground = {"path": str(parts.earlier), "provenance": "another part of the same file"}
     runs, _ = candidates(job, str(parts.earlier), ground, only=wanted)
@@ -195,7 +195,7 @@ def _measures(one: Trial) -> Iterator[tuple[str, float]]:
 
 
 def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> None:
-    """Raises `StudyError` where a mechanism promises another class than the study says."""
+    """Raises `StudyError` where a mechanism promises a class other than the study states."""
     if not made.guarantee.startswith(arm.guarantee):
         problem = Problem(
             f"mechanisms.{arm.candidate}", f"it promises {made.guarantee}", arm.guarantee, "correct the class"
@@ -235,7 +235,7 @@ def _source(case: MechanismCase) -> str:
 
 
 def _fixed_on(candidate: str) -> str:
-    """What clips or shapes a candidate before it sees the current records."""
+    """States the data on which a candidate fixes its limits or shapes before it reads the current records."""
     name = candidate.split(" ")[0].rstrip(",")
     if candidate.endswith("histograms"):
         return "noisy histograms of the current part"

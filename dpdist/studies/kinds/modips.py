@@ -1,4 +1,4 @@
-"""Studies of MODIPS: how often intervals from synthetic sets alone hold the mean of a normal law ([M], section 3)."""
+"""Studies of MODIPS: how often intervals from synthetic sets alone contain the mean of a normal law ([M], section 3)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NormalCase(Frozen):
 
 
 class SetsArm(Frozen):
-    """m sets, and how noisy sums are kept within their domain."""
+    """Number m of sets, and the method that restricts noisy sums to their domain."""
 
     label: Name
     sets: int = Field(ge=1, le=100)
@@ -45,7 +45,7 @@ class SetsArm(Frozen):
 
 
 class Modips(StudyOfArms):
-    """Coverage of 95 % intervals by T = B/m + W, bias and errors of the mean of synthetic sets."""
+    """Study of the coverage of 95 % intervals by T = B/m + W, and of bias and errors of the mean of synthetic sets."""
 
     measures = MEASURES
     kind: Literal["modips"]
@@ -93,7 +93,7 @@ class ModipsKind(SimulatedKind):
 
 
 def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterator[Result]:
-    """One arm's measures at every ε; files are the same for all arms."""
+    """Measures of one arm at every ε; all arms have the same files."""
     for epsilon in study.grid:
         found = np.array([_estimate(study, case, arm, epsilon, key.child(str(k))) for k in range(study.files)])
         true = _mean(case)
@@ -122,7 +122,7 @@ def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: 
 
 @cache
 def _release(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: str) -> tuple[Job, Moments]:
-    """The job of a release of such a file, and its model."""
+    """Job for the release of such a file, and its model."""
     said = {"name": "modips", "law": "normal", "truncation": arm.truncation}
     job = Job.model_validate(
         {

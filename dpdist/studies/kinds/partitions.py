@@ -1,6 +1,6 @@
-"""Studies of noisy counts over a partition: how alike records are, and what a regression on them finds ([S], section 3).
+"""Studies of noisy counts over a partition: similarity of synthetic records, and regression on them ([S], section 3).
 
-Four categories with 2, 3, 4 and 5 levels, and a number that has a normal law given them, cut into 15 bins.
+Four categories with 2, 3, 4 and 5 levels, and a number that is normal given the categories and is cut into 15 bins.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from dpdist.studies.settings import StudyOfArms
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 NUMBER, BINS = "y", 15
 EFFECTS = ((0.5,), (0.5, -0.8), (1.0, 0.5, 0.5), (0.5, 0.7, 0.8, 0.5))
-"""Regression effects of every level but the first, [S] section 3.2; the intercept is 0."""
+"""Regression effects of every level except the first, from [S] section 3.2; the intercept is 0."""
 BOUNDS = {"main_effects": (-4.0, 6.0), "saturated": (-6.0, 6.0)}
 FIRST = (0, 1, 3)
-"""Columns that [S] finds in the first layer: x1, x2 and x4."""
+"""Columns of the first layer in [S]: x1, x2 and x4."""
 SHAPE = (*CATEGORIES.values(), BINS)
 MEASURES = ("first_layer", "one_way", "two_way", "all_cells", "specks", "prediction_error")
 
 
 class LawCase(Frozen):
-    """Main effects alone, or a mean of its own for each of the 120 combinations, drawn from a standard normal law."""
+    """Main effects alone, or a separate mean for each of the 120 combinations, drawn from a standard normal law."""
 
     name: Name
     n: int = Field(ge=100, le=1_000_000)
@@ -45,14 +45,14 @@ class LawCase(Frozen):
 
 
 class PartitionArm(Frozen):
-    """A mechanism with its constants, but bins."""
+    """A mechanism with its constants, without bins."""
 
     label: Name
     mechanism: dict[str, Any]
 
 
 class PartitionStudy(StudyOfArms):
-    """Distances of synthetic records from those of the file, and errors of a regression's predictions."""
+    """Study of distances between synthetic records and the file's records, and of a regression's prediction errors."""
 
     measures = MEASURES
     kind: Literal["partitions"]
@@ -128,7 +128,7 @@ def _measured(
 
 
 def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
-    """Every measure, the mean over sets; predictions are of the mean over sets."""
+    """Every measure as a mean over sets; predictions are of the mean over sets."""
     predicted = np.mean([_fitted(case, each, values) for each in sets], axis=0)
     file, synthetic = Coded.of_counts(exact), [Coded.of_counts(each) for each in sets]
     first = file.about(FIRST)
@@ -143,7 +143,7 @@ def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], v
 
 
 def _fitted(case: LawCase, counts: Floats, values: Floats) -> Floats:
-    """Means (combination,) given the categories: by least squares on main effects, or cell by cell with a ridge of 1."""
+    """Means (combination,) given the categories, by least squares on main effects or by cell with a ridge of 1."""
     n, total = counts.reshape(-1, BINS).sum(axis=1), counts.reshape(-1, BINS) @ values
     design = _design() if case.law == "main_effects" else np.eye(len(n))
     gram = design.T @ (n[:, None] * design) + (1e-9 if case.law == "main_effects" else 1.0) * np.eye(design.shape[1])
@@ -151,14 +151,14 @@ def _fitted(case: LawCase, counts: Floats, values: Floats) -> Floats:
 
 
 def _design() -> Floats:
-    """Intercept and an indicator of every level but the first, (combination, column)."""
+    """Design matrix with an intercept and an indicator of every level except the first, (combination, column)."""
     codes = np.indices(tuple(CATEGORIES.values())).reshape(len(CATEGORIES), -1)
     columns = [codes[k] == level for k, size in enumerate(CATEGORIES.values()) for level in range(1, size)]
     return np.column_stack([np.ones(codes.shape[1]), *columns]).astype(float)
 
 
 def _means(case: LawCase, key: Key) -> Floats:
-    """Means of the number, for every combination of categories."""
+    """Means of the number for every combination of categories."""
     if case.law == "saturated":
         return key.generator("effects").normal(size=len(_design()))
     return np.asarray(_design() @ np.concatenate([[0.0], *EFFECTS]))
@@ -174,7 +174,7 @@ def _file(case: LawCase, means: Floats, key: Key) -> Records:
 
 
 def job_of(study: PartitionStudy, case: LawCase, arm: PartitionArm, epsilon: str) -> Job:
-    """The job of a release of such a file."""
+    """Job for the release of such a file."""
     coded = {name: {"bounds": (0, size - 1), "whole": True, "outside": "clip"} for name, size in CATEGORIES.items()}
     return Job.model_validate(
         {

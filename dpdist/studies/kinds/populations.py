@@ -1,7 +1,7 @@
-"""Simulated populations that each break one assumption of mechanisms that a reference fixes, and informative samples.
+"""Simulates populations that each violate one assumption of mechanisms with a reference, and draws informative samples.
 
-Units have a `cell`, an outcome `y` and a `size`: inclusion probabilities are proportional to it. Each population has a
-job of its own, of one table by cell.
+Units have a `cell`, an outcome `y` and a `size`: inclusion probabilities are proportional to the size. Each population
+has its own job, with one table by cell.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CELLS: Mapping[PopulationName, int] = {
 TOP_CODE = 150_000.0
 BOUND = 1_000_000.0
 ATOMS = np.array([80.0, 30.0, 8.0, 3.0, 1.0])
-"""Weights over the least, of five types of unit."""
+"""Weights of five types of unit, as multiples of the smallest weight."""
 NOISE = 0.4
-"""sd of the logarithm of a size beside its outcome."""
+"""Standard deviation of the noise in the logarithm of a size, given the outcome."""
 
 
 def population(name: PopulationName, rng: np.random.Generator, units: int = UNITS) -> pd.DataFrame:
-    """A population: cell, y, size."""
+    """A population with columns cell, y and size."""
     cell, y, size = _LAWS[name](rng, units)
     return pd.DataFrame({"cell": np.array(levels(name))[cell], "y": np.minimum(y, bound(name)), "size": size})
 
@@ -42,12 +42,12 @@ def levels(name: PopulationName) -> list[str]:
 
 
 def bound(name: PopulationName) -> float:
-    """The outcome's upper public bound."""
+    """Upper public bound of the outcome."""
     return TOP_CODE if name == "top_coded" else BOUND
 
 
 def population_job(name: PopulationName) -> dict[str, Any]:
-    """The job of a population's samples, in a job file's terms; mechanisms of a study replace its own."""
+    """Job for a population's samples, in the terms of a job file; a study's mechanisms replace its own."""
     return {
         "dataset": name,
         "period": "simulated",
@@ -62,7 +62,7 @@ def population_job(name: PopulationName) -> dict[str, Any]:
 
 
 def informative_size(y: Floats, rng: np.random.Generator) -> Floats:
-    """A size that grows with the outcome, as (y + ȳ/2)·exp(.4 z): units with an outcome of 0 are sampled too."""
+    """A size that grows with the outcome, (y + ȳ/2)·exp(.4 z), so that units with an outcome of 0 are sampled too."""
     return np.asarray((y + y.mean() / 2.0) * np.exp(NOISE * rng.standard_normal(len(y))))
 
 
@@ -91,20 +91,23 @@ Law = Callable[[np.random.Generator, int], tuple[Codes, Floats, Floats]]
 
 
 def _evenly(rng: np.random.Generator, units: int) -> tuple[Codes, Floats]:
-    """Cells of like sizes, and what each adds to the logarithm of outcomes."""
+    """Cells of similar sizes, and the effect of each cell on the logarithm of outcomes."""
     cell = rng.integers(0, 12, units).astype(np.int32)
     return cell, 0.3 * rng.standard_normal(12)[cell]
 
 
 def _smooth(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Lognormal outcomes, smooth weights: what lognormal models and lent shapes assume."""
+    """Lognormal outcomes and smooth weights, as lognormal models and borrowed shapes assume."""
     cell, typical = _evenly(rng, units)
     y = np.exp(10.5 + typical + 0.6 * rng.standard_normal(units))
     return cell, y, informative_size(y, rng)
 
 
 def _weight_atoms(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Five distinct weights in a cell, eightyfold apart; outcomes grow as weights fall. Types are not in the table."""
+    """Five distinct weights in a cell; the largest is 80 times the smallest.
+
+    Outcomes grow as weights fall. Types are not in the table.
+    """
     cell, typical = _evenly(rng, units)
     kind = rng.choice(5, units, p=(sampled := np.array([0.35, 0.25, 0.2, 0.12, 0.08]) * ATOMS) / sampled.sum())
     y = np.exp(9.5 + 0.4 * kind + typical + 0.7 * rng.standard_normal(units))
@@ -112,14 +115,14 @@ def _weight_atoms(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, 
 
 
 def _heavy_tails(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """A quarter of zeros, and outcomes with an sd of 1.5 in logarithms that sizes hardly follow."""
+    """A quarter of zeros, and outcomes with an sd of 1.5 in logarithms that depend little on sizes."""
     cell, typical = _evenly(rng, units)
     y = np.exp(9.0 + typical + 1.5 * rng.standard_normal(units)) * (rng.random(units) > 0.25)
     return cell, y, informative_size(y, rng) ** 0.3
 
 
 def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Cells 28-fold apart in size; every sixth has outcomes far below the others', every third a wider law."""
+    """Cells whose sizes differ by a factor up to 28. Every sixth has much smaller outcomes, every third a wider law."""
     share = np.repeat([2500.0, 300.0, 90.0], 6)
     cell = rng.choice(18, units, p=share / share.sum()).astype(np.int32)
     spread = np.where(cell % 3 == 0, 1.1, 0.5)
@@ -130,7 +133,7 @@ def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, F
 
 
 def _top_coded(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Left-skewed outcomes in whole thousands, a fifth or so of them at the top-code."""
+    """Left-skewed outcomes in whole thousands; about a fifth of them are at the top-code."""
     cell, typical = _evenly(rng, units)
     y = np.exp(11.6 + typical + 0.5 * (2.0 - rng.standard_gamma(4.0, units) / 2.0))
     y = np.clip(np.round(y, -3), 1e3, TOP_CODE)

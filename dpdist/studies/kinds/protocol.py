@@ -19,7 +19,7 @@ RANDOMNESS = (
     "safe in floating point"
 )
 Fact = tuple[str, list[str]]
-"""A line of the page's design: what it is about, and what the study has there."""
+"""A line on the study's design: its subject, and the study's values."""
 S = TypeVar("S", bound=Study)
 
 
@@ -46,7 +46,7 @@ class Replicate(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A measure in words: its title, how it is read, and a short title for axes."""
+    """A measure in words: its title, how to read it, and a short title for axes."""
 
     title: str
     reading: str = ""
@@ -54,7 +54,7 @@ class Caption(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An arm, by its place, that no release could be: what contradicts, and the remedy."""
+    """An arm, by its position, that no release could be, with the contradiction and the remedy."""
 
     place: int
     found: str
@@ -88,11 +88,14 @@ class StudyKind(Protocol[S]):
         ...
 
     def replicate(self, study: S, case: int, number: int) -> Replicate:
-        """The `number`-th replicate, from 1, of a case by its place. The first one may keep records for figures."""
+        """Runs the `number`-th replicate, from 1, of a case by its position.
+
+        The first replicate may store records for figures.
+        """
         ...
 
     def by_cell(self, study: S, results: pd.DataFrame) -> pd.DataFrame | None:
-        """Errors of all replicates put together cell by cell: case, mechanism, epsilon, cell, measure, value."""
+        """Errors of all replicates combined by cell: case, mechanism, epsilon, cell, measure, value."""
         ...
 
     def facts(self, study: S) -> list[Fact]:
@@ -100,15 +103,15 @@ class StudyKind(Protocol[S]):
         ...
 
     def arms(self, study: S) -> list[tuple[str, ...]]:
-        """The compared arms, a row for each, with columns as in `heads`."""
+        """The compared arms, one row each, with columns as in `heads`."""
         ...
 
     def target(self, study: S, case: str, epsilon: str, measure: str) -> float | None:
-        """The value at which a figure has its dashed line."""
+        """The value at which a figure has a dashed line."""
         ...
 
     def made_of(self, study: S) -> str:
-        """A text on the page's data, and why they may be shown."""
+        """A text for the page on the data and on why they may be shown."""
         ...
 
 

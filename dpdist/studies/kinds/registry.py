@@ -1,4 +1,4 @@
-"""The kinds of study, by the name that a study file's key `kind` has."""
+"""Lists the kinds of study by the name in a study file's key `kind`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS: Mapping[str, StudyKind[Any]] = {
     "coded_files": CodedFiles(),
 }
 DEFAULT = "simulation"
-"""The kind of a file that names none."""
+"""The kind of a file that has no such key."""
 
 
 def kind_of(study: Study) -> StudyKind[Any]:

@@ -1,7 +1,8 @@
-"""One replicate of repeated samples: an informative sample of a known population released by every mechanism.
+"""Runs one replicate of repeated samples: every mechanism releases an informative sample of a known population.
 
-Another sample of the same law is the reference. Populations are keyed by seed and case, samples by the replicate too;
-the noise is OpenDP's. Truth, direct estimates and their errors are computed here, from population and sample.
+Another sample of the same law is the reference. Seed and case determine the population, and the replicate also determines
+the samples. The noise is OpenDP's. Truth, direct estimates and their errors are computed here, from population and
+sample.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SIZE = "size of unit"
 
 
 class Measured(NamedTuple):
-    """The truth in every cell, and a sample's direct estimates with their errors as designed and given n, all (cell,)."""
+    """The truth in every cell, and a sample's direct estimates with their errors, as designed and given n; all (cell,)."""
 
     cells: Cells
     truth: dict[str, Floats]
@@ -41,7 +42,7 @@ class Measured(NamedTuple):
 
 
 def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.DataFrame) -> Replicate:
-    """All mechanisms of a case at their ε. `rows` is the population, with a column `SIZE` where it has sizes of its own.
+    """Runs all mechanisms of a case at their ε. `rows` is the population, with a column `SIZE` where it has its own sizes.
 
     A mechanism that could not be released has only `refused` = 1.
     """
@@ -72,14 +73,14 @@ def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.
 
 
 def sized(rows: pd.DataFrame, job: Job, rng: np.random.Generator) -> pd.DataFrame:
-    """The population, outcomes within their public bounds, with a size that grows with the outcome unless it has one."""
+    """The population with outcomes limited to public bounds, and with a size that grows with the outcome if it has none."""
     y = np.clip(rows[job.outcomes[0]].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     size = rows[SIZE].to_numpy(float) if SIZE in rows else informative_size(y, rng)
     return rows.assign(**{job.outcomes[0]: y, SIZE: size})
 
 
 def drifted(rows: pd.DataFrame, case: FileCase, job: Job) -> pd.DataFrame:
-    """The current population: outcomes grown by `drift`, outcomes and sizes raised to `power` about their means."""
+    """The current population: outcomes grow by `drift`, then outcomes and sizes are raised to `power` about their means."""
     name, size = job.outcomes[0], rows[SIZE].to_numpy(float)
     y = rows[name].to_numpy(float)
     typical = y.mean()
@@ -88,14 +89,14 @@ def drifted(rows: pd.DataFrame, case: FileCase, job: Job) -> pd.DataFrame:
 
 
 def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFrame:
-    """A systematic sample of n units, chances proportional to their size; weights are their inverse."""
+    """A systematic sample of n units with probabilities proportional to size; weights are the inverse probabilities."""
     chance = inclusion(rows[SIZE].to_numpy(float), n)
     taken = systematic(chance, rng)
     return rows.iloc[taken].drop(columns=SIZE).assign(**{WEIGHT: 1.0 / chance[taken]}).reset_index(drop=True)
 
 
 def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measured:
-    """Population and sample in the table's cells; direct errors with records as PSUs, in one stratum or one a cell."""
+    """Population and sample in the table's cells. PSUs of direct errors are records, in one stratum or one per cell."""
     outcome, table = job.outcomes[0], job.tables[0]
     whole, row = frame_of(job, population)
     cells = cross(whole, table.by, table.margins)
@@ -117,7 +118,7 @@ def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measure
 
 
 def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
-    """Every combination of the table's columns with its number of records, and every record's, (record,)."""
+    """Combinations of the table's columns with their numbers of records, and each record's combination, (record,)."""
     levels = {name: tuple(job.columns[name].levels or ()) for name in job.tables[0].by}
     sizes = [len(known) for known in levels.values()]
     own = [pd.Categorical(rows[name].astype(str), list(map(str, known))).codes for name, known in levels.items()]
@@ -142,7 +143,9 @@ def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
 
 
 def compared(measured: Measured, intervals: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
-    """Errors and coverage about the truth, cell by cell and over cells; `errors`: distances from direct estimates too.
+    """Errors and coverage relative to the truth, cell by cell and over cells.
+
+    `errors` adds distances from direct estimates.
 
     Cells without an estimate or an interval, and those that the population does not have, are left out.
     """

@@ -1,4 +1,4 @@
-"""Jobs of a study of repeated samples: the case's table under each of the study's mechanisms."""
+"""Builds the jobs of a study of repeated samples: the case's table under each of the study's mechanisms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpdist.studies.kinds.populations import population_job
 
 WEIGHT = "weight"
 FLOOR = 1.0
-"""The least outcome that lognormal models are told of where a job's bounds begin at 0."""
+"""The smallest outcome for lognormal models where a job's bounds begin at 0."""
 
 
 def job_of_case(case: FileCase) -> Job:
@@ -27,7 +27,7 @@ def job_of_case(case: FileCase) -> Job:
 
 
 def tabulated_job(job: Job, case: FileCase) -> Job:
-    """The job with the case's columns in its first table, of counts and means with margins."""
+    """The job with the case's columns in its first table, for counts and means with margins."""
     table = job.tables[0]
     wanted = ["count", {"mean": job.outcomes[0]}]
     said = {"name": table.name, "by": list(case.by or table.by), "margins": True, "statistics": wanted}
@@ -35,7 +35,7 @@ def tabulated_job(job: Job, case: FileCase) -> Job:
 
 
 def arm_job(job: Job, case: FileCase, arm: FilesArm, epsilon: str, reference: str) -> Job:
-    """The job under a mechanism of the study: one pooled fit by the table's columns where a likelihood is fitted."""
+    """The job under a mechanism of the study; a likelihood is fitted in one pooled fit by the table's columns."""
     outcome, columns = job.outcomes[0], job.model_dump(mode="json")["columns"]
     if arm.family is not None and FAMILIES[arm.family].logs:
         low, high = job.outcome_column.bounds or (0.0, np.inf)

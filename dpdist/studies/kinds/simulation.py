@@ -1,4 +1,4 @@
-"""Studies that simulate data, run mechanisms on them and measure what they release."""
+"""Studies that simulate data, run mechanisms on the data and measure the releases."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class SimulationKind(SimulatedKind):
         return [_arm(study, arm) for arm in study.mechanisms]
 
     def target(self, study: Simulation, case: str, epsilon: str, measure: str) -> float | None:
-        """The law's own figure of location, ε/2 for bounds, ε for local ε."""
+        """The law's own figure for measures of location, ε/2 for bounds, ε for local ε."""
         laws = {each.name: each.generator.generator() for each in study.cases}
         if case in laws and measure in (truth := laws[case].truth()):
             return truth[measure]
@@ -125,7 +125,7 @@ class SimulationKind(SimulatedKind):
 
 
 def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
-    """An arm in words: settings, and what its mechanism promises."""
+    """An arm in words: its settings, and the promise of its mechanism."""
     if arm.adds_noise:
         bins = ", ".join(f"{getattr(arm, name) or '⌈ln n⌉'} {name}" for name in arm.scanned)
         scale = "2/ε" if (arm.adjacency or study.adjacency) == "substitution" else "1/ε"

@@ -1,4 +1,4 @@
-"""What a simulation may say: populations, models fitted to them, mechanisms under study and what is measured."""
+"""Settings of a simulation: populations, models fitted to them, mechanisms under study and measures."""
 
 from __future__ import annotations
 
@@ -88,16 +88,15 @@ class Case(Frozen):
 
     @property
     def sampler(self) -> SamplerName:
-        """The family's own without Markov chains."""
+        """The family's own sampler without Markov chains."""
         return SAMPLERS[self.family][0]
 
 
 class Arm(MechanismSpec):
-    """What is said of a mechanism under study; `label` tells arms of one mechanism apart.
+    """Settings of a mechanism under study; `label` distinguishes arms of one mechanism.
 
-    `enforced: false` lets a bound pass that is over ε/2, as the papers do. `match` tunes the weights to the bound that
-    another arm reached on the same data. `reference: true` fixes what the mechanism can fix on another simulated
-    file of the same law and size.
+    `enforced: false` accepts a bound over ε/2, as the papers do. `match` tunes the weights to the bound of another arm on
+    the same data. `reference: true` fixes the mechanism's constants on another simulated file of the same law and size.
     """
 
     label: Name | None = None
@@ -136,7 +135,7 @@ else:
 
 
 class Simulation(Study):
-    """Replicates of mechanisms on simulated data."""
+    """Study of replicates of mechanisms on simulated data."""
 
     kind: Literal["simulation"] = "simulation"
     cases: tuple[Case, ...] = Field(min_length=1)
@@ -170,7 +169,7 @@ class Simulation(Study):
         return next(arm for arm in self.mechanisms if arm.key == label)
 
     def needs_epsilon(self, arm: Arm) -> bool:
-        """Whether an arm's results differ over the grid; of the others one result stands for every ε."""
+        """True if an arm's results depend on ε; otherwise one result serves for every ε."""
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
         return arm.spends and (arm.enforced or not arm.tunes_weights)

@@ -1,7 +1,7 @@
-"""One replicate of a study of strict tables: simulate a survey and an earlier one, release every way, compare by cell.
+"""Runs one replicate of a study of strict tables: simulates a survey and an earlier one, releases by each arm, compares.
 
-The rounds, models, estimators and intervals are those of a release; noise is keyed NumPy. All arms share the samples, and
-those of one ε the noise's uniforms.
+The rounds, models, estimators and intervals are the same as in a release; noise is keyed NumPy. All arms share the
+samples. Arms of one ε also share the uniforms of the noise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dpdist.survey.simulate import FIELDS, SEXES, TOP_CODE
 from dpdist.survey.source import open_source
 
 BOUNDS = {"lognormal": (1e3, 2e6), "top_coded": (1e3, TOP_CODE)}
-"""Public, of salaries."""
+"""Public bounds of salaries."""
 
 
 def replicate(study: StrictTablesStudy, case: SurveyCase, number: int) -> Replicate:
@@ -51,7 +51,7 @@ def replicate(study: StrictTablesStudy, case: SurveyCase, number: int) -> Replic
     survey = simulated(job_of(study, case, key, study.mechanisms[0], study.grid[0]))
     try:
         earlier = earlier_records(study, case, key, survey)
-    except DataError:  # a sample without a record in some small cell
+    except DataError:  # Some small cell has no record in this sample.
         return Replicate([Result(arm.label, e, "refused", 1.0) for e in study.grid for arm in study.mechanisms], [])
     results = list(_unprotected(study, case, survey, earlier, key))
     for epsilon in study.grid:
@@ -62,7 +62,7 @@ def replicate(study: StrictTablesStudy, case: SurveyCase, number: int) -> Replic
 
 
 def job_of(study: StrictTablesStudy, case: SurveyCase, key: Key, arm: StrictArm, epsilon: str) -> Job:
-    """The release that an arm is of: one fit of all cells."""
+    """Job for the release that an arm simulates: one fit of all cells."""
 
     def simulation(name: str, growth: float = 0.0, **shape: float) -> dict[str, Any]:
         seed, size = int(key.child(name).hex()[:12], 16), round(case.population * (1.0 + growth))
@@ -93,12 +93,12 @@ def job_of(study: StrictTablesStudy, case: SurveyCase, key: Key, arm: StrictArm,
 
 
 def earlier_records(study: StrictTablesStudy, case: SurveyCase, key: Key, survey: Survey) -> Records:
-    """The reference's records under the current frame. Raises `DataError` where it lacks a cell."""
+    """The reference's records under the current frame. Raises `DataError` where the reference lacks a cell."""
     return records_of(job_of(study, case, key, study.mechanisms[0], study.grid[0]), survey)
 
 
 def records_of(job: Job, survey: Survey) -> Records:
-    """Those of the job's reference under the current frame. Raises `DataError` where it lacks a cell."""
+    """Records of the job's reference under the current frame. Raises `DataError` where the reference lacks a cell."""
     found = open_reference(job, open_source(job), survey.frame)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         placed = place_reference(job, found, Path(folder))
@@ -109,7 +109,7 @@ def records_of(job: Job, survey: Survey) -> Records:
 def _unprotected(
     study: StrictTablesStudy, case: SurveyCase, survey: Survey, earlier: Records, key: Key
 ) -> Iterator[Result]:
-    """Direct estimates, the reference alone, and direct estimates with Laplace noise, ε shared by a record's 8 figures."""
+    """Direct estimates, the reference alone, and direct estimates with Laplace noise; a record's 8 figures share ε."""
     values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
     job = job_of(study, case, key, study.mechanisms[0], study.grid[0])
     others = reference_baselines(job, survey.frame, [survey.records], [earlier], key)
@@ -137,12 +137,12 @@ def _released(job: Job, arm: StrictArm, epsilon: str, survey: Survey, earlier: R
 
 
 def release_of(job: Job, survey: Survey, earlier: Records, key: Key) -> ReleasedObject:
-    """What the job would release of a simulated survey, in memory and under keyed noise."""
+    """The job's release of a simulated survey, in memory and with keyed noise."""
     return released(job, survey, learned_of(job, survey, earlier, key), key)
 
 
 def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
-    """What the reference's records fix."""
+    """Constants that the reference's records fix."""
     model = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         taught = reference_sampler(job, sampler_of(job, Path(folder)))
@@ -150,7 +150,7 @@ def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
 
 
 def released(job: Job, survey: Survey, learned: Learned, key: Key) -> ReleasedObject:
-    """The release of a survey under what a reference fixed."""
+    """The release of a survey, with constants that a reference fixed."""
     model, mechanism = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), mechanism_of(job)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         rounds, sampler = mechanism.protect(job, model, Unwatched(), learned), sampler_of(job, Path(folder))

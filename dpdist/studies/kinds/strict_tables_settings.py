@@ -1,4 +1,4 @@
-"""What a study of strict tables with a reference may say: law, drift, size and ε, against the truth (METHODS §7b, §8)."""
+"""Settings of a study of strict tables with a reference: law, drift, size and ε, against the truth (METHODS §7b, §8)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.studies.kinds.tables_settings import STATISTICS
 
 YARDSTICK = "direct"
 UNPROTECTED = (YARDSTICK, "reference_only", "laplace_composed")
-"""What every case has beside the study's arms."""
+"""Labels that every case has in addition to the study's arms."""
 
 
 class StrictArm(Frozen):
@@ -32,7 +32,10 @@ class StrictArm(Frozen):
 
 
 class StrictTablesStudy(OfSurveys):
-    """RMSE over the direct estimate's, bias and coverage of 90 % intervals, by cell of field × sex with margins."""
+    """Study of RMSE over the RMSE of the direct estimate, bias and coverage of 90 % intervals.
+
+    Cells are field × sex with margins.
+    """
 
     kind: Literal["strict_tables"]
     mechanisms: tuple[StrictArm, ...] = Field(min_length=1)
@@ -43,7 +46,7 @@ class StrictTablesStudy(OfSurveys):
 
     @property
     def yardsticks(self) -> tuple[str, ...]:
-        """Labels over whose RMSE every arm's is told."""
+        """Labels of the yardsticks: each arm's RMSE is divided by the RMSE of each."""
         return (YARDSTICK,)
 
     @property

@@ -1,4 +1,4 @@
-"""Simulated surveys of doctorates whose tables are released on an earlier survey: how large, of which law, what changed."""
+"""Settings of simulated surveys of doctorates and of the earlier survey that is their reference: size, law, changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dpdist.job import Budget, Frozen, Name
 from dpdist.studies.settings import Study
 
 EARLIER = {"sd": 0.4, "noise_sd": 0.4, "gap": 1.0}
-"""The shape of the first survey's law."""
+"""Shape of the first survey's law."""
 
 
 class SurveyCase(Frozen):
-    """A simulated survey, a new population and sample in every replicate, and one before it.
+    """A simulated survey and an earlier one, with a new population and sample in every replicate.
 
-    The first has salaries' `sd` of .4, a `gap` of 1, `noise_sd` of .4 and no `growth`, which is that of salaries and of the
-    population alike.
+    The earlier survey has `sd` .4 of salaries, `gap` 1, `noise_sd` .4 and no `growth`. `growth` applies to salaries and
+    to the population.
     """
 
     name: Name
@@ -35,7 +35,7 @@ class SurveyCase(Frozen):
         return self.sample
 
     def described(self, every: str = "") -> str:
-        """For a page; `every` tells how often it grows."""
+        """Description for a page; `every` states the period of growth."""
         law = "lognormal salaries" if self.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
         drift = [f"salaries and population {100 * self.growth:+.0f} %{every}"] if self.growth else []
         ends = [(name, first, getattr(self, name)) for name, first in EARLIER.items()]

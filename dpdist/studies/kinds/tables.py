@@ -1,4 +1,4 @@
-"""Studies of tables: synthetic tables beside noised ones, cell by cell against the truth."""
+"""Studies of tables: tables from synthetic records and tables with noise, cell by cell against the truth."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One replicate of a study of tables: simulate a survey, fit once under every weight rule, tabulate every way.
+"""Runs one replicate of a study of tables: simulates a survey, fits under each weight rule, tabulates by each arm.
 
-The rounds, models and estimators are those of a release; noise is keyed NumPy. Arms of one rule share the released draws,
-and all share the sample: ratios are of paired errors.
+The rounds, models and estimators are the same as in a release; noise is keyed NumPy. Arms of one rule share the released
+draws, and all arms share the sample. So ratios compare paired errors.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
 
 
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
-    """The release that an arm is of: one pooled fit with the largest number of sets."""
+    """Job for the release that an arm simulates: one pooled fit with the largest number of sets."""
     simulate = {"kind": "doctorates", "population": case.population, "sample": case.sample, "noise": case.noise}
     return Job.model_validate(
         {
@@ -117,7 +117,10 @@ def simulated(job: Job) -> Survey:
 
 
 def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
-    """Direct estimates, and with Laplace noise at the total ε of m sets: all of it in every figure, or shared."""
+    """Direct estimates, without noise and with Laplace noise at the total ε of m sets.
+
+    Either every figure has all of ε, or the figures share it.
+    """
     found = dict(zip(ALL_STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=True))
     values = {name: found[name].value for name in STATISTICS}
     df = degrees_of_freedom(survey.found, survey.frame, survey.cells, Design())
@@ -135,7 +138,10 @@ def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -
 
 
 def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
-    """Clipped sums of the finest cells with noise, margins added; a mean outside its bounds is set to the nearest."""
+    """Clipped sums of the finest cells with noise, and margins as their sums.
+
+    A mean outside its bounds is set to the nearest.
+    """
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
     pairs = bounds.pairs(survey.records.weight, survey.records.outcome)
     rows, rng = len(survey.frame), key.generator("strict")
@@ -147,7 +153,7 @@ def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dic
 
 
 def _fit(job: Job, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | None:
-    """Released draws of every set and Δ; None where no weights reach the bound."""
+    """Released draws of every set, and Δ; None where no weights meet the bound."""
     noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
@@ -168,7 +174,7 @@ def _synthetic(
     key: Key,
     known: dict[str, Spreads],
 ) -> Iterator[Result]:
-    """Tables of m sets as a release publishes them. `known`: spreads by weight rule and weights, which arms share."""
+    """Tables of m sets as a release publishes them. `known` stores spreads by weight rule and weights, which arms share."""
     if fit is None:
         yield from (Result(arm.label, epsilon, "refused", 1.0) for epsilon in study.grid)
         return
@@ -207,7 +213,7 @@ def _coverage(
 ) -> Iterator[Result]:
     """Share of cells, and of margins among them, whose interval holds the truth; cells without an estimate left out.
 
-    `whose` intervals: those that are published, or those of who has the synthetic sets alone.
+    `whose` selects the published intervals, or the intervals that a user computes from the synthetic sets alone.
     """
     margin = np.array([TOTAL in cell for cell in survey.cells.labels])
     for name in STATISTICS:

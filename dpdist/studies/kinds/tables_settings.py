@@ -1,4 +1,4 @@
-"""What a study of tables may say: synthetic tables beside noised ones, cell by cell against the truth (METHODS §7)."""
+"""Settings of a study of tables: tables from synthetic records and tables with noise, against the truth (METHODS §7)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
 YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean")
 SIZES = ("median", "max")
-"""Of |error| over cells, in direct standard errors as the design has them."""
+"""Summaries of |error| over cells, in direct standard errors under the design."""
 
 
 def sizes_of(statistic: str) -> tuple[str, ...]:
-    """Measures of a statistic's errors; of counts also in standard errors given the cells' sizes, which are released."""
+    """Measures of a statistic's errors. Those of counts are also in standard errors given the cells' released sizes."""
     given = tuple(f"given_{size}" for size in SIZES) if statistic == "count" else ()
     return (*SIZES, *given)
 
 
 def scale(size: str) -> str:
-    """The direct standard errors that a measure is told in."""
+    """The direct standard errors that are the unit of a measure."""
     return "given the cells' sizes" if size.startswith("given_") else "as designed"
 
 
@@ -46,7 +46,7 @@ class TableCase(Frozen):
 class Synthetic(Frozen):
     """Tables from m synthetic sets: FBS or FBP under a weight rule, estimated from records or from parameters.
 
-    `expected_weights` estimates from synthetic records with w* replaced by E(w|y*, x).
+    With `expected_weights`, E(w|y*, x) replaces w* in estimates from synthetic records.
     """
 
     label: Name
@@ -65,7 +65,10 @@ class Synthetic(Frozen):
 
 
 class TablesStudy(Study):
-    """RMSE against the truth, over replicates, of every cell of field × sex with margins; ratios to the yardsticks'."""
+    """Study of RMSE against the truth, over replicates, for every cell of field × sex with margins.
+
+    Ratios are to the RMSE of the yardsticks.
+    """
 
     kind: Literal["tables"]
     cases: tuple[TableCase, ...] = Field(min_length=1)
@@ -88,12 +91,12 @@ class TablesStudy(Study):
 
     @property
     def grid(self) -> tuple[str, ...]:
-        """Total ε of m sets, which the noised tables are given too."""
+        """Total ε of m sets, which is also the ε of the tables with noise."""
         return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
 
     @property
     def yardsticks(self) -> tuple[str, ...]:
-        """Labels over whose RMSE every arm's is told."""
+        """Labels of the yardsticks: each arm's RMSE is divided by the RMSE of each."""
         return YARDSTICKS
 
     @property
