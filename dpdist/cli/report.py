@@ -250,8 +250,10 @@ def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
 
 
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
-    """One row a cell: the default estimator of every statistic with its standard error, ABREAST statistics at a time;
-    beside it, cell by cell, why a figure may be missing."""
+    """Makes one row per cell, with the default estimator of ABREAST statistics and their standard errors at a time.
+
+    For each cell it also returns why a figure may be missing.
+    """
     told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
     mine = rows[(rows["estimator"] == "parameters") | ~told]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]

@@ -1,7 +1,7 @@
-"""What a job may say of noisy counts over a partition: `flat_laplace`, `universal_histogram` and `steps`.
+"""Settings of noisy counts over a partition: `flat_laplace`, `universal_histogram` and `steps`.
 
-Outcomes are attributes of a record. Their cross is a partition of the records into cells. A tree reaches it layer by layer,
-and every layer has noisy counts of its own.
+Outcomes are attributes of a record. Their cross is a partition of the records into cells. A tree refines the partition
+layer by layer, and every layer has separate noisy counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpdist.job.view import JobView
 
 REHEARSED_BINS = 20
 MOST_CELLS = 200_000
-"""Of the cross of all outcomes, in every stratum."""
+"""Largest number of cells in the cross of all outcomes, in every stratum."""
 Bins = Annotated[int, Field(ge=2, le=1_000)]
 Group = Annotated[tuple[ColumnName, ...], BeforeValidator(lambda said: (said,) if isinstance(said, str) else said)]
 """One outcome, or several that split a layer together."""
@@ -39,7 +39,7 @@ class Partitioned(Noisy):
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Outcomes without levels in bins; as few layers as there can be."""
+        """Returns settings for a rehearsal: outcomes without levels in bins, and as few layers as possible."""
         without = [name for name in declared(job) if not job.columns[name].whole and job.columns[name].codes is None]
         bins = {"bins": dict.fromkeys(without, REHEARSED_BINS)} if without else {}
         yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
@@ -51,20 +51,20 @@ class Partitioned(Noisy):
         return True
 
     def levels(self, job: JobView) -> tuple[int, ...]:
-        """Levels or bins of every outcome that is declared, public."""
+        """Returns the public levels or bins of every declared outcome."""
         return tuple(self.bins.get(name) or levels_between(job.columns[name]) for name in declared(job))
 
     def layers_of(self, job: JobView) -> int:
-        """Layers with noisy counts; the last one has all cells."""
+        """Returns layers with noisy counts. The last one has all cells."""
         return 1
 
     def selections(self, job: JobView) -> int:
-        """Layers whose nodes are split by an attribute that is selected under noise."""
+        """Returns layers whose nodes are split by an attribute that is selected under noise."""
         return 0
 
     @property
     def selecting(self) -> Fraction:
-        """Part of a set's ε that selections have."""
+        """Returns the part of a set's ε that selections take."""
         return Fraction(0)
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
@@ -92,7 +92,7 @@ class Partitioned(Noisy):
             yield Contradiction(("outcome",), found, f"take at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
 
     def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
-        """Every layer's counts and selections have a part of ε that noise can be drawn for."""
+        """Every layer's counts and selections have a part of ε for which noise can be drawn."""
         if self.selecting >= 1:
             yield Contradiction(
                 ("mechanism", "selection"), "nothing is left for counts", 'give a part below 1, as in "1/10"'

@@ -1,4 +1,4 @@
-"""How a release is shown to those who read it: public text and the rules of print. It decides no figure of a release."""
+"""Settings of the presentation of a release: public text and the rules of print. They change no figure of a release."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from dpdist.job.names import StatisticName
 from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, VERSION, Frozen, Sentence
 
 Format = Literal["csv", "dta", "sav", "ddi"]
-"""Of synthetic records, beside Parquet: text, Stata, SPSS, and their codebook as XML. Noisy measurements are written for
-Stata too."""
+"""Formats of synthetic records, in addition to Parquet: text, Stata, SPSS, and their codebook as XML.
+
+Noisy measurements are written for Stata too.
+"""
 NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 """Formats whose library is not installed with dpdist itself."""
 FLAGS = ("reliable", "caution", "unreliable")
@@ -145,14 +147,14 @@ class Presentation(Frozen):
         return self.tables.get(name, TableText())
 
     def label(self, column: str) -> str:
-        """What a column is called: by its own name where nothing else is said."""
+        """Returns a column's label, which is its name where no label is given."""
         return self.column(column).label or column
 
     def level(self, column: str, level: object) -> str:
-        """What a level is called."""
+        """Returns a level's label."""
         return self.column(column).levels.get(str(level), str(level))
 
     def with_unit(self, column: str) -> str:
-        """The label, its unit behind it."""
+        """Returns the label, followed by its unit."""
         unit = self.column(column).unit
         return f"{self.label(column)} ({unit})" if unit else self.label(column)

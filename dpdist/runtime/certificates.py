@@ -1,7 +1,7 @@
 """Creates the certificates of one cluster: its own authority, and a signed certificate for each role.
 
-Dask compares no host names, so whatever the authority has signed may take part: it signs nothing but these roles. A
-driver's certificate cannot pose as a scheduler (extended key usage).
+Dask compares no host names, so every holder of a signed certificate may take part. The authority signs certificates for
+these roles only. A driver's certificate cannot pose as a scheduler (extended key usage).
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ AUTHORITY = "authority"
 AUTHORITY_DAYS = 3650
 CLOCK_SKEW = timedelta(minutes=5)
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""For certificates that end with a process: a clock that is set must not end them. The last is RFC 5280's "no end"."""
+"""Validity of certificates that end with a process.
+
+A change of the clock must not end them. The last date is RFC 5280's "no end".
+"""
 
 
 class Passing(NamedTuple):
@@ -42,17 +45,17 @@ class Passing(NamedTuple):
 
 
 def passing_certificates() -> Passing:
-    """Certificates of one run on one machine: in memory, in no file, the authority's own key forgotten."""
+    """Makes certificates of one run on one machine. They stay in memory, and the authority's key is discarded."""
     authority, key = _authority("dpdist run", *_ALWAYS)
     made, private = _signed("run", ROLES["worker"], authority, key, *_ALWAYS)
     return Passing(_pem(authority), _pem(made), _key_text(private))
 
 
 def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = False) -> list[Path]:
-    """New certificates for every role in folder/ROLE; the authority is made once, or again on demand.
+    """Makes new certificates for every role in folder/ROLE. The authority is made once, or again on demand.
 
-    After a new authority each role trusts the earlier ones as well, as long as they are valid: machines can be given their
-    new files one after the other.
+    After a new authority each role also trusts the earlier ones while they are valid. So machines can get their new files
+    one after the other.
     """
     own = folder / AUTHORITY
     for path in (folder, own, *(folder / role for role in ROLES)):
@@ -74,7 +77,7 @@ def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = F
 
 
 def load_certificates(path: Path) -> list[x509.Certificate]:
-    """The certificates of a PEM file. Raises `ClusterError` that names the file."""
+    """Reads the certificates of a PEM file. Raises `ClusterError` that names the file."""
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
@@ -131,7 +134,7 @@ def _signed(
 
 
 def _from_now(days: float) -> tuple[datetime, datetime]:
-    """A date so many days from now; negative days make a certificate that has expired."""
+    """Returns the date the given number of days from now. Negative days give an expired certificate."""
     now = datetime.now(UTC)
     ends = now + timedelta(days=days)
     return min(now, ends) - CLOCK_SKEW, ends

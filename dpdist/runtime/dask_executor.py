@@ -1,4 +1,4 @@
-"""Runs tasks on Dask workers: those of a local cluster, or of a scheduler elsewhere."""
+"""Runs tasks on Dask workers of a local cluster, or of an external scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dpdist.runtime.tls import passing_security
 R = TypeVar("R")
 
 TASKS_IN_FLIGHT = 3
-"""Submitted tasks per worker: enough that no worker waits, few enough that the scheduler stays idle."""
+"""Submitted tasks per worker. No worker waits with this number, and the scheduler is not overloaded."""
 START_ATTEMPTS = 3
 """Largest number of consecutive failures to start missing workers."""
 LOSSES = 5
@@ -37,10 +37,10 @@ _PRELOAD = ["dpdist.runtime.worker"]
 
 @dataclass
 class Dask:
-    """On the workers of a Dask client, each a process with one thread; a window of tasks is in flight at a time.
+    """Runs tasks on the workers of a Dask client, each a process with one thread. The number of tasks in flight is limited.
 
-    A scheduler elsewhere may be lost and come back: `connect` gives a client of it anew, and tasks without a result are
-    submitted again under their old names. Tasks leave the same bytes however often they run.
+    The link to an external scheduler may be lost and restored. `connect` then makes a new client, and tasks without a
+    result are submitted again under their old names. A repeated task writes the same bytes.
     """
 
     runtime: Runtime
@@ -49,11 +49,14 @@ class Dask:
     connect: Callable[[], Any] | None = None
     listener: Listener = silent
     _workers: tuple[float, int] = (-1e9, 1)
-    """When the scheduler was last asked for its workers, and their number."""
+    """Time of the last query of the scheduler for its workers, and their number."""
 
     @property
     def width(self) -> int:
-        """Those asked for, or more where more are there: an autoscaler begins with few."""
+        """Returns the requested number of workers, or the present number if that is larger.
+
+        An autoscaler begins with few.
+        """
         return max(self.runtime.workers, self._width())
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
@@ -95,7 +98,7 @@ class Dask:
         raise_together(failures)
 
     def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
-        """Submit as many tasks as the window takes."""
+        """Submits as many tasks as the limit allows."""
         window = TASKS_IN_FLIGHT * self._width() if waiting else 0
         while waiting and len(pending) < window:
             name = f"{type(task).__name__}-{call}-{waiting[-1]}"
@@ -139,7 +142,10 @@ class Dask:
         raise self._stalled(pending)
 
     def _stalled(self, pending: set[Any]) -> TaskError:
-        """The error of a stall; workers elsewhere that hold a stalled task are restarted, for a task cannot be cut."""
+        """Makes the error of a stall.
+
+        External workers that run a stalled task are restarted, because a task cannot be cancelled.
+        """
         names = ", ".join(sorted(future.key for future in pending)[:3])
         found = f"no task finished for {self.runtime.stall_timeout:g} s ({names})"
         if self.connect is not None:
@@ -150,7 +156,7 @@ class Dask:
         return TaskError(found, remedy)
 
     def _reconnect(self, losses: int) -> None:
-        """A new client of the scheduler, which may be another one by now at the same address."""
+        """Makes a new client of the scheduler, which may be a new process at the same address."""
         if self.connect is None or losses > LOSSES:
             raise ClusterError(
                 f"the link to the scheduler was lost {losses} times before a task finished",
@@ -172,7 +178,7 @@ class Dask:
 
 
 def _given_up(cluster: Any) -> list[Any]:
-    """Names of workers that are gone for good. A worker that dies is started again by its nanny, unless that has closed."""
+    """Names workers that are gone for good. A nanny starts a dead worker again, unless the nanny has closed."""
     from distributed import Status
 
     return [name for name, nanny in list(cluster.workers.items()) if nanny.status in (Status.closed, Status.failed)]
@@ -189,7 +195,7 @@ async def _open_missing(cluster: Any, workers: int) -> None:
 def elsewhere(
     runtime: Runtime, needs: Mapping[str, float], shared: Path | str | None, listener: Listener
 ) -> Iterator[Dask]:
-    """True for a scheduler that somebody else runs."""
+    """True for an external scheduler."""
     from distributed.utils import silence_logging_cmgr
 
     place = scheduler.Place.of(runtime)
@@ -221,7 +227,7 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
             threads_per_worker=1,
             processes=True,
             memory_limit=int(runtime.memory_per_worker),
-            # other users of this machine can reach loopback, and whoever is served by a scheduler runs code
+            # other users of this machine can reach loopback, and a client of a scheduler can run code
             security=passing_security(),
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address=None,

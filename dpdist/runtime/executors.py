@@ -25,14 +25,16 @@ class Executor(Protocol):
         ...
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
-        """Results in any order. With `on_failure: stop` the first exception of a task ends the iteration; with `report`
-        the other tasks finish first, and the exceptions are raised together at the end."""
+        """Yields results in any order. With `on_failure: stop` the first exception of a task ends the iteration.
+
+        With `report` the other tasks finish first, and the exceptions are raised together at the end.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Serial:
-    """In this process, in order."""
+    """Runs tasks in this process, in order."""
 
     runtime: Runtime
     listener: Listener = silent
@@ -56,9 +58,9 @@ class Serial:
 def executor(
     runtime: Runtime, stan: bool = False, shared: Path | str | None = None, listener: Listener = silent
 ) -> Iterator[Executor]:
-    """The executor a job asks for; a local cluster lives as long as the block, its workers no longer than this process.
+    """Makes the executor that a job asks for. A local cluster ends with the block, and its workers end with this process.
 
-    `stan`: tasks start subprocesses of Stan. `shared`: a folder or URL that workers elsewhere must see, too.
+    `stan`: tasks start subprocesses of Stan. `shared`: a folder or URL that external workers must reach, too.
     """
     needs = STAN if stan else {}
     if runtime.executor == "serial":

@@ -1,10 +1,10 @@
 """Predicts the noise of each published figure before budget is spent, from ε and public sizes.
 
-Noise of a base cell of n records is c/√n of its direct standard errors. Under limits that a reference fixes, c is about
-6b of a count, b the noise's scale in records (METHODS §7b). Of a mean it is about 12b, as the outcome's limits are about
-two of its standard deviations from the middle. Of sums under public bounds U of weights, the direct error of a count is
-at most U√n, and that of a weighted sum of outcomes within ± H at most UH√n. So c = √2 b is a lower bound of both. Margins
-add the noise of their k base cells: c√k/√n.
+The noise of a base cell of n records is c/√n of its direct standard errors. Under limits that a reference fixes, c is
+about 6b for a count, with b the noise's scale in records (METHODS §7b). For a mean c is about 12b, because the outcome's
+limits are about two standard deviations from the middle. Under public bounds U of weights, the direct error of a count is
+at most U√n. The error of a weighted sum of outcomes within ± H is at most UH√n. So c = √2 b is a lower bound of both.
+Margins add the noise of their k base cells: c√k/√n.
 """
 
 from __future__ import annotations
@@ -65,18 +65,21 @@ class Expected(NamedTuple):
 
     @property
     def drowned(self) -> int:
-        """Figures."""
+        """Number of figures whose noise exceeds the sampling error."""
         return int((self.cells["noise"] > DROWNED).sum())
 
     @property
     def by_statistic(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Rows whose noise is known, counts first."""
+        """Returns rows whose noise is known, counts first."""
         known = self.cells[self.cells["noise"].notna()]
         yield from ((str(name), rows) for name, rows in known.groupby("statistic", sort=True))
 
 
 def expected_noise(plan: Plan) -> Expected | None:
-    """None where it is not known beforehand, or where sizes are secret. `noise_of_one` of a model: count, mean."""
+    """Predicts the noise; None where it is not known beforehand, or where sizes are secret.
+
+    `noise_of_one` of a model: count, mean.
+    """
     model, job, frame = plan.model, plan.job, plan.frame
     of_one: tuple[float, float] | None = getattr(model, "noise_of_one", None)
     if of_one is None or job.sizes_secret or not job.strict:
@@ -102,7 +105,7 @@ def expected_noise(plan: Plan) -> Expected | None:
 
 
 def warned(plan: Plan) -> Iterator[str]:
-    """A line where noise drowns cells; one where ε is small and noise is not known beforehand."""
+    """Returns one line where noise drowns cells, and one where ε is small and noise is not known beforehand."""
     noises, epsilon = expected_noise(plan), float(plan.job.budget.epsilon)
     if noises is not None and noises.drowned:
         cells = f"{_about(noises)}{_drowned(noises)}"
@@ -125,7 +128,7 @@ def _drowned(noises: Expected) -> str:
 
 
 def in_words(noises: Expected) -> Iterator[str]:
-    """Lines for people: of counts and of means over all cells, and the noisiest cells of every table."""
+    """Formats lines on counts and on means over all cells, and on the noisiest cells of every table."""
     about = _about(noises)
     for name, rows in noises.by_statistic:
         largest = rows.iloc[int(np.argmax(rows["noise"].to_numpy()))]
@@ -155,14 +158,14 @@ def _sizes(noise: pd.Series[float]) -> str:
 
 
 class Needed(NamedTuple):
-    """ε of a release, and what its histograms take of it; None without histograms."""
+    """The ε of a release, and the share that its histograms take; None without histograms."""
 
     epsilon: Fraction
     of_histograms: Fraction | None
 
     @property
     def changes(self) -> str:
-        """The flags that set these values."""
+        """Returns the flags that set these values."""
         said = f"--set budget.epsilon={budget_text(self.epsilon)}"
         if self.of_histograms is None:
             return said
@@ -170,10 +173,10 @@ class Needed(NamedTuple):
 
 
 def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
-    """The least ε, in two digits, at which the median cell's noise, or `every` cell's, is at most `error` direct SE, of
-    the noisier statistic.
+    """Computes the least ε, in two digits, at which the noise of the noisier statistic is at most `error` direct SE.
 
-    Of what gates leave, histograms take the part that they take now. Raises `JobError` where noise is not known beforehand.
+    The noise is that of the median cell, or of `every` cell. Histograms take their present part of the budget that gates
+    leave. Raises `JobError` where noise is not known beforehand.
     """
     found, job = expected_noise(plan), plan.job
     if found is None or not np.isfinite(found.median):
@@ -187,13 +190,13 @@ def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
 
 
 def _rounded_up(epsilon: float) -> Fraction:
-    """To two digits."""
+    """Rounds up to two digits."""
     step = Fraction(10) ** (floor(log10(epsilon)) - 1)
     return ceil(Fraction(epsilon) / step) * step
 
 
 def needed(plan: Plan, error: float) -> str:
-    """What `plan --for-error` prints."""
+    """Returns the text that `plan --for-error` prints."""
     median, every = (epsilon_for(plan, error, every=each) for each in (False, True))
     of = f" ({' and '.join(name for name, _ in found.by_statistic)})" if (found := expected_noise(plan)) is not None else ""
     size = f"the median cell's noise is at most {error:g} direct standard errors{of}"
@@ -205,9 +208,9 @@ def needed(plan: Plan, error: float) -> str:
 
 
 def drowns_most(plan: Plan) -> str:
-    """A warning in one line where noise would drown every cell, or half of a statistic without a reference.
+    """Returns a one-line warning where noise would drown every cell, or half of a statistic without a reference.
 
-    Otherwise empty.
+    Otherwise it is empty.
     """
     found = expected_noise(plan)
     if found is None or not (known := int(found.cells["noise"].notna().sum())):

@@ -8,7 +8,7 @@ from dpdist.runtime.scheduler import ALLOWED_DEATHS
 
 
 def stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) -> None:
-    """As the job says under `on_failure`."""
+    """Raises or records a failure, as the job states under `on_failure`."""
     if runtime.on_failure == "stop":
         raise error
     failures.append(error)

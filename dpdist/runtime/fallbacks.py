@@ -19,7 +19,7 @@ from dpdist.runtime.tasks import Outcome, fit_error
 from dpdist.storage.workspace import Workspace
 
 POOLING = "pooling"
-"""Mark of the decision to pool, kept before the pooled fit replaces the strata's stores."""
+"""Name of the completion record of the decision to pool, written before the pooled fit replaces the strata's stores."""
 
 
 class Means(NamedTuple):
@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(means: Means) -> Fitted:
-    """All strata. Raises `FitError` where one has no release, `DataError` where the reference serves none."""
+    """Fits all strata. Raises `FitError` where one has no release, `DataError` where the reference serves none."""
     pooled = means.space.finished(POOLING)
     fit = open_fit(means.space, means.key, "pooled" if pooled else "strata")
     create_stores(fit)
@@ -54,7 +54,7 @@ def fitted(means: Means) -> Fitted:
 
 
 def refuse(means: Means, fit: Fit) -> Fitted:
-    """No other fit is tried."""
+    """Tries no other fit."""
     learn_or_refuse(fit, fit.strata, means.workers, means.listener)
     return Fitted(fit, dict.fromkeys(fit.strata, fit), protect_all(fit, means.workers, means.listener))
 

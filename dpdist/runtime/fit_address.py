@@ -41,7 +41,7 @@ class Address:
     name: FitName
 
     def open(self) -> Fit:
-        """The fit, read once a process."""
+        """Opens the fit, which is read once per process."""
         return _open(self)
 
 
@@ -53,7 +53,7 @@ class Fit:
     space: Workspace
     job: Job
     frame: Frame
-    """The frame in its published form: where predictors are protected its counts are noisy."""
+    """The frame in its published form. Where predictors are protected its counts are noisy."""
     key: Key
     layout: Layout
     """The layout of the records as they are stored."""
@@ -109,7 +109,7 @@ class Fit:
         return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
-        """A stratum's noise: what is kept, or drawn and kept now, for these sums and no others."""
+        """Returns a stratum's noise for these sums only. It is the stored noise, or is drawn and stored now."""
 
         def kept(request: Noise) -> Floats:
             path = self.space.noise(self.address.name, stratum, request.set)
@@ -120,7 +120,7 @@ class Fit:
         return kept
 
     def records(self, blocks: range) -> list[Records]:
-        """Records of consecutive blocks."""
+        """Returns records of consecutive blocks."""
         edges = self.layout.blocks.edges
         first = edges[blocks.start]
         records = read_rows(self.space.records, first, edges[blocks.stop])
@@ -131,16 +131,16 @@ class Fit:
         return StratumStore(self.space, self.address.name, stratum, axis, log_lik, self.model(stratum).parameters)
 
     def block_start(self, stratum: int, block: int) -> int:
-        """First record of a block, counted within its stratum."""
+        """Returns the first record of a block, counted within its stratum."""
         edges = self.layout.blocks.edges
         return edges[block] - edges[self.layout.blocks.first[stratum]]
 
     def unit(self, stratum: int) -> str:
-        """Name of the stratum's mark."""
+        """Returns the name of the stratum's completion record."""
         return self.space.part(self.address.name, stratum).name
 
     def done(self, strata: Iterable[int]) -> set[int]:
-        """Strata with a completion mark and complete files."""
+        """Lists strata with a completion record and complete files."""
         units = {self.unit(k): k for k in strata}
         return {units[unit] for unit in self.space.finished_of(units)}
 
@@ -151,15 +151,15 @@ def stores(name: FitName) -> str:
 
 
 def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
-    """The fit of a workspace whose records are stored."""
+    """Opens the fit of a workspace whose records are stored."""
     run = key.child("run").hex()[:16] + space.store.view
     return Address(space.opened_for(run).place, run, name).open()
 
 
 def _job(space: Workspace) -> Job:
-    """The job that tasks read, which decides how much noise is drawn.
+    """Reads the job for a task; the job decides how much noise is drawn.
 
-    Raises `WorkspaceError` unless it is the one that the run began with, whatever its mark says.
+    Raises `WorkspaceError` unless it is the job with which the run began, whatever the job's completion record states.
     """
     job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
     began = space.read_identity()
