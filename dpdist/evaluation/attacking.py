@@ -35,7 +35,15 @@ from dpdist.survey.source import Input, open_source
 
 
 def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -> Confidential[pd.DataFrame]:
-    """Runs attacks that infer from a release's synthetic records who was in the file."""
+    """Runs attacks that infer from a release's synthetic records who was in the file.
+
+    `holdout` has people of the same population who were not in the file: a file or table with the job's columns. Bounds
+    on ε hold if chance alone decided who was in the file. Nothing is drawn from the records and nothing is spent.
+
+    Returns a row per attack: attack, measure, value, claimed, exceeds. It is in confidential/evaluation/audit-attacks.parquet.
+    Raises `WorkspaceError` if there is no finished release or no synthetic record, and `DataError` if the hold-out file
+    does not fit the job.
+    """
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
         refuse_unfinished(space)
         return _attacked(space, holdout, listener)

@@ -27,7 +27,10 @@ NO_COMPARATOR = "missing: comparators have counts, means and totals"
 
 
 class Yardstick(NamedTuple):
-    """The input of direct estimates: the records' sums, the design, and replicate weights if the job has them."""
+    """The input of direct estimates: the records' sums, the design, and replicate weights if the job has them.
+
+    `found` is of outcomes as the file has them. `seen` is of outcomes as the release uses them: clipped if the job says so.
+    """
 
     found: Totals
     design: Design

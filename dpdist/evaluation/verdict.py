@@ -79,7 +79,14 @@ class Grand(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The number of direct estimates that lie in published intervals, and the judgement that follows."""
+    """The number of direct estimates that lie in published intervals, and the judgement that follows.
+
+    `held` is the share over all judged cells, and `covered` the share over base cells. `width` is the median ratio of
+    published to direct standard errors. `above` is the share of base cells above their direct estimates, and `lean` is
+    their median distance in published standard errors. `far` names the furthest cell if it is too far. `median_error` and
+    `largest_error` are distances from direct estimates in direct standard errors; the largest is over cells of at least
+    FAR_RECORDS records. They are NaN if no such cell has a direct standard error.
+    """
 
     cells: int
     held: float

@@ -19,7 +19,10 @@ from dpdist.storage.workspace import NOISY_FRAME, Workspace
 
 
 def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
-    """Stores the noisy frame for fits and `publish`, made from stored noise. `frame` is the exact crossed frame."""
+    """Stores the noisy frame for fits and `publish`, made from stored noise. `frame` is the exact crossed frame.
+
+    Raises `WorkspaceError` if the stored noise was drawn for other counts, other columns or another budget.
+    """
     if job.predictors is None or space.finished(NOISY_FRAME):
         return
     measured = list[Floats]()

@@ -61,7 +61,12 @@ def learned_from(
     current: int,
     copied: pa.Table | None = None,
 ) -> Learned:
-    """Returns constants from the reference's records of a stratum, for a current stratum of `current` records."""
+    """Returns constants from the reference's records of a stratum, for a current stratum of `current` records.
+
+    `copied` has further columns of these records, which synthetic records take. Weights are learned on no more records than
+    the current stratum has, because a fit to fewer records is wider and has larger bounds. Weights of `weighted` are
+    learned under still wider fits (`for_later_files`). Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
+    """
     if isinstance(model, ReferenceCells):
         cells = summary_of(model, [records.about(k) for k in range(len(job.outcomes))])
         return cells._replace(donors=Donors.of(model.pattern(records.frame), records.weight, records.outcomes, copied))

@@ -31,6 +31,8 @@ class StratumStore:
     """Stores the by-products of one whole stratum.
 
     `close` writes its summary and release and, last, the completion mark over all its files.
+    Nothing is written after that mark. A worker that was cut off, and whose task another worker has done, gets
+    `Superseded`. Two workers that write at the same moment leave the same bytes, and each file is whole.
     """
 
     space: Workspace

@@ -22,7 +22,11 @@ class Identity:
     """The version of dpdist."""
 
     def differences(self, other: Identity) -> list[str]:
-        """Differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)"."""
+        """Differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
+
+        Stored noise must not be added to the sums of other code, which may sum other figures. If no noise is stored, any
+        version of the code will do.
+        """
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
         changed = [each for each in zip(keys, theirs, mine, strict=True) if each[1] != each[2]]
