@@ -40,7 +40,7 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
     `holdout` has people of the same population who were not in the file: a file or table with the job's columns. Bounds
     on ε hold if chance alone decided who was in the file. Nothing is drawn from the records and nothing is spent.
 
-    Returns a row per attack: attack, measure, value, claimed, exceeds. It is in confidential/evaluation/audit-attacks.parquet.
+    Returns a row per attack: attack, measure, value, claimed, exceeds. It is in confidential/evaluation/.
     Raises `WorkspaceError` if there is no finished release or no synthetic record, and `DataError` if the hold-out file
     does not fit the job.
     """
