@@ -18,10 +18,11 @@ from small_runs import run, write_inputs
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
 from dpdist.job.names import complete
-from dpdist.mechanisms.laplace_cells import statement
+from dpdist.mechanisms.laplace_cells import release, statement
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
@@ -153,6 +154,17 @@ def test_a_mechanism_without_texts_is_refused(text: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(statement, "WORDS", replace(statement.WORDS, **{text: ""}))
     with pytest.raises(Incomplete, match=rf"'laplace_strict' has no WORDS\.{text}"):
         mechanism_of(jobs_under("laplace_strict")[0])
+
+
+@pytest.mark.parametrize("method", ["expect", "simulate", "resampled", "noised_again"])
+def test_a_model_without_a_method_that_publishing_needs_is_refused(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: with all of them it is the model. Without `noised_again` intervals would leave noise out."""
+    made = jobs_under("laplace_strict")[0]
+    kept = {name: getattr(CellSums, name) for name in dir(CellSums) if name != method and not name.startswith("__")}
+    assert builder_of(made) is CellSums
+    monkeypatch.setattr(release, "model_of", lambda _: type("CellSums", (), kept))
+    with pytest.raises(Incomplete, match=rf"'laplace_strict' has no CellSums\.{method}"):
+        builder_of(made)
 
 
 def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

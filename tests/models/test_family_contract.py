@@ -68,6 +68,8 @@ def _mass(family: str, model: Any) -> list[str]:
     else:
         nodes, steps = np.polynomial.legendre.leggauss(400)
         y, steps = (nodes + 1.0) / 2.0, steps / 2.0
+        if support.high == np.inf:
+            y, steps = 20.0 * y / (1.0 - y), 20.0 * steps / (1.0 - y) ** 2
     n = len(y)
     grid = Records(np.arange(n), np.zeros(n, np.int32), y, np.ones(n), np.full(n, -1, np.int32))
     mass = np.exp(model.log_lik(theta, grid)) @ steps
