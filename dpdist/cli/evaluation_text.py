@@ -51,7 +51,7 @@ def verdict_text(judgement: Overall) -> RenderableType:
 
 
 def verdict_head(verdict: Overall) -> RenderableType:
-    """States the verdict in a line, and the grand figures with direct ones."""
+    """States the verdict in one line, and each figure of all records beside its direct estimate."""
     style = "bold red" if verdict.fails else "bold"
     return Group(Text(f"\nCONFIDENTIAL VERDICT: {verdict.head}", style=style), paragraphs(verdict.bias))
 

@@ -70,7 +70,7 @@ def open_uniforms(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
 
 
 def uniforms_of(key: Key, stage: str, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniforms strictly inside (0, 1), one for each number. Each depends on its own number alone."""
+    """One uniform strictly inside (0, 1) for each record number. Each depends on its own number alone."""
     found = np.empty(len(numbers))
     page = numbers // _PAGE
     for each in np.unique(page).tolist():

@@ -1,4 +1,4 @@
-"""Settings about an earlier period: constants tuned on it, and how well the family must fit its records."""
+"""What a job takes from an earlier period: constants of a calibration file, and limits on the family's fit to its records."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class Calibration(Frozen):
 
     @property
     def public(self) -> dict[str, Any]:
-        """Returns the part that a release publishes. Its mechanism is the job's."""
+        """Returns the part that a release publishes. The mechanism is omitted, because the statement has the job's."""
         return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})

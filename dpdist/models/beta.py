@@ -25,7 +25,7 @@ PRECISION_FROM, PRECISION_TAIL = 0.1, 1.5
 LOG_PRECISION = (float(np.log(PRECISION_FROM)), float(np.log(1e6)))
 LOGIT_LIMIT, BISECTIONS = 64.0, 56
 LOGIT_BOX = 34.0
-"""Clamped posteriors restrict the prior to |logit φ| ≤ 34, so that 1 − φ is no rounding error.
+"""Clamped posteriors restrict the prior to |logit φ| ≤ 34, so that 1 − φ is not lost to rounding.
 
 The restriction leaves out 4e-15 of the prior.
 """
@@ -134,7 +134,7 @@ def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Fl
 
 
 def check_shares(statistics: Floats) -> Floats:
-    """Computes Σα, Σα log y, Σα log(1 − y) per pattern. Raises `Improper` where an outcome is not inside (0, 1)."""
+    """Returns the statistics unchanged. Raises `Improper` where an outcome is not inside (0, 1)."""
     if not np.isfinite(statistics).all():
         raise Improper("a beta model takes outcomes above 0 and below 1 only")
     return statistics

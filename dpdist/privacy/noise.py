@@ -13,7 +13,7 @@ import opendp.prelude as dp
 from dpdist.core.records import Floats
 
 LARGEST_SCALE = Fraction(2**46)
-"""Largest scale of noise on whole statistics.
+"""Largest scale of noise on integer statistics.
 
 Sums of up to 2^52 plus forty noise scales are then exact in float64. Above this scale the low bits of a noisy sum would
 reveal the sum, and OpenDP's whole numbers would overflow.

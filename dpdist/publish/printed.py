@@ -138,7 +138,7 @@ def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) ->
 
 
 def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | None) -> Floats:
-    """A table's figures as (row, column): the levels across stand before the statistics."""
+    """A table's figures as (row, column): printed columns run over levels, and within each level over statistics."""
     values = np.asarray(column.to_numpy(), dtype=np.float64).reshape(shape)
     if across is None:
         return values.reshape(-1, shape[-1])

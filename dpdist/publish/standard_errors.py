@@ -63,7 +63,7 @@ class Averaged(Protocol):
     """A model whose released parameters have a bias from noise, for example because counts are kept from being negative."""
 
     def averaged(self, drawn: Draws) -> Draws:
-        """The mean of parameters under other noise, one draw."""
+        """The mean of parameters under other noise, in the form of one draw."""
         ...
 
 
@@ -85,7 +85,7 @@ class Recounts(NamedTuple):
 class Spreads(NamedTuple):
     """Draws as in `Expectations` of a rerun, over all strata, in the same order.
 
-    `recounts` where sample counts are noisy.
+    `recounts` is None unless sample counts are noisy.
     """
 
     laws: tuple[Spread, ...]
@@ -118,7 +118,7 @@ def spreads(release: ReleasedObject, tick: Callable[[int], None]) -> list[Spread
 
 
 def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) -> list[Spreads] | None:
-    """The same under laws that are known."""
+    """As `spreads`, from given laws."""
     if known is None:
         return None
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)

@@ -24,7 +24,7 @@ from dpdist.job import budget_text
 from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
-"""Direct standard errors of noise above which the noise exceeds the sampling error."""
+"""Noise, in direct standard errors, above which it exceeds the sampling error."""
 SMALL_EPSILON = 0.05
 """Below this ε a release of a few thousand records is mostly noise."""
 MEAN_LIKE = frozenset({"mean", "total", "ratio"})
@@ -49,7 +49,7 @@ OTHERWISE = "use dpdist rehearse"
 
 class Expected(NamedTuple):
     """Every published figure: table, statistic, cell, records, noise in direct standard errors; whether that is a lower
-    bound. Statistics are counts and means; others are not told."""
+    bound. Only counts and means are predicted."""
 
     cells: pd.DataFrame
     at_least: bool
@@ -78,7 +78,7 @@ class Expected(NamedTuple):
 def expected_noise(plan: Plan) -> Expected | None:
     """Predicts the noise; None where it is not known beforehand, or where sizes are secret.
 
-    `noise_of_one` of a model: count, mean.
+    A model's `noise_of_one` is the noise of a count, and of a mean, of one record.
     """
     model, job, frame = plan.model, plan.job, plan.frame
     of_one: tuple[float, float] | None = getattr(model, "noise_of_one", None)

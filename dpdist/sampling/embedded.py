@@ -1,4 +1,4 @@
-"""The toolchain from the wheel httpstan: its parts of Stan, a C++ compiler and the driver in `stan/driver/`."""
+"""Builds programs with Stan from the wheel httpstan, a C++ compiler of the machine, and the driver in `stan/driver/`."""
 
 from __future__ import annotations
 

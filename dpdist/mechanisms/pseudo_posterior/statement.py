@@ -1,4 +1,4 @@
-"""Texts of statements about tilted and clamped posteriors."""
+"""Texts of statements about pseudo posteriors and clamped posteriors."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from dpdist.mechanisms.reference_tables.cell_shape import condensed
 from dpdist.mechanisms.reference_tables.clipping import Cell
 
 POOLED_POINTS = 2_000
-"""Largest number of points of a pooled shape, and of a cell whose records they replace."""
+"""Largest number of points of a pooled shape. A mixed cell has this many, or as many as its records if they are more."""
 HIGH = 0.95
 """Quantile of the shape at which a cell's own statistics are clipped."""
 ALONE = 0.98
@@ -118,7 +118,7 @@ def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
 
 
 def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
-    """Groups cells by the column within whose levels the cells are most alike in their zeros, weighted by records.
+    """Groups cells by the column whose levels best explain the shares of low outcomes, at most half of the mean.
 
     A column that has a level for every cell gives no groups.
     """

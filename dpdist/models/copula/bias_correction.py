@@ -1,4 +1,4 @@
-"""Bias correction: moves outcomes in score space until their weighted means equal the given ones (METHODS §5b, §7b)."""
+"""Bias correction: shifts the fitted law in score space towards the reference's weighted means (METHODS §5b, §7b)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
 def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
     """Finds the shift of every cell, (cell,), under which a draw's law has the given means of groups, (group,).
 
-    Where no shift gives such a mean, the nearest possible mean is taken. A `group` (cell,) has one shift. Its cells are
-    weighted by their reference records.
+    Where no shift gives such a mean, the nearest possible mean is taken. `group` (cell,) numbers the groups. The cells of a
+    group share a shift, and are weighted by their reference records.
     """
     low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
     for _ in range(HALVINGS):

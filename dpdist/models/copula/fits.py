@@ -41,7 +41,7 @@ def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
 
 
 def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
-    """Covariance of these sums over samples with the same x and weights, (cell, statistic, statistic)."""
+    """Covariance of `sums` over samples with the same x and weights, (cell, statistic, statistic)."""
     pattern, terms = scored.pattern, products(scored.outcome, scored.weight)
     slots = (1 + INTERVALS) * TERMS
     found = np.zeros((cells, slots, slots))
@@ -87,7 +87,7 @@ class Fitted(NamedTuple):
         return cls(weight, outcome, *_shares(parts[..., 0], facts.share), of_outcome, of_weight)
 
     def centre(self) -> Law:
-        """Posterior means of p, μ and β, and SS/ν."""
+        """Posterior means of share, mean score and regression, with residual standard deviations √(SS/ν)."""
         return Law(
             np.minimum(self.ones / (self.ones + self.zeros), INSIDE[1]),
             self.weight.location[..., 0][..., self.of_weight],
@@ -120,7 +120,7 @@ class Fitted(NamedTuple):
 def _shares(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
     """Parameters of the Beta posterior of P(part 1) from Σα of both parts, (…, cell, part).
 
-    Its prior is centred at the reference's share and is worth WORTH records of the rarer part.
+    Its prior is centred at the reference's share and counts as WORTH records of the rarer part.
     """
     one = share / np.minimum(share, 1.0 - share)
     other = one * (1.0 / share - 1.0)

@@ -1,8 +1,8 @@
-"""Runs one replicate of repeated samples: every mechanism releases an informative sample of a known population.
+"""Runs one replicate of repeated samples: draws an informative sample of a known population, and runs every mechanism on it.
 
-Another sample of the same law is the reference. Seed and case determine the population, and the replicate also determines
-the samples. The noise is OpenDP's. Truth, direct estimates and their errors are computed here, from population and
-sample.
+The reference is another sample, of the population before it drifted. Seed and case determine the population. Together with
+the replicate's number they determine the samples. Noise comes from OpenDP, so it differs between runs. Truth, direct
+estimates and their errors are computed here, from population and sample.
 """
 
 from __future__ import annotations
