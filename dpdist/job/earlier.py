@@ -1,4 +1,4 @@
-"""What a job takes from an earlier period: constants of a calibration file, and limits on the family's fit to its records."""
+"""What a job takes from an earlier period: a calibration file's constants, and limits on the fit to its records."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _density(release: ReleasedObject) -> str:
 
 
 def _on_a_file(release: ReleasedObject) -> bool:
-    """True if the reference is a file: the job has one without paid histograms, and the promise names no earlier release."""
+    """True if the reference is a file: the job has one without histograms, and the promise names no earlier release."""
     said = release.job.reference
     return said is not None and said.paid is None and "chain" not in release.promise.get("reference", {})
 

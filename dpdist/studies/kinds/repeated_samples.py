@@ -1,4 +1,4 @@
-"""Runs one replicate of repeated samples: draws an informative sample of a known population, and runs every mechanism on it.
+"""Runs one replicate of repeated samples: draws an informative sample of a known population, and runs all mechanisms on it.
 
 The reference is another sample, of the population before it drifted. Seed and case determine the population. Together with
 the replicate's number they determine the samples. Noise comes from OpenDP, so it differs between runs. Truth, direct
