@@ -127,7 +127,7 @@ DRAWS = {
     **dict.fromkeys(("weighted_marginals, tables of chosen pairs", "weighted_marginals, choice of pairs"), MANY),
     **dict.fromkeys(("steps, selection", "sanitized_statistics, substitution"), MANY),
 }
-"""Of both files. `laplace_composed` shares ε among so many figures that large losses are seldom: at 30,000 draws its control
+"""Draws of each file. `laplace_composed` shares ε among many figures, so large losses are seldom: at 30,000 draws its control
 is often not caught."""
 
 
