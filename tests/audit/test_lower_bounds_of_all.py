@@ -127,8 +127,8 @@ DRAWS = {
     **dict.fromkeys(("weighted_marginals, tables of chosen pairs", "weighted_marginals, choice of pairs"), MANY),
     **dict.fromkeys(("steps, selection", "sanitized_statistics, substitution"), MANY),
 }
-"""Draws of each file. `laplace_composed` shares ε among many figures, so large losses are seldom: at 30,000 draws its control
-is often not caught."""
+"""Draws of each file. `laplace_composed` shares ε among many figures, so large losses are seldom. At 30,000 draws its
+control is often not caught."""
 
 
 @cache
