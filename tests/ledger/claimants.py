@@ -1,6 +1,6 @@
 """Many processes that claim budget of one ledger at once, and are killed while they do. Run as a program.
 
-Until enough of them were killed, a process that ends is begun again too: a command that is repeated is charged no second time.
+Until enough of them were killed, a process that ends is begun again too: a repeated command is charged no second time.
 
 Prints which runs were told that they are charged, and which that the budget is spent.
 """
