@@ -2,9 +2,9 @@
 
 The attacker knows both files and the exact likelihood ratio of what they measure (`likelihood_ratios`). Files differ by the
 record, or pair of records, that costs most among adversarial ones. Where choices have a part of ε, they and the sums are
-attacked apart, each at its own part: the parts add up to ε. Prints a row a mechanism: exact loss of the sums (under Laplace
-noise), the bound, and the bound under halved noise, all over the claim. Under Gaussian noise the claim is the ε of the same ρ at a large δ,
-because the losses beyond ε at the job's own δ are too seldom to be seen.
+attacked apart, each at its own part: the parts add up to ε. Under Gaussian noise the claim is the ε of the same ρ at a
+large δ, because the losses beyond ε at the job's own δ are too seldom to be seen. Prints a row a mechanism: exact loss of
+the sums (under Laplace noise), the bound, and the bound under halved noise, all over the claim.
 
 A bound is over the true loss with a probability of ALARM at most, a mechanism. Controls: halved noise loses twice as much.
 """
