@@ -1,4 +1,1 @@
-"""Mechanism `modips`: sufficient statistics under noise, a posterior given them, and synthetic records ([M].
-
-METHODS §8).
-"""
+"""Mechanism `modips`: sufficient statistics under noise, and synthetic records from a posterior given them ([M]; §8)."""
