@@ -1,6 +1,7 @@
 """Model from a user's Stan program: the data it receives, what it must declare, and what is released.
 
-The program receives these data, with N entries, one per record:
+The program receives N, the number of records, the following data, and the job's `model.data`. Data of records have N
+entries. Data that a program does not declare are ignored.
 
     y                      the outcome (an integer if its column is `whole`)
     w                      the sampling weight, where the job has one
@@ -9,7 +10,7 @@ The program receives these data, with N entries, one per record:
                            and the number of levels
     generate               0 while chains are run and 1 when quantities are generated
 
-and the job's `model.data`. Data that a program does not declare are ignored. The program must have
+The program must have the following blocks. It should generate nothing while `generate` is 0.
 
     parameters:            those that the job's `model.parameters` lists, with the same dimensions
     model:                 target += alpha[n] * log p(record n | parameters), and a proper prior
@@ -18,8 +19,7 @@ and the job's `model.data`. Data that a program does not declare are ignored. Th
     generated quantities:  vector[N] log_lik, each record's log p without alpha, unless the job names a Python function
                            vector[N] y_rep (and w_rep, where there are weights), a synthetic record under the same x
 
-and should generate nothing while `generate` is 0. A Python function takes the parameters by name, each (draw, *dims), and
-the data above, and gives (draw, record).
+A Python function takes the parameters by name, each (draw, *dims), and the data above. It returns log p, (draw, record).
 """
 
 from __future__ import annotations

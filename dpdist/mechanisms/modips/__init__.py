@@ -1,1 +1,1 @@
-"""Mechanism `modips`: sufficient statistics under noise, and synthetic records from a posterior given them ([M]; §8)."""
+"""Mechanism `modips`: noisy sufficient statistics, and synthetic records from a posterior given them ([M]; METHODS §8)."""

@@ -43,9 +43,7 @@ NOWHERE: Span = (np.nan, np.nan)
 
 
 class Sums(NamedTuple):
-    """A cell's noisy mean statistics v and q = mean vc, how far noise may move them, the log scale s from v, and the
-    limits.
-    """
+    """A cell's noisy mean statistics v and q = mean vc, how far noise may move them, the log scale s of v, and limits."""
 
     v: float
     q: float
