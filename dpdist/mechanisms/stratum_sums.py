@@ -1,4 +1,4 @@
-"""Shared code of mechanisms that add noise to sums of a stratum's records: types, requests for noise, and summaries."""
+"""Shared code of mechanisms that add noise to sums of a stratum's records: a base class, noise requests, and summaries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ M = TypeVar("M", bound=StratumModel)
 
 
 class NoisySums(ABC, Generic[S, M]):
-    """A mechanism with one specification and one model of sums; its methods get both under their own types."""
+    """Base class of a mechanism with one class of settings and one model of sums.
+
+    A subclass defines `promised` and `rounds`, which get settings and model under their own types.
+    """
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
-    """Specification of the settings that the mechanism reads; unset where it reads none of its own."""
+    """Class of the settings that the mechanism reads; unset if it reads no settings of its own."""
     sums: ClassVar[type[Any]]
     """The model that sums the statistics."""
     scope: Literal["stratum"] = "stratum"
@@ -33,7 +36,7 @@ class NoisySums(ABC, Generic[S, M]):
         return self.promised(job, self._settings(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
-        """The rounds over the records of a stratum; `learned` is the reference's summary."""
+        """The rounds over a stratum's records: passes and requests for noise; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
         return self.rounds(job, self._settings(job), model, recorder, learned)
 
@@ -51,7 +54,10 @@ class NoisySums(ABC, Generic[S, M]):
 
 
 class NoiseOn(NamedTuple):
-    """A request for noise, identified by checksums of the exact sums and of their definition (`query`)."""
+    """A request for noise on exact sums, identified by checksums of the sums and of their definition (`query`).
+
+    Noise that was drawn for one request is never used for another.
+    """
 
     query: str
     sums: str
@@ -62,12 +68,15 @@ class NoiseOn(NamedTuple):
         return cls(digest(query), digest(sums))
 
     def draw(self, scale: Fraction, size: int, number: int, law: NoiseName = "laplace") -> Noise:
-        """The `number`-th request for noise of a stratum, bound to these sums."""
+        """The `number`-th request of a stratum for noise on these sums."""
         return Noise(scale, size, number, law, self.query, self.sums)
 
 
 def released(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
-    """The released parameters of a stratum, with their recorded summary; `epsilon` is one set's, for the summary alone."""
+    """The released parameters of a stratum, after their confidential summary was recorded.
+
+    `epsilon` is that of one set; it enters the summary alone.
+    """
     local = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**local, "diagnostics": diagnostics}))
     return Released(tuple(sets))

@@ -27,8 +27,8 @@ from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 class LaplaceTables:
     """Noisy figures of whole tables; margins get noise as cells do ([T]; METHODS §7).
 
-    `laplace` uses the file's own sensitivities, as on the slides, and has no guarantee. `laplace_composed` uses public
-    bounds and is strict: its budget is split over the cells that a record enters.
+    `laplace` uses the file's own sensitivities, as [T] does, and has no guarantee. `laplace_composed` uses public bounds
+    and is strict: its budget is split over the cells that a record enters.
     """
 
     scope: Literal["file"] = "file"
@@ -52,7 +52,10 @@ class LaplaceTables:
 
 
 class Extremes(NamedTuple):
-    """Kernel: the largest of w, −w, wy and −wy in every frame row, (row, 4); −∞ without a record."""
+    """Kernel, which runs on each block of records: the largest w, −w, wy and −wy in every frame row, (row, 4).
+
+    A row without a record has −∞.
+    """
 
     rows: int
 
@@ -70,11 +73,11 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if model.bounds is None:
         high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
-    # sums that are not whole are rounded differently by block size; these figures have no guarantee
+    # Sums that are not whole depend on the block size by rounding. They have no guarantee, and no checksum binds noise.
     query, exact = digest(model), digest(sums) if local is None else ""
     noise = yield Noise(model.scale, model.size, 1, "laplace", query, exact)
     if local is not None:
-        # whole multiples of Δ/UNIT would reveal Δ, because it divides differences of figures that should agree
+        # Whole multiples of Δ/UNIT would reveal Δ: it divides the differences of figures that should agree.
         fine = yield Noise(FINE_SCALE, model.size, 2, "laplace", query, exact)
         noise = noise + fine / FINER
     told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
