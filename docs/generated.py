@@ -180,6 +180,7 @@ WAYS = (
     Way("universal_histogram", "layers: 2", **COUNTED),
     Way("flat_laplace", **COUNTED),
     Way("weighted_marginals", keys=STRATA, bounds="[0, 1], whole: true"),
+    Way("privbayes", keys=STRATA, bounds="[0, 1], whole: true"),
     Way("perturbed_histogram", keys=STRATA, **UNWEIGHTED),
     Way("laplace_composed", "sensitivity: public"),
     Way("centred", keys=PROPER, reference=REFERENCE),
