@@ -87,7 +87,7 @@ class CodedTables(OutcomeModel, ABC):
         """The order in which columns of synthetic records are filled, given the released tables."""
 
     @abstractmethod
-    def agreeing(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
+    def raked_to(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
         """Tables with which the weights of synthetic records agree."""
 
     @property
@@ -185,7 +185,7 @@ class CodedTables(OutcomeModel, ABC):
     def drawn(self, theta: Draws, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Codes (record, column) and weights (record,) of synthetic records; weights sum to the stratum's total."""
         keys = self.keys_of(theta)
-        return microdata.drawn(self.fitted(theta), self.filling(keys), self.agreeing(keys), number, rng)
+        return microdata.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Margins under other samples of Σv records, without noise."""

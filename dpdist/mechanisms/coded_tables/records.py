@@ -21,11 +21,11 @@ Filling = tuple[int, Marginal | None]
 
 
 def drawn(
-    fitted: Fitted, filling: Iterable[Filling], agreeing: Iterable[Marginal], number: int, rng: np.random.Generator
+    fitted: Fitted, filling: Iterable[Filling], raked_to: Iterable[Marginal], number: int, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
     """Codes (record, column) and weights (record,) of the requested number of records; weights sum to the total.
 
-    `agreeing` are the tables with which the records' weights agree.
+    `raked_to` are the tables with which the records' weights agree.
     """
     codes = np.full((number, len(fitted.margins)), -1, dtype=np.int64)
     for column, key in filling:
@@ -39,7 +39,7 @@ def drawn(
         for each in np.unique(cell):
             own = np.flatnonzero(cell == each)
             codes[own, column] = rng.permutation(laid_out(rows[each], len(own), rng))
-    return codes, raked(fitted, codes, agreeing)
+    return codes, raked(fitted, codes, raked_to)
 
 
 def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
@@ -51,7 +51,7 @@ def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
     return np.minimum(np.searchsorted(ends / ends[-1], points, side="right"), len(counts) - 1).astype(np.int64)
 
 
-def raked(fitted: Fitted, codes: Ints, agreeing: Iterable[Marginal]) -> Floats:
+def raked(fitted: Fitted, codes: Ints, raked_to: Iterable[Marginal]) -> Floats:
     """Non-negative weights under which the records' tables equal those named, and which sum to the total.
 
     If a cell has no record, the tables are as near as scaling can bring them.
@@ -60,7 +60,7 @@ def raked(fitted: Fitted, codes: Ints, agreeing: Iterable[Marginal]) -> Floats:
     weight = np.full(number, fitted.total / number)
     wanted_by_cell = [
         (np.ravel_multi_index(tuple(codes[:, each] for each in key), fitted.table(key).shape), fitted.table(key).ravel())
-        for key in agreeing
+        for key in raked_to
     ]
     for _ in range(ROUNDS):
         worst = 0.0

@@ -61,7 +61,7 @@ class Network(CodedTables):
     def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
         return [(key[-1], key if len(key) > 1 else None) for key in keys]
 
-    def agreeing(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
+    def raked_to(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
         """The margins of single columns. Larger tables may disagree with each other."""
         return list(self.singles)
 

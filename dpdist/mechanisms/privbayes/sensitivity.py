@@ -31,7 +31,7 @@ from dpdist.job import Adjacency
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 
 SCORE_SENSITIVITY = Fraction(2)
-"""Of a record that is switched off, in units of v."""
+"""Sensitivity of a score if a record is switched off, in units of v."""
 SLACK = Fraction(1, 2**10)
 
 

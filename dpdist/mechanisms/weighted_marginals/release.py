@@ -78,7 +78,7 @@ class Marginals(CodedTables):
     def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
         return filling(len(self.columns), [key for key in keys if len(key) > 1])
 
-    def agreeing(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
+    def raked_to(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
         """All pairs, and the columns that are in none."""
         pairs = [key for key in keys if len(key) > 1]
         return [*pairs, *(single for single in self.singles if not any(single[0] in pair for pair in pairs))]
