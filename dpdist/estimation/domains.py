@@ -2,8 +2,8 @@
 
 Variances are those of linearised statistics (`variance`). If the sample has replicate weights, the statistic is computed
 again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it. Its
-standard error is Woodruff's. The ends of the confidence interval of the share are mapped to values by the inverse
-distribution function, and their distance is divided by two t quantiles (R's `svyquantile` with its defaults).
+standard error is Woodruff's. The confidence interval of the share is mapped to an interval of values. Its width is
+divided by twice the t quantile (R's `svyquantile` with its defaults).
 """
 
 from __future__ import annotations

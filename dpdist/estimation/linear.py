@@ -2,8 +2,8 @@
 
 A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile,
 or a difference of two of these. The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N
-and δ to D. The linearised form of a difference is that of one cell less that of the other. So the covariance of two cells
-with common units is included (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
+and δ to D. For a difference of two cells, it is the form of one cell minus the form of the other. So the covariance of
+two cells with common units is included (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class OutcomeModel:
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """Predictors of a model that has none, in a pooled fit either."""
+        """No predictors, not even in a pooled fit, one fit to all strata; a regression overrides this."""
         return ()
 
     @property

@@ -36,7 +36,10 @@ class Poisson(ConjugateModel):
         return self.sums(records, alpha, records.outcome)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by the inverse distribution function: equal uniforms give close draws for close statistics."""
+        """Exact draws by the inverse distribution function.
+
+        With the same uniforms, similar statistics give similar draws.
+        """
         total, sum_y = statistics[0]
         standard = gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
         return Draws({"rate": np.maximum(standard / (PRIOR_RATE + total), SMALLEST)})

@@ -27,8 +27,9 @@ from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 class LaplaceTables:
     """Noisy figures of whole tables; margins get noise as cells do ([T]; METHODS §7).
 
-    `laplace` uses the file's own sensitivities, as [T] does, and has no guarantee. `laplace_composed` uses public bounds
-    and is strict: its budget is split over the cells that a record enters.
+    `laplace` gives all of ε to every figure, and `laplace_composed` divides ε among the figures of a record. With the
+    file's own sensitivities, as in [T], there is no guarantee. With public bounds, which `laplace` does not take, the
+    guarantee is strict.
     """
 
     scope: Literal["file"] = "file"

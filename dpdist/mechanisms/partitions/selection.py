@@ -1,6 +1,6 @@
 """Selects the attribute that splits a node of a partition: the one with the least AIC under noise ([S]; METHODS §9).
 
-The scores are eq. 4 and the law of lemma 1 in [S].
+See eq. 4 and lemma 1 of [S].
 """
 
 from __future__ import annotations

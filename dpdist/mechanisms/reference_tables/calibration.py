@@ -27,7 +27,7 @@ LARGEST_WEIGHT_RATIO = 20.0
 ROUNDS = 60
 """Largest number of Newton steps."""
 NEAR = 4.0
-"""Largest ratio of odds that weights correct, for an outcome of two values: of the wanted share to the records' share."""
+"""For an outcome of two values, weights correct the odds of its share by at most this factor."""
 MET = 1e-13
 """Tolerance of a mean, in standard deviations of the outcome."""
 

@@ -144,10 +144,10 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
 def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
     """The factor on the square of an error common to cells, relative to a cell's separate error, (group,).
 
-    Limits are chosen for the least sum, over published cells, of squared errors in direct variances. With n_k records in
-    a cell and n_P in a published one, the cell's separate error counts there as n_k/n_P, as direct errors do. An error
-    common to all cells counts as 1. So the factor is the harmonic mean of n_P/n_k, over the published cells that a
-    group's cells are in.
+    Limits are chosen for the least sum, over published cells, of squared errors in variances of the direct estimate. Let
+    a cell have n_k records and a published cell n_P. The cell's separate error counts there as n_k/n_P, as direct errors
+    do. An error common to all cells counts as 1. So the factor is the harmonic mean of n_P/n_k, over the published cells
+    that contain a group's cells.
     """
     own, cells = np.zeros(len(codes)), np.bincount(group)
     for margin in margins:

@@ -32,7 +32,7 @@ from dpdist.job import Adjacency
 UNIT = 2**20
 """Statistics are whole multiples of 1/UNIT."""
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
-"""L1 distance, in units of 1, of the sums of neighbouring files.
+"""L1 distance of the sums of neighbouring files, before they are multiplied by UNIT.
 
 The cone serves zero_out and substitution. The simplex serves add_remove, and substitution in any cell.
 """

@@ -41,8 +41,9 @@ from dpdist.privacy.units import record_epsilon, record_rho
 STEP = 0.05
 """Step of the numerical derivative of the fit, in the logarithm of sample counts."""
 SUMS = ("p1", "p2")
-"""Names of the sums by cell, and of the sums over all cells."""
+"""Names of the sums of each cell."""
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
+"""Names of the sums over all cells."""
 
 
 class CellLognormal(Lognormal):

@@ -1,6 +1,6 @@
 """Sensitivity of weighted marginals, and the split of ε over tables and choices.
 
-A record of weight w has v = min(w, U)/U in [0, 1], where U is the public bound of weights; without weights v = 1. v is
+A record of weight w has v = min(w, U)/U in [0, 1], where U is the public bound of weights. Without weights v = 1. v is
 rounded to whole multiples of 1/UNIT, so that sums are exact. The record adds v to one cell of every measured table.
 
 Tables. A record that is switched off, added or removed changes one cell of each of k tables by v ≤ 1: k in L1. This is
@@ -14,11 +14,10 @@ it would add. Given what is released before, only C depends on the record. By th
 ‖C − C'‖ ≤ Δ = 1, or 2 for an exchange. This is attained where C ≥ M in the cells that change, with v = 1. q is a whole
 number of units.
 
-Each round selects the largest of q + η, and the first of equal ones; η is discrete Laplace noise of scale 2Δ/ε_r, where
-ε_r is the round's part of ε. Fix the noise of all other pairs: pair i wins if η_i is at least a threshold t, a whole
-number. In a neighbouring file t moves by at most 2Δ. With b the scale of η, P(η ≥ t) falls by a factor of at least
-e^(−s/b) when t rises by s, for every whole t. So each round costs ε_r. The selected pair is released, and its score is
-not.
+Each round selects the largest of q + η, and the first of equal ones. η is discrete Laplace noise of scale s = 2Δ/ε_r,
+where ε_r is the round's part of ε. Fix the noise of all other pairs: pair i wins if η_i is at least a threshold t, a
+whole number. In a neighbouring file t moves by at most 2Δ. For whole t and j ≥ 0, P(η ≥ t + j) is at least e^(−j/s) P(η ≥
+t). So each round costs ε_r. The selected pair is released, and its score is not.
 """
 
 from __future__ import annotations

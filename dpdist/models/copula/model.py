@@ -168,9 +168,9 @@ class Scores:
         return fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples with as many records in every cell, (cell, statistic, statistic).
+        """Covariance of the statistics over samples, (cell, statistic, statistic).
 
-        A record keeps its privacy weight in all samples.
+        The samples have the same number of records in every cell, and a record keeps its privacy weight.
         """
         return fits.scatter(self.scored(records), alpha, len(self.cells))
 
@@ -182,7 +182,7 @@ class Scores:
         return self.draws_of(self._fitted(statistics).centre())
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: equal uniforms give close draws for close statistics."""
+        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws."""
         return self.draws_of(self._fitted(statistics).draw(self.kind, draws, rng))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:

@@ -98,9 +98,9 @@ class Lognormal(Conjugate):
         return np.column_stack([np.bincount(pattern, weights=c, minlength=patterns) for c in columns])
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples with as many records in every pattern, (pattern, statistic, statistic).
+        """Covariance of the statistics over samples, (pattern, statistic, statistic).
 
-        A record keeps its privacy weight in all samples.
+        The samples have the same number of records in every pattern, and a record keeps its privacy weight.
         """
         pattern, patterns = self._pattern(records), len(self.design.matrix)
         terms = alpha[:, None] * normal.features(_logs(records)).T
