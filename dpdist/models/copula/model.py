@@ -1,7 +1,7 @@
-"""The score model: the normal scores of a record's weight and outcome, under a reference's distributions, are normal.
+"""The score model: normal laws for the normal scores of weight and outcome, which a reference's distributions define.
 
 In cell c, F_c is the reference's distribution function, w the weight and y the outcome. The scores are z_w = Φ⁻¹F_c(w)
-and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))}, with a uniform U of the record. The model is z_w ~ N(μ, τ²) and z_y ~
+and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))}, where U is a uniform of the record. The model is z_w ~ N(μ, τ²) and z_y ~
 N(b(z_w)'β, σ²), where b is a spline.
 
 If an outcome can be 0, the records of a cell have two parts. Part 1 has the values other than 0, and P(part 1) = p. Each
