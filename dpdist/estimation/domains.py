@@ -1,8 +1,8 @@
 """Estimates counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
 
-Variances are those of linearised statistics (`variance`). If the sample has replicate weights, the statistic is computed
-again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it. Its
-standard error is Woodruff's. The confidence interval of the share is mapped to an interval of values. Its width is
+Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
+computed again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it.
+Its standard error is Woodruff's. The confidence interval of the share is mapped to an interval of values. Its width is
 divided by twice the t quantile (R's `svyquantile` with its defaults).
 """
 

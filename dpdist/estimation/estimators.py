@@ -150,7 +150,7 @@ def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interva
     """Combines the estimates of m synthetic sets, (set, cell): T = B/m + W with (m−1)(1 + W/(B/m))² degrees of freedom.
 
     T is the total variance, B the variance between sets and W the mean variance within a set (MODIPS; METHODS §6). With m
-    = 1, B is unknown. Then T = W, which is too small, and the degrees of freedom are those of the design, `df_within`.
+    = 1, B is unknown. Then T = W, which is too small, and the design's degrees of freedom, `df_within`, are taken.
     """
     sets = len(values)
     within = variances.mean(axis=0)

@@ -135,7 +135,7 @@ class Figures:
 def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
     """The figures of a statistic in all cells, before they are computed.
 
-    A proportion is of values above one limit, which is the same in all cells.
+    A proportion is the share of values above a limit, one limit for all cells.
     """
     above = (statistic.of or statistic).above
     return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
@@ -159,7 +159,7 @@ def variance(
     """Variance (cell,) of a sum over units, where each unit is drawn `times` from its design stratum.
 
     `shares` (cell, unit) is what a unit adds once. `calibrated` has the margins to which weights were raked, (margin,
-    unit), and the weights (unit,). The variance is then that of the residuals from a regression on the margins.
+    unit), and the weights (unit,). Then it is the variance of the residuals from a regression on the margins.
     """
     strata = len(stage.size)
     into = csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))

@@ -2,7 +2,7 @@
 
 Over strata h and their PSUs p, V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)². Here t_hp is the total of a linearised
 variable in PSU p, t̄_h the mean of these totals, and f_h the sampling fraction; sampling with replacement has f = 0. n_h
-counts all PSUs of the stratum, also those without a record of the cell. A second stage, of n_hp records sampled with the
+counts all PSUs of the stratum, with or without a record of the cell. A second stage, of n_hp records sampled with the
 fraction f_hp in PSU p, adds Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)². The last sum is over records i with
 the linearised variable u_i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5).
 

@@ -75,7 +75,7 @@ class NoiseOn(NamedTuple):
 def released(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
     """The released parameters of a stratum, after their confidential summary was recorded.
 
-    `epsilon` is that of one set; it enters the summary alone.
+    `epsilon` is the ε of one set; only the summary uses it.
     """
     local = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**local, "diagnostics": diagnostics}))

@@ -46,11 +46,11 @@ class Words:
     density: str = ""
     """Description of the parameters, with {outcome} and {weight}; empty: the likelihood's description."""
     errors: str = ""
-    """Which errors are in the standard errors of estimates from parameters; empty: those of posterior draws."""
+    """Which errors are in the standard errors of estimates from parameters; empty: the errors of posterior draws."""
     errors_of_records: str = ""
     """Which errors are in the standard errors of estimates from synthetic records.
 
-    Empty: those of the parameters, and the error of synthesis.
+    Empty: the errors of the parameters, and the error of synthesis.
     """
     steps: tuple[str, ...] = ()
     """Processing steps after the statistics were released, of every job."""

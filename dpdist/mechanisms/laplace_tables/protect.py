@@ -74,11 +74,11 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if model.bounds is None:
         high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
-    # Sums that are not whole depend on the block size by rounding. They have no guarantee, and no checksum binds noise.
+    # Exact sums of numbers that are not whole change with the block size. No checksum binds noise to them: no guarantee.
     query, exact = digest(model), digest(sums) if local is None else ""
     noise = yield Noise(model.scale, model.size, 1, "laplace", query, exact)
     if local is not None:
-        # Whole multiples of Δ/UNIT would reveal Δ: it divides the differences of figures that should agree.
+        # Multiples of Δ/UNIT alone would reveal Δ: figures that should agree would differ by such multiples.
         fine = yield Noise(FINE_SCALE, model.size, 2, "laplace", query, exact)
         noise = noise + fine / FINER
     told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}

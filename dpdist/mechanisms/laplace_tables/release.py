@@ -1,8 +1,8 @@
 """The model of noisy figures of whole tables, which mechanisms `laplace` and `laplace_composed` release.
 
-Cells without a sample record are known to be empty. If the job asks for consistent figures, those of all tables agree.
-They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of the
-two. There are no synthetic records, because separate noisy figures define none.
+Cells without a sample record are known to be empty. If the job asks for consistent figures, the figures of all tables
+agree. They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of
+the two. There are no synthetic records, because separate noisy figures define none.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NoisyTable:
 class NoisyTables(OutcomeModel):
     """The tables of a job; the whole file is one stratum.
 
-    The statistics are (row, 2): Σw and Σwy, or sums of `CellBounds.pairs` in whole units.
+    The statistics are (row, 2): Σw and Σwy, or sums of `CellBounds.pairs` in whole units of 1/UNIT.
     """
 
     tables: tuple[NoisyTable, ...]

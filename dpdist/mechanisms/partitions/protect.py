@@ -40,7 +40,7 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 
 
 def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Runs algorithm 1 of [S]; `epsilon` is that of one set and enters the summary alone."""
+    """Runs algorithm 1 of [S]; `epsilon` is the ε of one set; only the summary uses it."""
     sums = yield Pass(Count(model), "sum")
     numbers, drawn = count(1), []
     for _ in range(sets):

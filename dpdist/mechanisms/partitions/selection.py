@@ -28,9 +28,9 @@ def aic(counts: Floats) -> Floats:
 
 
 def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Floats:
-    """The AIC of every attribute in every node of the present tree, (node, attribute), in whole units.
+    """The AIC of every attribute in every node of the present tree, (node, attribute), in whole units of 1/UNIT.
 
-    It is infinite for attributes that already split the node. `cells` are the cells' counts in whole units.
+    It is infinite for attributes that already split the node. `cells` are the cells' counts in whole units of 1/UNIT.
     """
     layers, used = grown(selected, levels)
     nodes, codes = layers[-1], codes_of(levels)

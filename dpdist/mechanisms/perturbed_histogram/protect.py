@@ -34,7 +34,7 @@ class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
 def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """Counts records by bin, and releases the counts for every set under independent noise ([G], Supplement 1).
 
-    `epsilon` is that of one set; it enters the summary alone.
+    `epsilon` is the ε of one set; only the summary uses it.
     """
     counts = yield Pass(Count(model), "sum")
     on, drawn = NoiseOn.of(model, counts), list[Draws]()

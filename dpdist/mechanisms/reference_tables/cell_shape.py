@@ -28,7 +28,7 @@ FLAT = 1e-9
 class Blur(NamedTuple):
     """Noise of the histograms from which a cell's records were made: the bins' values, and the covariances of their shares.
 
-    The histograms are of the current file. So the tails of such a cell are those of the current records, up to noise.
+    The histograms are of the current file. So such a cell has the tails of the current records, up to noise.
     """
 
     weight: Floats

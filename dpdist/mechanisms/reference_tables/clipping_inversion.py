@@ -37,7 +37,7 @@ class ClippingInversion(NamedTuple):
 
     - `estimate`: mean weight and mean outcome.
     - `sampling`, `noise`: covariances of (log mean weight, mean outcome) from sampling and from noise, (cell, 2, 2).
-    - `common`: standard deviations of an error that cells have in common, that of the mean to which they are shrunk.
+    - `common`: standard deviations of an error that cells have in common: the error of the mean to which they are shrunk.
     - `tail`: standard deviations of the error that noise in histograms and their tails cause.
     - `scale`: the log scales (s, g) of the estimate.
     - `drift`: A, the variance between cells.
@@ -61,7 +61,8 @@ def invert_clipping(
 ) -> ClippingInversion:
     """Estimates the means of cells from the noisy clipped sums of one outcome.
 
-    `sums` (cell, 2), in units, are Σ(1 − v) and Σvc. `limits` are those of this outcome, and `count` (cell,) are records.
+    `sums` (cell, 2), in units of 1/UNIT, are Σ(1 − v) and Σvc. `limits` are the limits for this outcome, and `count`
+    (cell,) are numbers of records.
     """
     found, sampling, noise, told, of_records = [], [], [], [], []
     of_sums = np.diag(noise_of)

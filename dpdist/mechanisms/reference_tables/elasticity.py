@@ -24,7 +24,7 @@ STEP = 0.05
 def elasticities(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, inverted: ClippingInversion) -> Floats:
     """The derivatives d log(mean weight)/d log n and d(mean outcome)/d log n, with n the count, (cell, 2).
 
-    The first arguments are those of `invert_clipping`, and `inverted` is its result.
+    `invert_clipping` has the same first arguments, and `inverted` is its result.
     """
     made = np.empty((len(cells), 2))
     for k, (cell, own, total) in enumerate(zip(cells, zip(*limits, strict=True), sums / UNIT, strict=True)):

@@ -36,9 +36,9 @@ from dpdist.privacy.units import record_epsilon
 
 
 class Sized(NamedTuple):
-    """Sums of 1 − v, and of vc for every outcome, in units, and the number of records `size` of every cell.
+    """Sums of 1 − v, and of vc for every outcome, in units of 1/UNIT, and the number of records `size` of every cell.
 
-    `variance` is that of the noise in log size.
+    `variance` is the variance of the noise in log size.
     """
 
     sums: Floats
@@ -67,7 +67,10 @@ class Inverted(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceCells(OutcomeModel):
-    """Base cells of one stratum; the statistics are (cell, 1 + outcome), in whole units, once `limits` are known."""
+    """Base cells of one stratum; once `limits` are known, the statistics are (cell, 1 + outcome).
+
+    They are Σ(1 − v) and Σvc for each outcome, in whole units of 1/UNIT (see `sensitivity`).
+    """
 
     labels: tuple[str, ...]
     outcomes: tuple[str, ...]
@@ -78,7 +81,7 @@ class ReferenceCells(OutcomeModel):
     count: Floats
     """Sample records of every cell, public."""
     scales: tuple[Fraction, Fraction]
-    """Scales of the noise on Σ(1 − v) and on every other sum, in units."""
+    """Scales of the noise on Σ(1 − v) and on every other sum, in units of 1/UNIT."""
     weighted: bool
     shrinkage: bool
     simplex: bool = False
@@ -178,7 +181,7 @@ class ReferenceCells(OutcomeModel):
         return collapsed(summary[0], self.codes, fewest(self.scales))
 
     def _sizes(self, summary: Told) -> Floats:
-        """Public sizes of cells; if sizes are secret, those of the reference."""
+        """Public sizes of cells; if sizes are secret, the reference's sizes."""
         return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
 
     def _whole(self, summary: Told, unit: Ints) -> Told:
@@ -187,7 +190,7 @@ class ReferenceCells(OutcomeModel):
         return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in summary]
 
     def limited(self, summary: Told) -> Limits:
-        """The limits μ, U and R of every cell, which are those of its unit."""
+        """The limits μ, U and R of every cell, which it shares with its unit."""
         unit = self.units(summary)
         sizes = np.bincount(unit, weights=self._sizes(summary))
         whole = zip(zip(*self._whole(summary, unit), strict=True), sizes, strict=True)
@@ -306,7 +309,7 @@ class ReferenceCells(OutcomeModel):
 
 
 def _by_column(pairs: Sequence[Floats]) -> Floats:
-    """Joins the weight's values, from the first outcome's pairs, with those of each outcome's mean, (cell, …).
+    """Joins the weight's values, from the first outcome's pairs, with the values of each outcome's mean, (cell, …).
 
     Each pair is (cell, 2).
     """

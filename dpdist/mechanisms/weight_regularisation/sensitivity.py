@@ -49,7 +49,7 @@ def left(mean: bool, choice: bool) -> Fraction:
 
 
 def scale_of(part: Fraction, sensitivity: int, epsilon: Fraction) -> Fraction:
-    """Scale of the noise, in units, of a stage that has a part of ε."""
+    """Scale of the noise, in units of 1/UNIT, of a stage that has a part of ε."""
     return Fraction(sensitivity * UNIT) / (part * epsilon)
 
 
@@ -58,7 +58,8 @@ def least_error(squares: float, shares: Floats, noise: float, common: float) -> 
 
     `squares` is A² + B², in squared units of U. `shares` is each cell's share of the sample. `noise` is the noise scale
     of both sums of a cell at λ = 0, in units of U. `common` is t/U. A cell's bias is taken to be λ times A or B times its
-    share, as if all records had the same. The noise on each of the two sums has the variance 2 (noise · U_λ/U)².
+    share of the sample, as if the bias were spread evenly over records. The noise on each of the two sums has the
+    variance 2 (noise · U_λ/U)².
     """
     step = np.arange(REGULARISATION_STEPS + 1) / REGULARISATION_STEPS
     spread = 4.0 * len(shares) * (noise * (1.0 - step * (1.0 - common))) ** 2

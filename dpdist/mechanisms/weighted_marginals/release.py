@@ -1,7 +1,7 @@
 """The model of weighted marginals: noisy tables, and from them one distribution, synthetic records and estimates.
 
 A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw²
-≥ Σw/U. Sampling errors are those of Σv records, which are no smaller than the sample's own.
+≥ Σw/U. Sampling errors are computed for Σv records; the sample's own errors are no larger.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from dpdist.privacy.units import record_epsilon
 
 @dataclass(frozen=True)
 class Marginals(OutcomeModel):
-    """Coded columns of one stratum; the statistics are the cells of the `measured` tables in turn, in whole units.
+    """Coded columns of one stratum; the statistics are the cells of the `measured` tables, one table after another.
 
-    A table is named by the positions of its columns.
+    They are in whole units of 1/UNIT. A table is named by the positions of its columns.
     """
 
     columns: tuple[str, ...]
@@ -107,7 +107,7 @@ class Marginals(OutcomeModel):
         return tuple(self.sizes[column] for column in key)
 
     def scale_of(self, key: Marginal) -> Fraction:
-        """Scale of the noise on a table, in units; it depends on the job alone."""
+        """Scale of the noise on a table, in units of 1/UNIT; it depends on the job alone."""
         if self.listed is not None:
             return table_scale(self.epsilon, len(self.listed), self.adjacency)
         single = len(key) == 1
@@ -131,7 +131,7 @@ class Marginals(OutcomeModel):
         return replace(self, measured=keys)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Σv of every cell of every measured table, (cell,), in whole units."""
+        """Σv of every cell of every measured table, (cell,), in whole units of 1/UNIT."""
         v = np.rint(alpha * UNIT * np.minimum(records.weight, self.weights[1]) / self.weights[1])
         codes = self.codes(records)
         found = [np.bincount(self.cell(codes, key), weights=v, minlength=prod(self.shape(key))) for key in self.measured]
@@ -198,7 +198,7 @@ class Marginals(OutcomeModel):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Values of all columns for the requested number of records, (record, column), and weights.
 
-        With these weights the records' tables agree with those of the tree.
+        With these weights the records' tables agree with the tree's tables.
         """
         tree, number = self.tree(theta), len(frame_row)
         codes, weight = microdata.drawn(tree, number, rng)

@@ -20,7 +20,7 @@ from dpdist.mechanisms.weighted_marginals.tree import Marginal
 
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
-    """The score Σ|C − M| − b K of every candidate pair, (pair,), in whole units.
+    """The score Σ|C − M| − b K of every candidate pair, (pair,), in whole units of 1/UNIT.
 
     C is the pair's table and M the table under independence. K is its number of cells and b the noise scale. `margins`
     are the released tables' margins, in weights. `exact` has the candidates' exact tables.

@@ -42,10 +42,10 @@ def moved(adjacency: Adjacency) -> int:
 
 
 def table_scale(epsilon: Fraction, tables: int, adjacency: Adjacency) -> Fraction:
-    """Scale, in units, of the noise on all cells of tables that are measured together and share ε."""
+    """Scale, in units of 1/UNIT, of the noise on all cells of tables that are measured together and share ε."""
     return Fraction(moved(adjacency) * tables * UNIT) / epsilon
 
 
 def choice_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:
-    """Scale, in units, of the noise on scores of pairs, in each of the rounds that share ε."""
+    """Scale, in units of 1/UNIT, of the noise on scores of pairs, in each of the rounds that share ε."""
     return Fraction(2 * moved(adjacency) * rounds * UNIT) / epsilon

@@ -37,7 +37,7 @@ class Tree(NamedTuple):
 def fit(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
 ) -> Tree:
-    """The tree from noisy tables, each shaped as its columns; `scales` are those of their noise.
+    """The tree from noisy tables, each shaped as its columns; `scales` are the scales of the noise.
 
     The total lies between `ends`.
     """

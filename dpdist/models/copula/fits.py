@@ -109,7 +109,7 @@ class Fitted(NamedTuple):
     def centre(self) -> Law:
         """Posterior means of P(part 1), of the mean of z_w and of the regression, with standard deviations √(SS/ν).
 
-        SS and ν are those of `Conjugate`.
+        `Conjugate` defines SS and ν.
         """
         return Law(
             np.minimum(self.ones / (self.ones + self.zeros), INSIDE[1]),

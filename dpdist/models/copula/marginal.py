@@ -21,7 +21,7 @@ from scipy.special import ndtr, ndtri
 from dpdist.core.records import Floats, Ints
 
 NODES = 1_000
-"""Approximate number of nodes of a distribution, apart from those in its tails."""
+"""Approximate number of nodes of a distribution, without the nodes in its tails."""
 TAIL = 50
 """In either tail, the values of this many records are all nodes."""
 MARGIN = 1e-6

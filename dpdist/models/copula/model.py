@@ -129,7 +129,7 @@ class Scores:
 
     @cached_property
     def units(self) -> tuple[Ints, Ints]:
-        """Units, which share a fit: of the outcome's regression (cell,) and of the weight's law (cell, part)."""
+        """Units, which are cells or parts that share a fit: for the outcome (cell,), and for the weight (cell, part)."""
         return self.cells.units(self.known.share)
 
     @property
@@ -144,7 +144,7 @@ class Scores:
 
     @property
     def identified(self) -> int:
-        """The largest possible number of parameters: those of one cell, times the units that public sizes allow."""
+        """The largest possible number of parameters: those of one cell, times the number of possible units."""
         return (BASIS + 6) * (int(grouped(self.cells.codes, self.cells.count, UNIT).max()) + 1)
 
     @property

@@ -262,8 +262,8 @@ class Lognormal(Conjugate):
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """B and Σ of the sample law from the program's parameters.
 
-        Program `population` has those of the population's law. They are converted by B_y = β − aΣ_yw and B_w = −κ_x −
-        κ_yβ − aΣ_ww, with Xa = 1.
+        Program `population` has parameters of the population's law. They are converted by B_y = β − aΣ_yw and B_w = −κ_x
+        − κ_yβ − aΣ_ww, with Xa = 1.
         """
         if self.synthesis == "fbp":
             kept, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
