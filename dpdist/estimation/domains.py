@@ -80,8 +80,8 @@ class Sample:
     ) -> Sample:
         """Makes a sample from codes of strata and of PSUs; PSUs are numbered anew within strata.
 
-        For every record (record,), `population` is the number of PSUs in the population of its stratum, and
-        `psu_population` is the number of records in the population of its PSU.
+        Population sizes are given for every record, (record,). `population` counts the PSUs of its stratum, and
+        `psu_population` the records of its PSU.
         """
         n = len(weight)
         stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]

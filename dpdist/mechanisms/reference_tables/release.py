@@ -1,7 +1,7 @@
 """The model of reference tables: noisy clipped sums of base cells, and means estimated with a reference (METHODS §7b).
 
-The released parameters have four parts: the noisy sums; their clipping limits; the mean weight and mean outcomes of every
-cell, with covariances; and the points of the reference, moved to these means, for the next period. Margins are sums of
+The released parameters are the noisy sums with their clipping limits, and the mean weight and mean outcomes of every cell
+with covariances. The reference's points, moved to these means, are released for the next period. Margins are sums of
 cells. Synthetic records are drawn from the points and calibrated to the means (dpdist.publish.reference_records).
 """
 
@@ -36,10 +36,7 @@ from dpdist.privacy.units import record_epsilon
 
 
 class Sized(NamedTuple):
-    """Sums of 1 − v, and of vc for every outcome, in units of 1/UNIT, and the number of records `size` of every cell.
-
-    `variance` is the variance of the noise in log size.
-    """
+    """Sums of 1 − v, and of vc for every outcome, in units of 1/UNIT; `size` of every cell; noise variance of log size."""
 
     sums: Floats
     size: Floats
@@ -53,10 +50,8 @@ Told = list[list[Cell]]
 class Inverted(NamedTuple):
     """Results of inverting the clipping, one list entry for each outcome.
 
-    - `cells`: the cells' estimates.
-    - `departure`: distance of units from the reference.
-    - `ends`: ranges of means that the sums do not identify, first of the weight.
-    - `elasticity`: derivatives by the sample count, where counts are noisy.
+    `departure` is the distance of units from the reference. `ends` are ranges of means that the sums do not identify, of
+    the weight first. `elasticity` are derivatives by the sample count, where counts are noisy.
     """
 
     cells: list[Spread]
@@ -67,10 +62,7 @@ class Inverted(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceCells(OutcomeModel):
-    """Base cells of one stratum; once `limits` are known, the statistics are (cell, 1 + outcome).
-
-    They are Σ(1 − v) and Σvc for each outcome, in whole units of 1/UNIT (see `sensitivity`).
-    """
+    """Base cells of one stratum; once `limits` are known, the statistics are (cell, 1 + outcome) in units of 1/UNIT."""
 
     labels: tuple[str, ...]
     outcomes: tuple[str, ...]
@@ -85,18 +77,12 @@ class ReferenceCells(OutcomeModel):
     weighted: bool
     shrinkage: bool
     simplex: bool = False
-    """True if sample sizes are secret.
-
-    Statistics are then (1 − v, v(1 + c)/2 of every outcome, v(1 − c)/2 of every outcome).
-    """
+    """True if sample sizes are secret; statistics are then those of `Limits.simplex`."""
     limits: Limits | None = None
     unit: Ints | None = None
     """The unit of every cell, (cell,); the cells of a unit have one common sum."""
     weight_bounds: tuple[float, float] | None = None
-    """Public bounds of the weight, if histograms fix the limits.
-
-    The noisy sums are then searched for figures that they do not identify.
-    """
+    """Public bounds of the weight, if histograms fix the limits; figures that sums do not identify are then sought."""
     noisy_counts: bool = False
     """True where sample counts have noise of their own (`predictors: {protect}`)."""
 
@@ -309,10 +295,7 @@ class ReferenceCells(OutcomeModel):
 
 
 def _by_column(pairs: Sequence[Floats]) -> Floats:
-    """Joins the weight's values, from the first outcome's pairs, with the values of each outcome's mean, (cell, …).
-
-    Each pair is (cell, 2).
-    """
+    """Joins the weight's values, from the first outcome's pairs (cell, 2), with each outcome's values, (cell, …)."""
     return np.column_stack([pairs[0][:, 0], *(each[:, 1] for each in pairs)])
 
 

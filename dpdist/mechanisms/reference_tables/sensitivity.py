@@ -34,7 +34,7 @@ UNIT = 2**20
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
 """L1 distance of the sums of neighbouring files, before they are multiplied by UNIT.
 
-The cone serves zero_out and substitution. The simplex serves add_remove, and substitution in any cell.
+The cone serves zero_out and substitution at the same x. The simplex serves add_remove, and substitution in any cell.
 """
 
 
