@@ -15,6 +15,7 @@ from small_runs import run, write_inputs
 
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
+from dpdist.job.mechanism import Noisy
 from dpdist.job.names import complete
 from dpdist.mechanisms.laplace_cells import release, statement
 from dpdist.mechanisms.laplace_cells.release import CellSums
@@ -175,10 +176,12 @@ def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPat
         measurements._defined("laplace_strict", [{"statistic": "a"}, {"statistic": "b"}])
 
 
-def test_a_specification_without_a_guarantee_cannot_be_imported() -> None:
+@pytest.mark.parametrize("base", [MechanismSpec, Noisy])
+def test_a_specification_without_a_guarantee_cannot_be_imported(base: type[MechanismSpec]) -> None:
+    """One that adds noise states it too: noise alone makes nothing strict."""
     with pytest.raises(TypeError, match=r"Unsaid does not say its guarantee: write guarantee\(job\) in its class"):
 
-        class Unsaid(MechanismSpec):
+        class Unsaid(base):  # type: ignore[valid-type, misc]
             name: Literal["laplace_strict"]
 
 
