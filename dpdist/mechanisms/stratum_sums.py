@@ -1,4 +1,4 @@
-"""Shared code of mechanisms that add noise to sums of a stratum's records: types, queries, and summaries."""
+"""Shared code of mechanisms that add noise to sums of a stratum's records: a base class, queries, and summaries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ M = TypeVar("M", bound=StratumModel)
 
 
 class NoisySums(ABC, Generic[S, M]):
-    """A mechanism with one specification and one model of sums; its methods get both under their own types."""
+    """Base class of a mechanism with one class of settings and one model of sums.
+
+    A subclass defines `promised` and `rounds`, which get settings and model under their own types.
+    """
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
-    """Specification of the settings that the mechanism reads; unset where it reads none of its own."""
+    """Class of the settings that the mechanism reads; unset if it reads no settings of its own."""
     sums: ClassVar[type[Any]]
     """The model that sums the statistics."""
     scope: Literal["stratum"] = "stratum"
@@ -33,7 +36,7 @@ class NoisySums(ABC, Generic[S, M]):
         return self.promised(job, self._settings(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
-        """The rounds over the records of a stratum; `learned` is the reference's summary."""
+        """The rounds over a stratum's records: passes and requests for noise; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
         return self.rounds(job, self._settings(job), model, recorder, learned)
 
@@ -51,7 +54,10 @@ class NoisySums(ABC, Generic[S, M]):
 
 
 class Defined(NamedTuple):
-    """Queries of one definition. Their noise is bound to checksums of the definition and of the exact figures."""
+    """Queries of one definition. Their noise is bound to checksums of the definition and of the exact figures.
+
+    Noise that was drawn for one query is never used for another.
+    """
 
     query: str
 
@@ -74,7 +80,10 @@ class Defined(NamedTuple):
 
 
 def released(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
-    """The released parameters of a stratum, with their recorded summary; `epsilon` is one set's, for the summary alone."""
+    """The released parameters of a stratum, after their confidential summary was recorded.
+
+    `epsilon` is that of one set; it enters the summary alone.
+    """
     local = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**local, "diagnostics": diagnostics}))
     return Released(tuple(sets))

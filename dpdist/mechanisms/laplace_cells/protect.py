@@ -18,9 +18,9 @@ from dpdist.privacy.units import moves
 
 
 class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):
-    """Noisy sums of the finest cells under public bounds, with margins as sums of cells (METHODS §7).
+    """Noisy sums of base cells under public bounds, with margins as sums of cells (METHODS §7).
 
-    The guarantee is strict, with δ = 0, and there is no model.
+    The guarantee is strict, with δ = 0, and no law of the outcome is fitted.
     """
 
     sums = CellSums
@@ -38,7 +38,7 @@ class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):
 
 
 def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Computes bounded sums of every finest cell; every synthetic set releases them under its own noise (METHODS §7)."""
+    """Computes bounded sums of every base cell once; each synthetic set releases them under its own noise (METHODS §7)."""
     sums = yield Pass(Count(model), "sum")
     own, drawn = Defined.by(model), list[Draws]()
     for number in range(1, sets + 1):

@@ -27,8 +27,8 @@ from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 class LaplaceTables:
     """Noisy figures of whole tables; margins get noise as cells do ([T]; METHODS §7).
 
-    `laplace` uses the file's own sensitivities, as on the slides, and has no guarantee. `laplace_composed` uses public
-    bounds and is strict: its budget is split over the cells that a record enters.
+    `laplace` uses the file's own sensitivities, as [T] does, and has no guarantee. `laplace_composed` uses public bounds
+    and is strict: its budget is split over the cells that a record enters.
     """
 
     scope: Literal["file"] = "file"
@@ -52,7 +52,10 @@ class LaplaceTables:
 
 
 class Extremes(NamedTuple):
-    """Kernel: the largest of w, −w, wy and −wy in every frame row, (row, 4); −∞ without a record."""
+    """Kernel, which runs on each block of records: the largest w, −w, wy and −wy in every frame row, (row, 4).
+
+    A row without a record has −∞.
+    """
 
     rows: int
 
@@ -74,10 +77,10 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if local is None:
         noisy = yield own.sums(figures, model.scale, 1)
     else:
-        # These figures have no guarantee. Block sizes change their rounding, so their noise is not bound to them.
+        # Sums that are not whole depend on the block size by rounding. They have no guarantee, and no checksum binds noise.
         none = np.zeros_like(figures)
         coarse = yield own.sums(none, model.scale, 1)
-        # whole multiples of Δ/UNIT would reveal Δ, because it divides differences of figures that should agree
+        # Whole multiples of Δ/UNIT would reveal Δ: it divides the differences of figures that should agree.
         fine = yield own.sums(none, FINE_SCALE, 2)
         noisy = figures + (coarse + fine / FINER) * model.steps(local)
     told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}

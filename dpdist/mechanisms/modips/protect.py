@@ -34,7 +34,10 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class Modips(NoisySums[Settings, Sanitized]):
-    """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε."""
+    """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε.
+
+    A sanitization is one draw of noise for all sums. One or several synthetic sets follow from it.
+    """
 
     spec, sums = Settings, Sanitized
 
@@ -61,7 +64,10 @@ class Modips(NoisySums[Settings, Sanitized]):
 
 
 def _exchange(job: Job, settings: Settings) -> Fraction:
-    """The ε of an exchange at the same x, over ε: at most two zero-outs, or less where only one L1 sensitivity counts."""
+    """The ε of exchanging a record's values at the same x, over the ε of switching it off: at most 2.
+
+    It is less where one L1 sensitivity of all sums decides.
+    """
     if job.sizes_secret or settings.sanitization == "individual" or settings.truncation == "bounded":
         return Fraction(2)
     known, weighted = settings.variance is not None, job.survey.weight is not None
@@ -82,7 +88,7 @@ def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: S
 
 
 def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:
-    """All sums under noise, within the public ranges of the sums."""
+    """All sums under noise, within the public ranges of the sums, (sum,)."""
     found = np.empty_like(sums)
     for (start, stop), scale in zip(model.parts, model.scales, strict=True):
         own = slice(start, stop)

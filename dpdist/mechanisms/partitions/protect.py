@@ -1,6 +1,6 @@
-"""Protects by noisy counts over a partition: the promise, the one pass over records, and the selection ([S].
+"""Protects by noisy counts over a partition: the promise, the pass over records, and the selection of attributes.
 
-METHODS §9).
+See [S] and METHODS §9.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class Partitions(NoisySums[Partitioned, PartitionCounts]):
-    """Strict mechanism with δ = 0 and no model. Every set has separate noise at ε/m."""
+    """Noisy counts over a partition: strict, with δ = 0; every synthetic set has separate noise at ε/m."""
 
     spec, sums = Partitioned, PartitionCounts
 
@@ -40,7 +40,7 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 
 
 def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Runs algorithm 1 of [S]. `epsilon` is that of one set, for the summary."""
+    """Runs algorithm 1 of [S]; `epsilon` is that of one set and enters the summary alone."""
     sums = yield Pass(Count(model), "sum")
     numbers, drawn = count(1), []
     for _ in range(sets):
@@ -52,10 +52,7 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
 
 
 def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
-    """Returns attributes that split the nodes of every layer but the last, selected under noise.
-
-    None where the job names them.
-    """
+    """The attributes that split the nodes of every layer but the last, selected under noise; none if the job names them."""
     found: tuple[Ints, ...] = ()
     for _ in range(model.selections):
         assert model.score_scale is not None

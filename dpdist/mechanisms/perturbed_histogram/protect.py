@@ -17,7 +17,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
-    """Perturbed histogram [G], Supplement 1: strict, with δ = 0 and no model; every set has independent noise at ε/m."""
+    """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; every synthetic set has independent noise at ε/m."""
 
     sums = Histogram
 
@@ -32,9 +32,9 @@ class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
 
 
 def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Releases the counts for every set under independent noise ([G], Supplement 1).
+    """Counts records by bin, and releases the counts for every set under independent noise ([G], Supplement 1).
 
-    `epsilon` is one set's, for the summary.
+    `epsilon` is that of one set; it enters the summary alone.
     """
     counts = yield Pass(Count(model), "sum")
     own, drawn = Defined.by(model), list[Draws]()

@@ -32,7 +32,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
-    """Sums of the finest cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0 and no model."""
+    """Sums of base cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0."""
 
     sums = ReferenceCells
 
@@ -69,7 +69,7 @@ def _clipped(job: Job) -> str:
 
 
 def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> ReferenceSummary | Histograms | Refresh:
-    """The source of the table's limits: a reference, histograms, or an earlier release with histograms of its own bins."""
+    """The source of the table's limits: a reference, histograms, or an earlier release updated by histograms."""
     if learned is None:
         return Histograms.build(job, model)
     if job.refreshes:
@@ -80,9 +80,7 @@ def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) ->
 def reference_tables(
     model: ReferenceCells, known: ReferenceSummary | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
 ) -> Rounds:
-    """Releases sums of every finest cell, clipped at limits from a reference, under noise.
-
-    The rest is post-processing (§7b).
+    """Releases sums of base cells under noise, clipped at limits from a reference; the rest is post-processing (§7b).
 
     Histograms may replace a reference, or update one. They are released first, under independent noise.
     """

@@ -1,4 +1,4 @@
-"""Adds noise to whitened, winsorised sums, and states the guarantee, in one pass over records (METHODS §8)."""
+"""Adds noise to whitened, winsorised sums of logarithms, and states the guarantee, in one pass (METHODS §8)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 
 
 class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
-    """Sums of whitened, winsorised records and squares (METHODS §8): strict, with δ = 0; all sets have one common cost.
+    """Noisy sums of whitened, winsorised records and of their squares (METHODS §8): strict, with δ = 0.
 
-    Under Gaussian noise the guarantee is strict zCDP, and an ε with a δ follows.
+    All synthetic sets follow from the same noisy sums, and so have one common cost. Under Gaussian noise the guarantee is
+    strict zCDP, from which an ε with a δ follows.
     """
 
     spec, sums = Settings, SanitizedLognormal

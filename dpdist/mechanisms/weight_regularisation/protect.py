@@ -1,4 +1,4 @@
-"""Regularises weights and adds noise, and states the guarantee, with the passes over records."""
+"""Moves weights towards a common one, adds noise to sums, and states the guarantee, with the passes over records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpdist.privacy.units import moves
 
 
 class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
-    """Noisy sums of the finest cells under moved weights: strict, with δ = 0 and no model."""
+    """Noisy sums of base cells under moved weights: strict, with δ = 0; no law of the outcome is fitted."""
 
     spec, sums = Settings, RegularisedCells
 
@@ -45,7 +45,10 @@ class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
 
 
 def weight_regularisation(model: RegularisedCells, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """Releases the common weight, the degree of regularisation, and the cells' sums under moved weights, all with noise."""
+    """Releases the common weight, the degree of regularisation, and the cells' sums under moved weights, all with noise.
+
+    The common weight or the degree has no noise if the job states it.
+    """
     asked, common, regularisation = np.full(3, np.nan), model.towards, model.fixed
     if common is None:
         mean = WeightSum(model.plain.bounds.weight)

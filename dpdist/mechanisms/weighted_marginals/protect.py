@@ -24,7 +24,7 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class WeightedMarginals(NoisySums[Settings, Marginals]):
-    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0 and no model."""
+    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0."""
 
     spec, sums = Settings, Marginals
 
@@ -39,10 +39,10 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
 
 
 def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """Releases the job's tables with all of ε; without listed tables, releases each column's table and then chosen pairs.
+    """Releases the job's tables with all of ε; if it lists none, each column's table and then tables of pairs of columns.
 
-    Pairs are chosen by how much the columns' tables leave unexplained. Where the candidate pairs make no loop, all of
-    them are measured, and no budget is spent on a choice.
+    The chosen pairs are those that the columns' tables explain least. If the candidate pairs make no loop, all of them
+    are measured, and no budget is spent on a choice.
     """
     numbers, keys = count(1), model.listed
     if keys is not None:
@@ -62,7 +62,7 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
 def _measured(
     model: Marginals, keys: tuple[Marginal, ...], numbers: count[int]
 ) -> Generator[Pass | Measurement, Any, Floats]:
-    """The tables under noise, one after another, (cell,)."""
+    """The named tables under noise, one after another, (cell,)."""
     if not keys:
         return np.empty(0)
     own = model.measuring(keys)

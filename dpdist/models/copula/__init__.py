@@ -1,1 +1,1 @@
-"""The score model: normal scores of weight and outcomes under a reference's distributions (METHODS §5b)."""
+"""The score model: normal laws for normal scores of weight and outcome under a reference's distributions (METHODS §5b)."""
