@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
 from dpdist.mechanisms.weighted_marginals.statement import CHOSEN, ENTERED, LISTED, OUTRIGHT
@@ -59,14 +59,16 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
     return released(recorder, [model.released(keys, sums)], epsilon, cells=float(len(sums)))
 
 
-def _measured(model: Marginals, keys: tuple[Marginal, ...], numbers: count[int]) -> Generator[Pass | Noise, Any, Floats]:
+def _measured(
+    model: Marginals, keys: tuple[Marginal, ...], numbers: count[int]
+) -> Generator[Pass | Measurement, Any, Floats]:
     """The named tables under noise, one after another, (cell,)."""
     if not keys:
         return np.empty(0)
     own = model.measuring(keys)
     exact = yield Pass(Count(own), "sum")
-    noise = yield NoiseOn.of(own, exact).draw(model.scale_of(keys[0]), len(exact), next(numbers))
-    return np.asarray(exact + noise)
+    noisy: Floats = yield Defined.by(own).sums(exact, model.scale_of(keys[0]), next(numbers))
+    return noisy
 
 
 MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}

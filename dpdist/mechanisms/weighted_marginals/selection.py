@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Noise
+from dpdist.engine.protocol import Choice
+from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, UNIT, choice_scale
 from dpdist.mechanisms.weighted_marginals.tree import Marginal
@@ -44,11 +44,10 @@ def chosen(
     keys, values = model.candidates, scores(model, margins, exact)
     groups, found = list(range(len(model.columns))), list[Marginal]()
     scale = choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency)
-    query, sums = digest((model, [list(each) for each in margins], "choice")), digest(values)
+    own = Defined.by((model, [list(each) for each in margins], "choice"))
     for _ in range(model.pairs):
         open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
-        noise = Noise(scale, len(open_ones), next(numbers), "laplace", query, sums)
-        (first,) = yield Choice(values[None, open_ones], noise)
+        (first,) = yield own.scores(values[None, open_ones], scale, next(numbers))
         best = keys[open_ones[int(first)]]
         found.append(best)
         groups = joined(groups, best)
