@@ -78,7 +78,7 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if local is None:
         noisy = yield own.sums(figures, model.scale, 1)
     else:
-        # Sums of numbers that are not whole vary with the block size. They have no guarantee, and noise is not bound to them.
+        # Sums of numbers that are not whole vary with the block size. They have no guarantee; noise is not bound to them.
         none = np.zeros_like(figures)
         coarse = yield own.sums(none, model.scale, 1)
         # Multiples of Δ/UNIT alone would reveal Δ: figures that should agree would differ by such multiples.

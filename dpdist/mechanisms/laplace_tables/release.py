@@ -111,7 +111,7 @@ class NoisyTables(OutcomeModel):
         return np.column_stack([np.bincount(records.frame, alpha * column, minlength=rows) for column in columns.T])
 
     def exact(self, sums: Floats, local: Sequence[Mapping[StatisticName, float]] | None) -> Floats:
-        """All figures, (figure,): sums of pairs in units of 1/UNIT, or the tables' own figures under local sensitivities."""
+        """All figures, (figure,): sums of pairs in units of 1/UNIT, or the tables' own under local sensitivities."""
         found = list[Floats]()
         for table in self.tables:
             count, total = (table.cells.membership @ sums).T
