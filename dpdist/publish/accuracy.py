@@ -1,4 +1,4 @@
-"""Texts of the statement on standard errors: which errors they include, and which they do not."""
+"""Writes the privacy statement's texts on standard errors: which errors they include, and which they leave out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FURTHER = [
     "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Beside "
     "reference tables the reference's own sampling error at a known mean is in them.",
 ]
-"""Texts on the errors of further statistics."""
+"""Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 
 
 def _of_parameters(release: ReleasedObject) -> list[str]:
@@ -104,7 +104,8 @@ def _known(release: ReleasedObject) -> bool:
 
 
 def design_left_out(job: Job) -> Iterator[str]:
-    """A caution where the survey's design makes published intervals too narrow, and no public figure allows for it."""
+    """Yields a caution where the survey is clustered or has replicate weights, and the job states no public design
+    effect."""
     if not job.local and job.survey.design_effect is None and (job.survey.psu or job.survey.replicate_weights is not None):
         what = f"clustering by {job.survey.psu}" if job.survey.psu else "the design that replicate weights carry"
         yield (
@@ -114,7 +115,7 @@ def design_left_out(job: Job) -> Iterator[str]:
 
 
 def _design(job: Job) -> list[str]:
-    """Texts on the survey design: which parts of it the standard errors include by a public figure, and which not."""
+    """Texts on the survey design: what standard errors include through a public design effect, and what they leave out."""
     effect, said = job.survey.design_effect, list[str]()
     if effect is not None:
         said.append(
