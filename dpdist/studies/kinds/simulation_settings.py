@@ -133,7 +133,7 @@ if TYPE_CHECKING:
 else:
     _ARMS = tuple(create_model(spec.__name__, __base__=(spec, Arm), __doc__=spec.__doc__) for spec in SPECS.values())
     AnyArm = Annotated[Union[_ARMS], Field(discriminator="name")]  # noqa: UP007
-    """A mechanism's own constants, and what is said of every arm."""
+    """A mechanism's constants together with the settings of an arm."""
 
 
 class Simulation(Study):
