@@ -1,4 +1,4 @@
-"""Direct estimates of further statistics for the evaluation; results are confidential."""
+"""Computes direct estimates of ratios, proportions, quantiles, shares and differences, for the confidential evaluation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpdist.job import Job, Statistic
 
 @dataclass(frozen=True)
 class Direct:
-    """The records of a file: frame rows, PSUs (−1 where none is declared), weights, outcomes by number."""
+    """The records of a file: frame rows, PSUs (−1 where the job declares none), weights, and outcomes by number."""
 
     job: Job
     frame: Frame
@@ -32,7 +32,7 @@ class Direct:
 
     @classmethod
     def of(cls, job: Job, frame: Frame, design: Design, by_outcome: Sequence[Iterator[Records]]) -> Direct:
-        """Collects blocks of records, once for every outcome, in one order."""
+        """Collects blocks of records. Every outcome's blocks are read once, and all are in the same order."""
         first, outcomes = list[Records](), list[Floats]()
         for number, blocks in enumerate(by_outcome):
             read = list(blocks)
@@ -44,7 +44,7 @@ class Direct:
         return cls(job, frame, design, row, psu, weight, outcomes)
 
     def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
-        """Returns value and variance by cell. There is no variance where replicate weights carry the design."""
+        """Returns value and variance by cell. The variance is NaN where replicate weights describe the design."""
         held = replace(cells, membership=csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
         column = self.job.outcome_columns.get((statistic.of or statistic).variable or "")
         domain = None if column is None else (column.bounds or (-np.inf, np.inf), column.whole)
@@ -59,7 +59,7 @@ class Direct:
         return Units(np.ones(len(self.weight)), self.weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
-        """Returns the variance of the first sampling stage, of PSUs within design strata, with declared populations."""
+        """Variance of the first sampling stage: of PSUs within design strata, with the declared population sizes."""
         shares, stratum = figures.shares(self._units()), self.frame.design_stratum[self.row].astype(np.int64)
         if self.job.survey.replicate_weights is not None:
             return np.full(shares.shape[0], np.nan)

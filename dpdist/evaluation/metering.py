@@ -1,7 +1,8 @@
-"""Records the noisy queries of a mechanism: the sums to which noise is added, for a whole run on a file (confidential).
+"""Records the exact sums to which a mechanism adds noise, over a whole run on a file. They are confidential.
 
-In place of noise a mechanism gets a `Tap`, which holds the numbers of its draws. Every sum that a `Tap` is added to is
-recorded. The result is the sum without noise, or an imposed value. So a mechanism is metered unchanged.
+In place of noise the mechanism gets a `Tap`, an array of numbers that identify its draws. When a `Tap` is added to a sum,
+the
+sum is recorded, and the result is the sum without noise or a value that is imposed. So the mechanism's code is unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dpdist.engine.protocol import Noise
 from dpdist.job import NoiseName
 
 Imposed = Callable[[int, Floats], Floats]
-"""Replacement for the n-th noisy sum, which is given without its noise."""
+"""A function that replaces the n-th noisy sum; it is called with n, from 0, and the sum without noise."""
 
 
 class Enough(Exception):
@@ -25,11 +26,11 @@ class Enough(Exception):
 
 
 class NotAdded(Exception):
-    """Raised when a mechanism uses its noise otherwise than by addition, so that the released values have another law."""
+    """Raised when a mechanism does more with its noise than add it, so that released values follow another law."""
 
 
 class Meter:
-    """Serves noise to one run of a mechanism, and records its queries: values, scales and laws of all noisy figures."""
+    """Gives a mechanism taps in place of noise during one run, and records sums, noise scales and laws of all figures."""
 
     def __init__(self, sums: int | None = None, imposed: Imposed | None = None):
         self.sums, self.imposed = sums, imposed
@@ -55,29 +56,29 @@ class Meter:
 
     @property
     def query(self) -> Floats:
-        """Returns all noisy figures, in the scales of their noise."""
+        """All sums to which noise was added, in units of its scale."""
         return np.asarray(self.exact_sums / self.scale)
 
     @property
     def exact_sums(self) -> Floats:
-        """Returns all noisy figures, without their noise."""
+        """All sums to which noise was added, without it."""
         return np.concatenate([np.empty(0), *self.found])
 
     @property
     def scale(self) -> Floats:
-        """Returns the noise scale of every figure."""
+        """The noise scale of every sum."""
         return np.array([float(self.scales[draw]) for draw in self.of_figures])
 
     @property
     def of_figures(self) -> list[int]:
-        """Returns the number of the draw of every figure."""
+        """The number of the draw that was added to each sum."""
         drawn = np.concatenate([np.empty(0), *self.drawn]).astype(np.int64)
         assert len(drawn) == len(np.unique(drawn)), "a draw was used twice"
         return [int(draw) for draw in drawn]
 
 
 class Tap(np.ndarray[Any, np.dtype[np.float64]]):
-    """Numbers of draws in place of noise. A sum with a `Tap` is recorded."""
+    """Numbers of draws in place of noise. Adding a `Tap` to a sum records the sum."""
 
     meter: Meter
 
