@@ -188,10 +188,10 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
 
 
 def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
-    """The number of independent errors, at least 1, that vary as much as those of the base cells. A common error reduces it.
+    """The effective number of base cells, at least 1: a common error makes it smaller than their number.
 
-    There is a common error where the published variance of the grand figure is larger than the sum of its cells' variances.
-    The excess is explained by one correlation between all cells. Means are weighted by records.
+    There is a common error where the published variance of the grand figure exceeds the sum of its cells' variances. The
+    excess is explained by one correlation between all cells. Means are weighted by records.
     """
     number = len(base)
     if number < 2 or grand is None or not grand.in_published:
