@@ -1,12 +1,16 @@
 """Draws from a clamped posterior of two parameters, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.6), by rejection.
 
-The proposal is a step function over the model's public box. Squares are split into four until the log density varies
-little over nine points of each square, or until the density in it is below e^−DROP of the maximum. Its height is the
-largest of the nine values, raised by half of their range; a proposal, uniform in its square, is accepted with probability
-density/height, the density being evaluated at the proposal itself. So the squares decide the number of proposals, not the
-accuracy of a draw, and no part of the box is left out. Draws follow min(density, height). This is the posterior, except
-at points between the nine where the density exceeds the height. VARIATION bounds the mass of these points in the tested
-cases, not for every file.
+The proposal is a step function over the model's public box. A square of the box is split into four until the log density
+varies
+little over nine points in it, or until the density there is below e^−DROP of the maximum. The step's height is the largest
+of the
+nine values, raised by half of their range. A proposed point is uniform in its square, and accepted with probability density
+over
+height, with the density at the point itself. So squares affect only how many proposals are needed, and no part of the box
+is
+left out. Draws follow min(density, height). That is the posterior, except at points between the nine where the density
+exceeds
+the height. VARIATION bounds the mass of such points in the tested cases, not for every file.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Boxed, Clamped, Draws
 
 MANY, DEEPEST = 1000, 30
-"""The public box has 2⁶ squares a side at the start.
+"""The public box starts with 2⁶ squares on a side; from MANY records on with 2⁵.
 
-From MANY records on it has 2⁵, and no part of the density is narrow.
+DEEPEST is the largest number of times that a side is halved.
 """
 DROP, STEP, SLOPE = 40.0, 1.0, 0.5
 """A square is split where the range of its nine values is over STEP + SLOPE × their distance from the maximum."""
@@ -33,7 +37,7 @@ This is the figure of the negative binomial model where nearly all records are c
 1e-5.
 """
 POINTS_AT_ONCE = 4096
-"""Number of points that are evaluated together."""
+"""Lower corners (square, 2) and sides (square,) as shares of the box, and log heights of the proposal, (square,)."""
 NINE = np.array([(i, j) for i in range(3) for j in range(3)])
 
 
