@@ -13,8 +13,7 @@ class Problem:
 
     `where` is a column, or a key of the job. `places` are the first rows of data, counted from 1, or lines of a file, whose
     header counts. `values` are the wrong values; those of data are confidential, and shown only on request. `allowed` may
-    be
-    empty where the remedy says it.
+    be empty where the remedy says it.
     """
 
     where: str

@@ -56,9 +56,9 @@ def run_rounds(
     """Runs a mechanism's rounds over blocks in memory, and returns what they return.
 
     Each block's carry, its per-record values, stays with the block between rounds. `recorders` has one entry for each
-    block;
-    without it no by-products are stored. `noise` gives noise to the mechanism. Without it, fresh noise is drawn but not
-    stored, which suits runs that are neither resumed nor released. The noise also decides choices, unless `choose` does.
+    block; without it no by-products are stored. `noise` gives noise to the mechanism. Without it, fresh noise is drawn but
+    not stored, which suits runs that are neither resumed nor released. The noise also decides choices, unless `choose`
+    does.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders

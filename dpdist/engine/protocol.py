@@ -126,8 +126,7 @@ class Mechanism(Protocol):
     """A mechanism, which states a promise and protects a stratum.
 
     `promise` needs the job alone, and is called before data are read. `protect` returns the generator of requests;
-    `learned`
-    is what the mechanism learned from the reference.
+    `learned` is what the mechanism learned from the reference.
     """
 
     @property

@@ -32,8 +32,7 @@ def drive(
     """Runs the generator to its end. `visit` gives the total of a pass, `noise` gives noise.
 
     Posterior draws come from streams of random numbers with keys. Draws of the same (stage, set) use the same stream in
-    every
-    round, so rounds share random numbers. The noise also decides choices, unless `choose` does.
+    every round, so rounds share random numbers. The noise also decides choices, unless `choose` does.
     """
     reply: object = None
     while True:

@@ -1,20 +1,17 @@
 """Measures a release's gates under noise before publication: limits on errors that the release must meet.
 
 The noisy values, and so the decision to publish, are covered by ε (docs/methods.md, §7c). A gate limits an order statistic
-of
-the cells' errors: the largest or the median. A gate on coverage takes each interval's distance from its middle to the
-direct
-figure, in half widths, and the quantile of these at the required share. The quantile is at most 1 where that share of
-intervals
-contains the direct figure. Given the release, one record moves a gate by at most 1 unit, under every adjacency:
+of the cells' errors: the largest or the median. A gate on coverage takes each interval's distance from its middle to the
+direct figure, in half widths, and the quantile of these at the required share. The quantile is at most 1 where that share
+of intervals contains the direct figure. Given the release, one record moves a gate by at most 1 unit, under every
+adjacency:
 
 1. A record with weight w and outcome y adds (a, b) with |b| ≤ a ≤ 1 to each cell that holds it: a = min(w, U)/U, where U is
    the weight's public bound, and b is a times the clipped outcome's position between its public bounds, from −1 to 1
    (`laplace_cells.sensitivity`). The error of a count is Σa − r, and that of a mean Σ(b − κa) with |κ| ≤ 1, where r and κ
-   are
-   released. So a record's contribution lies in an interval of length 1 or 2 that contains 0. A record may be switched off,
-   left
-   out, or exchanged, also for one in other cells. Each of these moves the error of every cell by at most that length.
+   are released. So a record's contribution lies in an interval of length 1 or 2 that contains 0. A record may be switched
+   off, left out, or exchanged, also for one in other cells. Each of these moves the error of every cell by at most that
+   length.
 2. An error is divided by a released scale. `unit` is the largest ratio of length to scale over all cells.
 3. |·|, and every order statistic, change by at most the largest change of their arguments.
 4. Rounding down to multiples of unit/2^20 adds at most one multiple. This gives SENSITIVITY.
@@ -22,10 +19,8 @@ contains the direct figure. Given the release, one record moves a gate by at mos
    follows from the release, so 1 to 4 hold for all others.
 
 Discrete Laplace noise of scale SENSITIVITY/ε on each gate's value then costs ε for each gate, in addition to the release's
-ε.
-This is adaptive composition, since the values depend on the records and on the release. Hod & Canetti (arXiv 2405.00267)
-select
-privately among many tries; here there is a single try, which needs no selection.
+ε. This is adaptive composition, since the values depend on the records and on the release. Hod & Canetti (arXiv 2405.00267)
+select privately among many tries; here there is a single try, which needs no selection.
 """
 
 from __future__ import annotations

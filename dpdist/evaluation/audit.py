@@ -3,8 +3,7 @@
 The bound 2Δ takes the weights as given. Where weights are computed from the file itself, a record also moves the weights of
 all other records (METHODS §2, §3). The audit computes them anew. In the lognormal model the posterior densities with and
 without record i have closed forms. So the log ratio log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ, where D is
-the
-file and α, α′ are the two sets of weights. The figures are confidential, and hold for this file alone.
+the file and α, α′ are the two sets of weights. The figures are confidential, and hold for this file alone.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε counts.
 Tuning on a public file costs nothing (METHODS §2). The mechanism is run on the public file as on a current one. Where it
-learns
-from a reference, it learns from one half of the file and is run on the other half. All candidate values use the same random
-numbers, which are public.
+learns from a reference, it learns from one half of the file and is run on the other half. All candidate values use the same
+random numbers, which are public.
 """
 
 from __future__ import annotations

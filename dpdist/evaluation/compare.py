@@ -66,15 +66,12 @@ def compare(
     """Returns a row for each cell and statistic: direct estimate, published figures, comparators, and their errors.
 
     - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.
-      Where
-      cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n` leaves it
-      out,
-      since releases know these numbers (`survey.direct.errors_given_sizes`).
+      Where cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n`
+      leaves it out, since releases know these numbers (`survey.direct.errors_given_sizes`).
     - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
       `clipping_error_in_se` is the distance between the two estimates.
     - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
-      its
-      published standard error, df and 90 % interval.
+      its published standard error, df and 90 % interval.
     - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
       direct_se; it is missing where direct_se is 0 or unknown. Ratios are of absolute errors.
     - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from

@@ -1,8 +1,7 @@
 """Handles a release that is held: opens it for inspection, then approves it under a key, or refuses it with a reason.
 
 A job with `approval: required` publishes nothing without an approval. A person who reads the evaluation first decides by
-the
-records. No ε covers that decision, as the statement of such a release says.
+the records. No ε covers that decision, as the statement of such a release says.
 """
 
 from __future__ import annotations
@@ -127,8 +126,7 @@ def publish_approved(space: Workspace) -> bool:
     """Publishes a held release if the last decision approved it; returns whether it did.
 
     The signature in the decision must be of this very manifest: a release that has changed since then stays held. The
-    public
-    folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
+    public folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
     """
     if _published(space) is None:
         made = (space.held / MANIFEST).read_bytes()

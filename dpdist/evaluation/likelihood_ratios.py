@@ -2,12 +2,10 @@
 
 This attacker knows all records but one. The mechanism first runs on one file without noise. What it releases so is called a
 path. It then runs on the neighbour, but with the sums of the path in place of its own. So at every step both files are
-asked the
-same, after the same earlier releases. Steps therefore compose, and the sum of their losses is at most the claim. Noise is
-then
-drawn thousands of times by the release's sampler and added to the sums. The log likelihood ratio of the noisy sums is known
-exactly. That of a choice is estimated from how often each candidate is chosen. No test is more powerful than the sum of the
-ratios (Neyman & Pearson). Figures that are equal in both files carry no information, and are not drawn.
+asked the same, after the same earlier releases. Steps therefore compose, and the sum of their losses is at most the claim.
+Noise is then drawn thousands of times by the release's sampler and added to the sums. The log likelihood ratio of the noisy
+sums is known exactly. That of a choice is estimated from how often each candidate is chosen. No test is more powerful than
+the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no information, and are not drawn.
 
 Fits and synthetic records follow from the noisy sums, so they reveal no more. The results are confidential.
 """

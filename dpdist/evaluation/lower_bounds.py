@@ -1,16 +1,12 @@
 """Proves lower bounds on ε by an attack: a file and its neighbour are each released many times, and distinguished.
 
-A draw is all that a run takes from the records of a stratum: the released parameters or noisy statistics of every set. All
-other output follows from it. The attacker knows everything but which of the two files was used. From one half of the draws
-it
-learns a rule: a score, a threshold and a direction. On the other half, p is the lower Clopper–Pearson limit of how often
-the rule
-holds under one file, and q the upper limit under the other. Differential privacy allows p ≤ e^ε q + δ for every rule. So
+A draw is all that a run takes from the records of a stratum: the released parameters or noisy statistics of every set. The
+attacker knows everything but which of the two files was used. From one half of the draws it learns a rule: a score, a
+threshold and a direction. On the other half, p is the lower Clopper–Pearson limit of how often the rule holds under one
+file, and q the upper limit under the other. Differential privacy allows p ≤ e^ε q + δ for every rule. Therefore
 ε ≥ log((p − δ)/q), except with probability ALARM. A bound below the claim proves nothing; a bound above it proves the claim
-wrong. Where noise is added to sums, the same attack is also run on the noisy sums alone, whose likelihood ratio is known
-(`likelihood_ratios`). Neighbours differ in one record, so the claim is what one record may lose. That is a part of the
-budget
-where a privacy unit has several records. The noise of these draws is never published. The results are confidential.
+wrong. Where noise is added to sums, the noisy sums alone are attacked too, since their likelihood ratio is known
+(`likelihood_ratios`). Neighbours differ in one record, so the claim is what one record may lose. Results are confidential.
 """
 
 from __future__ import annotations
@@ -223,11 +219,10 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     """Computes lower bounds for one exposed record in each of the smallest strata of a finished release.
 
     Columns: stratum; record; runs, for each file; claimed, the ε that one record may lose; delta; most_that_can_be_shown,
-    by
-    this number of runs; at_least, from all that is released; from_sets, from synthetic records alone; from_sums, from noisy
-    sums and choices, NaN where there are none; exceeds; left_out, whether the mechanism cannot release the stratum with or
-    without the record. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` where nothing is
-    promised, where Stan samples, and where so many runs could not prove more than the claim.
+    by this number of runs; at_least, from all that is released; from_sets, from synthetic records alone; from_sums, from
+    noisy sums and choices, NaN where there are none; exceeds; left_out, whether the mechanism cannot release the stratum
+    with or without the record. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` where
+    nothing is promised, where Stan samples, and where so many runs could not prove more than the claim.
     """
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}

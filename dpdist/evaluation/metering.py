@@ -1,8 +1,8 @@
 """Records the exact sums to which a mechanism adds noise, over a whole run on a file. They are confidential.
 
 In place of noise the mechanism gets a `Tap`, an array of numbers that identify its draws. When a `Tap` is added to a sum,
-the
-sum is recorded, and the result is the sum without noise or a value that is imposed. So the mechanism's code is unchanged.
+the sum is recorded, and the result is the sum without noise or a value that is imposed. So the mechanism's code is
+unchanged.
 """
 
 from __future__ import annotations

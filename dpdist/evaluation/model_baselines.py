@@ -1,16 +1,13 @@
 """Fits the comparators FBS and FBP, which model the records ([T]; METHODS §5), at the release's ε; nothing is released.
 
 Each comparator has the figures that the `weighted` mechanism with the lognormal model would have published. There is one
-fit for
-each stratum of the job, with the tables' columns as predictors. The two comparators share it. Search, draws, synthesis and
-estimators are those of a release, with other keys. A comparator's guarantee is asymptotic. It is stated beside a strict one
-for
-comparison only.
+fit for each stratum of the job, with the tables' columns as predictors. The two comparators share it. Search, draws,
+synthesis and estimators are those of a release, with other keys. A comparator's guarantee is asymptotic. It is stated
+beside a strict one for comparison only.
 
 The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
-weight of
-the other records in their frame row, and their number is taken as public. Records are visited block by block, and their
-per-record values are stored on disk. So one block at a time is in memory.
+weight of the other records in their frame row, and their number is taken as public. Records are visited block by block, and
+their per-record values are stored on disk. So one block at a time is in memory.
 """
 
 from __future__ import annotations

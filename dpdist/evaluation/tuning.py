@@ -1,8 +1,7 @@
 """Tunes constants of a mechanism to the smallest loss: scans a grid of values, then bisects near the best one.
 
 The grid is scanned because neither bounds nor utility are monotone in a constant: small weights widen the posterior, and
-with
-it the bound (METHODS §3). Constants are tuned one after the other, with the others fixed.
+with it the bound (METHODS §3). Constants are tuned one after the other, with the others fixed.
 """
 
 from __future__ import annotations

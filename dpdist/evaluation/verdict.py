@@ -1,33 +1,27 @@
 """Judges whether published intervals contain as many direct estimates of the same sample as they should. Confidential.
 
 A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
-noise.
-The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
+noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
 `evaluation.differences` computes the variance that remains between the two. Every statistic of every table has four tests:
 
 - grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
   one.
 - coverage: intervals of base cells contain fewer direct figures than Binomial(cells, .9) makes likely.
 - side: more base cells lie above, or below, their direct figures than Binomial(cells, .5) makes likely; and the median
-  distance
-  is at least LEAN published standard errors.
+  distance is at least LEAN published standard errors.
 - furthest cell, margins included: its distance, in published standard errors, is unlikely under a t law and a Laplace law.
 
 A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). Of this
 probability 2/5 each belong to grand figures and to coverage, and 1/10 each to side and furthest cell. Cells with a common
-error,
-which shows in the grand figure's published error, count as fewer cells. Otherwise cells are taken as independent. The noise
-of a
-grand figure is taken as normal; if it is a single Laplace noise, the part of the grand figures is at most 2.7 times as
-large.
+error, which shows in the grand figure's published error, count as fewer cells. Otherwise cells are taken as independent.
+The noise of a grand figure is taken as normal; if it is a single Laplace noise, the part of the grand figures is at most
+2.7 times as large.
 
 A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
-them
-(FAR_MEDIAN, FAR_LARGEST). They are no fault of the intervals, and have no part in false alarms.
+them (FAR_MEDIAN, FAR_LARGEST). They are no fault of the intervals, and have no part in false alarms.
 
 Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
-release
-that passes has shown no fault in the judged cells. It may have faults elsewhere.
+release that passes has shown no fault in the judged cells. It may have faults elsewhere.
 """
 
 from __future__ import annotations

@@ -51,10 +51,8 @@ class FamilyFacts:
     one.
 
     `samplers` are the ways to sample its posterior. `auto` takes the first; if the mechanism clamps, there is no closed
-    form
-    (`exact`). `density` is a text for the statement: of what the likelihood is a density. `law` names a parametric law that
-    a
-    real file may not follow; it is empty where there is none.
+    form (`exact`). `density` is a text for the statement: of what the likelihood is a density. `law` names a parametric law
+    that a real file may not follow; it is empty where there is none.
     """
 
     density: str

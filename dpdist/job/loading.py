@@ -97,8 +97,7 @@ def job_of(job: JobLike) -> Job:
     """Makes a job from a `Job`, a mapping as in a job file, YAML text, or the path or name of a file.
 
     Text with several lines is YAML. Other text is a path, or the name of a shipped job. Paths in a mapping, or in YAML
-    text,
-    are relative to the working folder. Raises `JobError`.
+    text, are relative to the working folder. Raises `JobError`.
     """
     if isinstance(job, Job):
         return job

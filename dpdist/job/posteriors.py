@@ -79,8 +79,7 @@ class CensorW(FixedWeights, Clamped):
     """Censor_w [G]: a clamped likelihood whose privacy weights are re-weighted with k = .95.
 
     [G] does not mention the re-weighting, but its results need it (METHODS §4). If weights are fixed on a reference, they
-    are
-    functions of a record. If they are learned on the file itself, they are not.
+    are functions of a record. If they are learned on the file itself, they are not.
     """
 
     name: Literal["censor_w"] = Field(description="a clamped likelihood with privacy weights")

@@ -2,16 +2,13 @@
 
 Most releases publish their frame exactly: the number of sample records in every combination of table columns. A record that
 moves to another combination changes the frame, whatever noise other figures have. So under a public frame no ε covers a
-move,
-and `substitution` exchanges outcome and weight alone, at the same public columns x (`exchange: same_x`).
+move, and `substitution` exchanges outcome and weight alone, at the same public columns x (`exchange: same_x`).
 
 With `exchange: anywhere` every column of the record may change. That needs secret sizes, as `add_remove` does. The frame
-then
-has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
-exchange is
-one removal and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both together by at most 2. Noise
-of
-scale 2/ε then gives ε, and ε/2 for a removal or an addition alone. Records of weight 0 in two cells attain the bound.
+then has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
+exchange is one removal and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both together by at
+most 2. Noise of scale 2/ε then gives ε, and ε/2 for a removal or an addition alone. Records of weight 0 in two cells attain
+the bound.
 """
 
 from __future__ import annotations

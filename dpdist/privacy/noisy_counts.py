@@ -1,25 +1,19 @@
 """Makes noisy sample counts for jobs that protect predictors and sizes (docs/methods.md §7d).
 
 The frame holds the number of records in every combination of public columns. It is measured under noise at up to three
-nested
-levels of detail: all records, the cells of the tables, and every combination. Each level has all combinations of declared
-levels
-of its columns, so combinations without a record are counted too. The cost has this proof:
+nested levels of detail: all records, the cells of the tables, and every combination. Each level has all combinations of
+declared levels of its columns, so combinations without a record are counted too. The cost has this proof:
 
 1. A record is in one cell of each level. Adding or removing it moves one count of each level by 1. Exchanging it for
-another
-   with the same unprotected columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, and L2
-   sensitivity
-   1 or √2, times the number of records of a privacy unit.
+   another with the same unprotected columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, and L2
+   sensitivity 1 or √2, times the number of records of a privacy unit.
 2. Level l has a share s_l of the frame's budget, Σ s_l = 1. Its discrete Laplace noise has the scale Δ₁/(s_l ε); discrete
    Gaussian noise has σ² = Δ₂²/(2 s_l ρ). Δ₁ and Δ₂ are the sensitivities. Levels compose to ε, or to ρ.
 3. Counts by unprotected columns are the same in neighbouring files, and are kept exact.
 
 All further steps are post-processing. Upwards, a cell's noisy count and the sum of its parts are averaged by their
-variances
-(Hay, Rastogi, Miklau & Suciu 2010). Downwards, the parts of a cell are projected to numbers of at least 0 that sum to the
-cell,
-and rounded by largest remainders. So all levels agree, no count is negative, and public totals are met.
+variances (Hay, Rastogi, Miklau & Suciu 2010). Downwards, the parts of a cell are projected to numbers of at least 0 that
+sum to the cell, and rounded by largest remainders. So all levels agree, no count is negative, and public totals are met.
 """
 
 from __future__ import annotations

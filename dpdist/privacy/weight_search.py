@@ -1,11 +1,9 @@
 """Searches for privacy weights α under which the database bound Δ meets its target (METHODS §3).
 
 A *search* is a generator. It yields a step, which gives new weights, and receives a summary of the fit with these weights.
-It
-returns once Δ = max_i α_i F_i(α) is at most the target, where F_i(α) is the record bound under that fit. The caller decides
-how
-fits are made, on a cluster or in memory. Steps are applied to records in this module alone (`informed`, `weigh`,
-`bounded`).
+It returns once Δ = max_i α_i F_i(α) is at most the target, where F_i(α) is the record bound under that fit. The caller
+decides how fits are made, on a cluster or in memory. Steps are applied to records in this module alone (`informed`,
+`weigh`, `bounded`).
 """
 
 from __future__ import annotations

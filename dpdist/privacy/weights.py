@@ -221,8 +221,7 @@ def for_later_files(alpha: Floats) -> Floats:
     """How much a reference's records count, (record,), in a wider fit that allows for a later file's fit.
 
     Seen from the reference, draws for a later file have the posterior's variance, 1/(nα), and twice the sampling variance
-    of
-    a fit about the truth, 2/n. The wider fit has the sum.
+    of a fit about the truth, 2/n. The wider fit has the sum.
     """
     return alpha / (1.0 + 2.0 * alpha)
 

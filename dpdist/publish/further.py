@@ -38,8 +38,7 @@ UNBOUNDED = (-np.inf, np.inf)
 @dataclass(frozen=True)
 class Material:
     """The input of further statistics: each outcome's expectations under every set and their simulated spreads, the laws,
-    and
-    the folder of the synthetic records."""
+    and the folder of the synthetic records."""
 
     release: ReleasedObject
     expected: Sequence[Sequence[tuple[Floats, Floats]]] | None

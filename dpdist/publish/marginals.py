@@ -2,8 +2,7 @@
 
 A published error combines two upper bounds. The first is the noise of the measured table. The second is the sampling error
 of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). Errors from
-clipping,
-and from setting negative counts to 0, are not included.
+clipping, and from setting negative counts to 0, are not included.
 """
 
 from __future__ import annotations

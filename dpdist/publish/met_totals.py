@@ -1,9 +1,8 @@
 """Finds how a release meets public totals: the margins to rake to, and how far weights of unidentified rows may move.
 
 A row is unidentified where the noisy sums give only a range for its mean weight. Raking first fills such rows: their
-weights
-take what the total leaves them, within their ranges. So identified rows lose none of their weight. If a total has one
-unidentified row only, the total determines that row's weight. This is post-processing.
+weights take what the total leaves them, within their ranges. So identified rows lose none of their weight. If a total has
+one unidentified row only, the total determines that row's weight. This is post-processing.
 """
 
 from __future__ import annotations

@@ -164,10 +164,8 @@ class Release(os.PathLike[str]):
         """Combines an analysis of every synthetic set: T = B/m + W (docs/methods.md, §6).
 
         T is the variance of the combined estimate. B is the variance of the estimates between the m sets, and W is their
-        mean
-        variance within a set. The degrees of freedom are (m − 1)(1 + W/(B/m))². `statement["standard_errors"]` lists the
-        errors
-        that T leaves out.
+        mean variance within a set. The degrees of freedom are (m − 1)(1 + W/(B/m))². `statement["standard_errors"]` lists
+        the errors that T leaves out.
 
         Parameters
         ----------

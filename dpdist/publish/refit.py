@@ -1,11 +1,9 @@
 """Simulates how the estimates of a fit with searched privacy weights would vary over samples, from released figures.
 
 Privacy weights trim the tails of the sample. So the released parameters θ describe thinner tails than the file had. A
-sample
-drawn under θ has these thinner tails, and a weight search on it trims less. Therefore the sample is drawn under other
-parameters, for which search and fit give back θ. One trial on a sample drawn under θ gives them: a step of indirect
-inference
-(Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
+sample drawn under θ has these thinner tails, and a weight search on it trims less. Therefore the sample is drawn under
+other parameters, for which search and fit give back θ. One trial on a sample drawn under θ gives them: a step of indirect
+inference (Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ class Expectations(NamedTuple):
     """Pairs E(w|x) and E(wy|x) of one outcome under five laws, (draw, row) each.
 
     `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior draws
-    of
-    the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one draw each.
+    of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one draw each.
     """
 
     centres: Expected

@@ -189,8 +189,7 @@ def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected
     Without spreads, T = V_x + (1 + 1/m) B, where B is the variance between the m released draws. B stands in for V_c, since
     draws vary at least as much as the centre of their fit does over samples. With m = 1, T is NaN. A public design effect
     multiplies the sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent
-    noises.
-    That number is smaller than m where several sets follow from one noisy statistic.
+    noises. That number is smaller than m where several sets follow from one noisy statistic.
     """
     effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
     noises = release.job.mechanism.noises(release.job)

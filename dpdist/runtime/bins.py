@@ -1,10 +1,8 @@
 """Groups small strata into tasks of suitable length: few enough for the scheduler, and short at the end of a stage.
 
 A scheduler handles about 270 tasks a second (deploy/README.md), so tasks are longer where there are many workers. A
-stratum's
-time is projected from its number of records and draws. The first tasks are long. Each later task takes at most two thirds
-of
-one worker's share of the remaining work, so that all workers end at about the same time.
+stratum's time is projected from its number of records and draws. The first tasks are long. Each later task takes at most
+two thirds of one worker's share of the remaining work, so that all workers end at about the same time.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ RATE = 50.0
 """Number of long tasks that the scheduler may get in a second."""
 LAST, LAST_LONG, LAST_RATE = 0.5, 4.0, 500.0
 """Length in seconds of the shortest tasks on few workers; the most that it may be on many workers; and the tasks in a
-second
-that the scheduler may get at the end of a stage.
+second that the scheduler may get at the end of a stage.
 """
 AHEAD = 1.5
 """A task takes at most 1 / AHEAD of one worker's share of the remaining work."""

@@ -3,8 +3,7 @@
 A *block* holds the records that a kernel processes in one call. A *span* is a run of blocks of one stratum that one task
 visits. A stratum with one span is *small*: one task runs all its rounds, and several small strata share a task in a *bin*.
 Other strata are *giant*: each round is one task for each span, and partial results are added in order. Blocks and spans
-never
-depend on the number of workers. Bins may, because results of a stratum do not depend on its bin.
+never depend on the number of workers. Bins may, because results of a stratum do not depend on its bin.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Creates the TLS certificates of a cluster: its own certificate authority, and a signed certificate for each role.
 
 Dask does not compare host names, so whoever holds a signed certificate may take part in the cluster. Therefore the
-authority
-signs certificates for these roles only. The extended key usage keeps a driver's certificate from passing as a scheduler's.
+authority signs certificates for these roles only. The extended key usage keeps a driver's certificate from passing as a
+scheduler's.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ direct standard errors. The constant c follows from b, the scale of the Laplace 
 - Under limits from a reference, c is about 6b for a count and 12b for a mean (docs/methods.md, §7b). It is larger for a
   mean because the outcome's limits are about two standard deviations from the middle.
 - Under public bounds, c is at least √2 b. With weights of at most U, the noise of a count has the standard deviation √2 b
-  U,
-  and the direct error is at most U√n. For a weighted sum of outcomes within ±H both are H times as large.
+  U, and the direct error is at most U√n. For a weighted sum of outcomes within ±H both are H times as large.
 
 A cell that is the sum of k base cells has the noise of k sums: c√k/√n.
 """
@@ -185,8 +184,7 @@ def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
     """Computes the least ε, rounded up to two digits, at which noise is at most `error` direct standard errors.
 
     It is the noise of counts or of means, whichever is larger: in the median cell, or with `every` in every cell. Gates
-    keep
-    their ε. Histograms keep their share of what gates leave. Raises `JobError` where noise cannot be predicted.
+    keep their ε. Histograms keep their share of what gates leave. Raises `JobError` where noise cannot be predicted.
     """
     found, job = expected_noise(plan), plan.job
     if found is None or not np.isfinite(found.median):

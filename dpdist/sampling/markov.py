@@ -1,10 +1,8 @@
 """The sampler `stan`, which runs Markov chains of models that are Stan programs, and a user's generated quantities.
 
 A released θ is the last draw of a chain of its own. The law of a draw differs from the posterior by an unknown total
-variation
-γ. So the guarantee is (ε, (1 + e^ε)γ) at best (METHODS §2). While a chain runs, its process's arguments show its seed and
-number.
-So anyone who can list this machine's processes must be trusted.
+variation γ. So the guarantee is (ε, (1 + e^ε)γ) at best (METHODS §2). While a chain runs, its process's arguments show its
+seed and number. So anyone who can list this machine's processes must be trusted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Runs compiled Stan programs through cmdstanpy: sampling by NUTS, generated quantities, log densities. It knows no model.
 
 Draws depend on program, data, settings and seed, and never on threads. Each run has a folder of its own in the given
-folder,
-which is removed after its results are read. If this process is killed, its Stan processes end too. Then the folder stays
-until
-the given folder is cleared.
+folder, which is removed after its results are read. If this process is killed, its Stan processes end too. Then the folder
+stays until the given folder is cleared.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ class Chains:
     """The results of a fit. `draws[name]` is (chain, draw, …); sampler statistics are (chain, draw).
 
     Names are in the program's order: parameters, transformed parameters, generated quantities. `attempt` is 0 unless the
-    fit
-    was repeated.
+    fit was repeated.
     """
 
     draws: Mapping[str, Floats]

@@ -1,10 +1,8 @@
 """Compiles a Stan program once to an executable that cmdstanpy can run, and keeps it in the user's cache folder.
 
 There are two toolchains. `cmdstan` is the user's installation of CmdStan. `embedded` takes Stan from the wheel httpstan,
-with a
-C++ compiler and the driver in `stan/driver/`. `auto` takes `cmdstan` if cmdstanpy finds an installation. Programs in the
-cache
-need no compiler. The cache records which compiler built them, because their names depend on it.
+with a C++ compiler and the driver in `stan/driver/`. `auto` takes `cmdstan` if cmdstanpy finds an installation. Programs in
+the cache need no compiler. The cache records which compiler built them, because their names depend on it.
 """
 
 from __future__ import annotations

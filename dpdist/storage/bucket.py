@@ -2,8 +2,7 @@
 
 An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record is
 stored. Noise, key and completion records are stored only if absent, so of several writers one wins. Files that this process
-no
-longer needs are removed from its scratch folder.
+no longer needs are removed from its scratch folder.
 """
 
 from __future__ import annotations
@@ -128,8 +127,7 @@ class Bucket:
         """Those of the units that are finished.
 
         Their objects only need to exist; content is compared when they are fetched. The number of requests grows with the
-        number
-        of units asked for, not with the number in the store.
+        number of units asked for, not with the number in the store.
         """
         by_name = {self._name(mark): mark for mark in completions}
         if len(by_name) >= AT_ONCE:

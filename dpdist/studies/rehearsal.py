@@ -53,8 +53,7 @@ def rehearse(
 
     `public` is a file to use in place of the job's reference. Of a file with more than `records` records, a random part is
     used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` where there is no public file,
-    or
-    where no mechanism can be run on it.
+    or where no mechanism can be run on it.
     """
     from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 

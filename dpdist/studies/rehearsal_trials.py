@@ -198,8 +198,7 @@ class Findings(NamedTuple):
     """Results of all trials. `trials` are ordered by the rule, so the first is the recommended one.
 
     `good` says whether the first is good enough on both halves. `confirmed` holds the trials on the other half, and
-    `refused`
-    the candidates that could not be run.
+    `refused` the candidates that could not be run.
     """
 
     trials: list[Trial]

@@ -1,11 +1,9 @@
 """Measures association consistency: do tests of independence conclude the same from synthetic records ([S], §4.3.2)?
 
 For every pair of columns the test is Pearson's χ² on counts of records. Statistics of m synthetic sets are combined as by
-Li,
-Meng, Raghunathan and Rubin (1991). Let k be the degrees of freedom, d the mean of the statistics over k, and r = (1 + 1/m)
-times
-the variance of their square roots. Then D = (d − (m + 1)/(m − 1) r)/(1 + r) is compared with the F law with k and
-k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
+Li, Meng, Raghunathan and Rubin (1991). Let k be the degrees of freedom, d the mean of the statistics over k, and r = (1 +
+1/m) times the variance of their square roots. Then D = (d − (m + 1)/(m − 1) r)/(1 + r) is compared with the F law with k
+and k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 The total variation of two distributions p and q over cells is Σ|p − q|/2: 0 if they are equal, 1 if they share no cell. The
 k-marginal score of NIST's challenges is 1000 (1 − the mean total variation over all tables by k columns). To say how good a
 score is, simple random subsamples of the file itself are scored. The *equivalent share* is the share of records that a
-subsample
-needs for the same score.
+subsample needs for the same score.
 """
 
 from __future__ import annotations

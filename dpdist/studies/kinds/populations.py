@@ -1,8 +1,7 @@
 """Simulates populations that each break one assumption of mechanisms with a reference, and draws samples from them.
 
 The samples are informative: inclusion probabilities are proportional to a unit's `size`, which may depend on its outcome
-`y`.
-Units are in a `cell`. Each population has a job of its own, with one table by cell.
+`y`. Units are in a `cell`. Each population has a job of its own, with one table by cell.
 """
 
 from __future__ import annotations
