@@ -242,8 +242,7 @@ class WorkspaceError(DpdistError):
 
 
 class LedgerError(DpdistError):
-    """The ledger cannot be used: it is missing, out of reach, busy, damaged, or another than the one that the run began
-    with."""
+    """The ledger cannot be used: it is missing, out of reach, busy or damaged, or the run began with another ledger."""
 
     def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1):
         self.ledger, self.found, self.remedy, self.exit_code = ledger, found, remedy, exit_code

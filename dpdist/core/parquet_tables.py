@@ -12,8 +12,7 @@ class ParquetTables(Mapping[str, pd.DataFrame]):
     """The tables of a folder. Each access reads a table anew, so callers do not see each other's changes."""
 
     def __init__(self, folder: Path, what: str, kept: object = None):
-        """Parameters: `what` names the tables in messages, in the plural; `kept` is an object that lives as long as this
-        one.
+        """Parameters: `what` names the tables in messages, in the plural; `kept` is an object that must not be deleted.
 
         The folder may exist only as long as `kept` does.
         """

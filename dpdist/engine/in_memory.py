@@ -77,8 +77,10 @@ def fresh_noise(request: Noise) -> Floats:
 
 
 def noise_of(key: Key) -> Callable[[Noise], Floats]:
-    """Returns a function that draws the requested noise from a key. Never for a release: its noise must not be
-    reproducible."""
+    """Returns a function that draws the requested noise from a key.
+
+    It must not be used for a release, whose noise must not be reproducible.
+    """
 
     def noise(request: Noise) -> Floats:
         return simulated_noise(request.law, request.scale, request.size, key.generator("noise", set=request.set))

@@ -48,8 +48,7 @@ class Points(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """The share of synthetic records nearest to a member, the probability of as large a share by chance, median
-    distances."""
+    """The share of synthetic records nearest to a member, the probability of that share by chance, median distances."""
 
     share: float
     chance: float

@@ -41,8 +41,10 @@ from dpdist.survey.same_file import content
 from dpdist.survey.source import open_source
 
 HEADROOM = Fraction(9, 10)
-"""Share of Δ*, the largest allowed bound, that a bound on the public file may use. The rest is a reserve for later
-files."""
+"""Share of Δ*, the largest allowed bound, that a bound on the public file may use.
+
+The rest is a reserve for later files.
+"""
 PUBLIC = Key(b"dpdist calibrate: public numbers")
 
 
@@ -240,5 +242,4 @@ MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {
     "mean": lambda own, outcome, weight: _relative(_mean(outcome, weight), _mean(own.outcome, own.weight)),
     "median": lambda own, outcome, weight: _relative(float(np.median(outcome)), float(np.median(own.outcome))),
 }
-"""Losses that a calibration may minimise: distances of distribution functions, relative errors of weighted mean or
-median."""
+"""Losses that a calibration may minimise: distance of distribution functions, relative error of weighted mean or median."""

@@ -55,8 +55,10 @@ def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
 
 
 def refuse(workspace: str | Path, reason: str) -> None:
-    """Leaves a release held, and stores the reason. It can be approved later; its budget stays spent. Errors: see
-    `approve`."""
+    """Leaves a release held, and stores the reason.
+
+    It can be approved later; its budget stays spent. The errors are those of `approve`.
+    """
     with _held(workspace, reason) as (space, said):
         _decide(space, said["release"], "refused", reason)
 

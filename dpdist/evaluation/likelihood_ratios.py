@@ -101,9 +101,9 @@ class Compared:
         return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) if len(scales) else 0.0
 
     def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
-        """Returns log likelihood ratios of `runs` releases from the near file, and of as many from the far file, (run,)
-        each.
+        """Returns log likelihood ratios of `runs` releases from the near file, and of as many from the far file.
 
+        Both arrays have the shape (run,).
         Ratios of choices are learned from the first `learning` runs. Both files get the same noise.
         """
         totals = np.zeros((2, runs))

@@ -47,8 +47,9 @@ class Support:
 
 @dataclass(frozen=True)
 class FamilyFacts:
-    """Facts about a family. `weight` says whether it models the sampling weight: always, never, or (None) if the job names
-    one.
+    """Facts about a family.
+
+    `weight` says whether it models the sampling weight: always, never, or (None) if the job names one.
 
     `samplers` are the ways to sample its posterior. `auto` takes the first; if the mechanism clamps, there is no closed
     form (`exact`). `density` is a text for the statement: of what the likelihood is a density. `law` names a parametric law
@@ -145,6 +146,5 @@ def facts_of(family: str) -> FamilyFacts:
 
 
 def parametric(family: str) -> bool:
-    """True if the family is a parametric law whose posterior needs no Markov chains, so that its fit is quick to
-    measure."""
+    """True if the family is a parametric law whose posterior needs no Markov chains, so that a fit takes little time."""
     return family in SAMPLERS and bool(facts_of(family).law) and any(name != "stan" for name in SAMPLERS[family])

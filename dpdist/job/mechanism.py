@@ -64,15 +64,16 @@ class MechanismSpec(Frozen):
     takes_reference: ClassVar[bool] = False
     """True if the mechanism can learn something from a reference."""
     needs_reference: ClassVar[str] = ""
-    """The reason why the mechanism needs a reference, to complete a sentence: "clips where the records tell"; else
-    empty."""
+    """The reason why the mechanism needs a reference, to complete a sentence: "clips where the records tell".
+
+    It is empty where the mechanism needs none.
+    """
     own_histograms: ClassVar[bool] = False
     """True if noisy histograms of the current file may replace a reference. They do where a job names none."""
     gates: ClassVar[bool] = False
     """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False
-    """True if a synthetic record copies all values from one record, or point, of the reference, and agrees with the
-    tables."""
+    """True if a synthetic record copies all its values from one record or point of the reference, and meets the tables."""
     centres: ClassVar[bool] = False
     """True if the mechanism is centred at a fit to the reference, and plans for a drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
@@ -205,8 +206,10 @@ class FixedWeights(MechanismSpec):
 
 
 class Clamped(MechanismSpec):
-    """Draws from a clamped likelihood. It has no closed form, needs a proper prior, and a program must implement the
-    clamp."""
+    """Draws from a clamped likelihood.
+
+    It has no closed form, needs a proper prior, and a program must implement the clamp.
+    """
 
     clamps: ClassVar[bool] = True
 

@@ -12,10 +12,9 @@ from dpdist.job.values import Frozen
 
 
 class Prior(Frozen):
-    """Prior of coefficients B and covariance Σ: `improper` |Σ|^(−(d+1)/2) for d components, or `proper`, a weak conjugate
-    one.
+    """Prior of coefficients B and covariance Σ: `improper` |Σ|^(−(d+1)/2) for d components, or a weak `proper` one.
 
-    The proper prior is worth as much as `records` records.
+    The proper prior is conjugate. It is worth as much as `records` records.
     """
 
     name: Literal["improper", "proper"] = Field(default="improper", description="flat (improper), or weak and proper")
@@ -50,8 +49,10 @@ Outcome = Annotated[str | tuple[str, ...], BeforeValidator(_outcomes)]
 
 
 class Model(Frozen):
-    """The likelihood of a stratum's records. `program`, `parameters`, `data` and `log_lik` are for a user's Stan
-    program."""
+    """The likelihood of a stratum's records.
+
+    `program`, `parameters`, `data` and `log_lik` are for a user's Stan program.
+    """
 
     family: Family = Field(description="the law of a record, given its predictors")
     predictors: tuple[str, ...] = Field(default=(), description="categories that the law depends on, within a stratum")

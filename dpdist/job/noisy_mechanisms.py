@@ -37,8 +37,10 @@ class PerturbedHistogram(Noisy):
 
 
 class WholeTables(Noisy):
-    """Figures of whole tables under noise. Its two forms, `laplace` and `laplace_composed`, differ only in how ε is
-    shared."""
+    """Figures of whole tables under noise.
+
+    Its two forms, `laplace` and `laplace_composed`, differ only in how ε is shared.
+    """
 
     sensitivity: Sensitivity = Field(
         default="local", description="the file's own, which promises nothing, or by public bounds"

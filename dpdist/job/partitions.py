@@ -123,8 +123,7 @@ class Layered(Partitioned):
 
 
 class UniversalHistogram(Layered):
-    """The universal histogram, modified: each layer but the last splits by one outcome, in a random order that is
-    public."""
+    """The universal histogram, modified: each layer but the last splits by one outcome, in a public random order."""
 
     name: Literal["universal_histogram"] = Field(
         description="noisy counts layer by layer, outcomes in a random order that is public"

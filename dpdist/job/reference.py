@@ -95,8 +95,7 @@ class ReferenceForm(Frozen):
 
 
 class FileReference(TextFile, ReferenceForm):
-    """Records that the job declares public: a file of an earlier period, or another file with the same columns and
-    design."""
+    """Records that the job declares public: an earlier period's file, or another file with the same columns and design."""
 
     path: str | None = Field(
         default=None, description="a public file with the job's columns: Parquet, CSV, SAS, Stata or SPSS"

@@ -107,8 +107,7 @@ class Ledger:
             return self._trusted(link)
 
     def problems(self, receipts: Mapping[str, Receipt] | None = None) -> list[str]:
-        """Sentences on damage of the chain, and on charges that receipts prove and the ledger lacks; `receipts` by
-        workspace."""
+        """Sentences on damage of the chain, and on charges that `receipts` (by workspace) prove and the ledger lacks."""
         with self._database.reading() as link:
             found = rows(link)
         if wrong := list(damage(found)):

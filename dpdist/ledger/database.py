@@ -117,8 +117,10 @@ class Database:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Turns database errors into `LedgerError` with the kind of error alone: a driver's message may contain a
-        password."""
+        """Turns database errors into `LedgerError` with the kind of error alone.
+
+        A driver's message may contain a password.
+        """
         try:
             yield
         except DBAPIError as error:

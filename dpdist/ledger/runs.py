@@ -36,8 +36,9 @@ class Meter:
         return cls(space, None if uncharged else Account.of(job, guarantee, space.place), uncharged)
 
     def check(self, listener: Listener) -> None:
-        """Raises `BudgetRefused` before anything is written. Otherwise it may report other charged runs, or a missing
-        ledger.
+        """Raises `BudgetRefused` before anything is written.
+
+        Otherwise it may report other charged runs, or a missing ledger.
 
         Raises `LedgerError` where the run was charged in another ledger.
         """
@@ -55,8 +56,10 @@ class Meter:
             listener(Event("note", "ledger", note=said))
 
     def reserve(self, key: Key) -> bool:
-        """Charges the run and stores the receipt. Returns whether the run is charged; for a replay, whether the original
-        is."""
+        """Charges the run and stores the receipt.
+
+        Returns whether the run is charged; for a replay, whether the original is.
+        """
         if self.account is None:
             return read_receipt(self.space) is not None
         receipt = self.account.reserve(run_of(key))

@@ -82,8 +82,7 @@ def clamped(values: Floats, clamp: float) -> Utility:
 
 
 def learned(space: Space, clamp: float) -> Utility:
-    """A clamp with min-max weights that are learned on the file ([V]'s `linear`, c = 1), so that other records change
-    them."""
+    """A clamp with min-max weights that are learned on the file ([V]'s `linear`, c = 1): they depend on other records."""
     bound = np.abs(space.log_density).max(axis=1)
 
     def utility(present: Present) -> Floats:

@@ -29,8 +29,10 @@ class _Composable:
         return replace(self, epsilon=self.epsilon + self._alike(other).epsilon)
 
     def beside(self, other: object) -> Self:
-        """Parallel composition over disjoint records whose membership is public: the larger loss. Raises the errors of
-        `+`."""
+        """Parallel composition over disjoint records whose membership is public: the larger loss.
+
+        Raises the errors of `+`.
+        """
         return replace(self, epsilon=max(self.epsilon, self._alike(other).epsilon))
 
     def _alike(self, other: object) -> Self:

@@ -104,8 +104,7 @@ def _known(release: ReleasedObject) -> bool:
 
 
 def design_left_out(job: Job) -> Iterator[str]:
-    """Yields a caution where the survey is clustered or has replicate weights, and the job states no public design
-    effect."""
+    """Yields a caution if the survey is clustered or has replicate weights but the job states no public design effect."""
     if not job.local and job.survey.design_effect is None and (job.survey.psu or job.survey.replicate_weights is not None):
         what = f"clustering by {job.survey.psu}" if job.survey.psu else "the design that replicate weights carry"
         yield (

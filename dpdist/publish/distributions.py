@@ -62,8 +62,10 @@ class Distributions:
         return self._below(weight, share)
 
     def of_law(self, law: int, weight: Floats) -> Below:
-        """As `of_sets`, under one of the five laws in `refit.Laws.draws`, given by its position; NaN in strata without
-        laws."""
+        """As `of_sets`, under one of the five laws in `refit.Laws.draws`, given by its position.
+
+        Values are NaN in strata without laws.
+        """
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             laws = None if self._laws is None else self._laws[stratum]

@@ -37,8 +37,11 @@ UNBOUNDED = (-np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Material:
-    """The input of further statistics: each outcome's expectations under every set and their simulated spreads, the laws,
-    and the folder of the synthetic records."""
+    """The input of further statistics.
+
+    It has each outcome's expectations under every set and their simulated spreads, the laws, and the folder of the
+    synthetic records.
+    """
 
     release: ReleasedObject
     expected: Sequence[Sequence[tuple[Floats, Floats]]] | None
@@ -120,8 +123,10 @@ class Material:
         return self.release.frame.count.astype(float)
 
     def variance(self, figures: Figures, units: Units, row: Ints | Codes | None = None) -> Floats:
-        """Returns the sampling variance (cell,) of a figure. `row` is the frame row of every unit, by default its
-        position."""
+        """Returns the sampling variance (cell,) of a figure.
+
+        `row` is the frame row of every unit, by default its position.
+        """
         frame, rake = self.release.frame, margins_of(self.release.job, self.release.frame)
         row = np.arange(len(frame)) if row is None else row
         margins = np.vstack([each.membership.toarray() for each in rake])[:, row] if rake else None

@@ -36,8 +36,10 @@ SATURATED = (
 
 
 class Ranges(NamedTuple):
-    """Smallest and largest E(w|x) and E(y|x) of every frame row, (row,). Both are the estimate where a row is
-    identified."""
+    """Smallest and largest E(w|x) and E(y|x) of every frame row, (row,).
+
+    Both are the estimate where a row is identified.
+    """
 
     least_weight: Floats
     most_weight: Floats

@@ -115,8 +115,10 @@ def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: in
 
 
 def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> float:
-    """The sensitivity of a figure: the noise scale times ε, both exact; for Gaussian noise the L2 distance of
-    neighbours."""
+    """The sensitivity of a figure: the noise scale times ε, both exact.
+
+    For Gaussian noise it is the L2 distance of neighbours.
+    """
     job = release.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records

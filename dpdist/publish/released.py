@@ -67,8 +67,10 @@ class ReleasedObject:
 
     @property
     def target(self) -> float:
-        """Δ*, the bound that a set's fit had to meet; it follows from the job alone, and is infinite without a
-        guarantee."""
+        """Δ*, the bound that a set's fit had to meet.
+
+        It follows from the job alone, and is infinite without a guarantee.
+        """
         if self.promise["guarantee"] == "none":
             return float("inf")
         return bound_target(record_epsilon(self.job, self.job.epsilon_per_set), self.job.budget.adjacency)

@@ -83,8 +83,10 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
 
 
 def _other_releases(release: ReleasedObject) -> dict[str, str]:
-    """A text on what further releases of the same people cost, and whether a ledger counts them; none without a
-    guarantee."""
+    """A text on what further releases of the same people cost, and whether a ledger counts them.
+
+    There is no text without a guarantee.
+    """
     if release.promise["guarantee"] == "none":
         return {}
     counted = COUNTED if release.promise.get("metered", False) else NOT_COUNTED

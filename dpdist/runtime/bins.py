@@ -20,8 +20,10 @@ SHORT, LONG = 1.5, 20.0
 RATE = 50.0
 """Number of long tasks that the scheduler may get in a second."""
 LAST, LAST_LONG, LAST_RATE = 0.5, 4.0, 500.0
-"""Length in seconds of the shortest tasks on few workers; the most that it may be on many workers; and the tasks in a
-second that the scheduler may get at the end of a stage.
+"""Limits for the shortest tasks, at the end of a stage.
+
+They are the length in seconds on few workers, its maximum on many workers, and the tasks that the scheduler may get in a
+second.
 """
 AHEAD = 1.5
 """A task takes at most 1 / AHEAD of one worker's share of the remaining work."""

@@ -142,8 +142,10 @@ class Layout:
         return small, seconds(self.frame.stratum_count[small].tolist(), self.draws)
 
     def bins(self, workers: int) -> tuple[tuple[int, ...], ...]:
-        """Small strata grouped in tasks for this number of workers. Each task has consecutive strata; the longest come
-        first."""
+        """Small strata grouped in tasks for this number of workers.
+
+        Each task has consecutive strata; the longest come first.
+        """
         if workers not in self._binned:
             small, times = self._small
             tasks = [(sum(times[k] for k in task), task) for task in cut(times, workers, self.bin_strata)]

@@ -37,8 +37,9 @@ _PRELOAD = ["dpdist.runtime.worker"]
 
 @dataclass
 class Dask:
-    """Runs tasks on the workers of a Dask client. Each worker is a process with one thread; few tasks are submitted at
-    once.
+    """Runs tasks on the workers of a Dask client.
+
+    Each worker is a process with one thread; few tasks are submitted at once.
 
     The link to an external scheduler may break. Then `connect` makes a new client, and tasks without a result are submitted
     again under the same names. A task that is run twice writes the same bytes.

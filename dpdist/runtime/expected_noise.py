@@ -52,8 +52,9 @@ OTHERWISE = "use dpdist rehearse"
 
 
 class Expected(NamedTuple):
-    """The predicted noise of every published count and mean. `cells` has the columns table, cell, records, sums, statistic,
-    noise.
+    """The predicted noise of every published count and mean.
+
+    `cells` has the columns table, cell, records, sums, statistic, noise.
 
     `sums` is the number of noisy sums that a cell adds up. `noise` is in direct standard errors; it is a lower bound if
     `at_least` is true, and otherwise approximate. Other statistics are not predicted.

@@ -16,8 +16,10 @@ from dpdist.runtime.tasks import Outcome, fit_error
 from dpdist.storage.workspace import Workspace
 
 POOLING = "pooling"
-"""Name of the record that the decision to pool was made. It is written before the pooled fit replaces the strata's
-stores."""
+"""Name of the record that the decision to pool was made.
+
+It is written before the pooled fit replaces the strata's stores.
+"""
 
 
 class Means(NamedTuple):
@@ -30,8 +32,7 @@ class Means(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """The fit that the frame's strata belong to, the fit that each stratum was released by, and the strata without a
-    release."""
+    """The fit of the frame's strata, the fit by which each stratum was released, and the strata without a release."""
 
     fit: Fit
     fits: Mapping[int, Fit]

@@ -105,8 +105,10 @@ class Fit:
         return read_rows(self.space.reference, start, stop)
 
     def copied(self, records: Records) -> pa.Table | None:
-        """Columns of these reference records that synthetic records copy, in the same order; None if the job copies
-        none."""
+        """Columns of these reference records that synthetic records copy, in the same order.
+
+        The result is None if the job copies none.
+        """
         return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:

@@ -56,8 +56,7 @@ MEASURE = (
 
 
 class Misfit(NamedTuple):
-    """How a statistic fits: number of cells, share within `WITHIN` standard errors, median and largest distance, worst
-    cell."""
+    """How a statistic fits: number of cells, share within `WITHIN` standard errors, distances, and the worst cell."""
 
     statistic: str
     cells: int

@@ -1,5 +1,4 @@
-"""Draws noise for the sample counts of a job that protects its predictors, once and before any fit, and stores the
-result."""
+"""Draws noise for the sample counts of a job that protects its predictors, once, before any fit, and stores the result."""
 
 from __future__ import annotations
 

@@ -129,8 +129,10 @@ def first_stage(job: Job) -> dict[str, str]:
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
-    """A line on the reference's size; for reference tables, with the number of cells that are collapsed because of
-    noise."""
+    """A line on the reference's size.
+
+    For reference tables, it has the number of cells that are collapsed because of noise.
+    """
     job, said = plan.job, f"{opened.records:,} records"
     if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
         return said

@@ -185,8 +185,10 @@ def _facts(shared: str | None) -> dict[str, Any]:
 
 
 def cut(client: Any, pending: set[Any]) -> None:
-    """Cancels tasks, then restarts the workers that run them. In the other order, other workers would take the tasks
-    over."""
+    """Cancels tasks, then restarts the workers that run them.
+
+    In the other order, other workers would take the tasks over.
+    """
     keys = {future.key for future in pending}
     with suppress(*broken_links()):
         holding = [worker for worker, held in client.processing().items() if keys & set(held)]

@@ -1,5 +1,4 @@
-"""The toolchain `embedded`: builds Stan programs with the wheel httpstan, a C++ compiler, and the driver in
-`stan/driver/`."""
+"""The toolchain `embedded`: builds Stan programs with the wheel httpstan, a C++ compiler and the driver in stan/driver."""
 
 from __future__ import annotations
 

@@ -83,8 +83,10 @@ class StanSampler:
         raise Unconverged(f"{why}, in {said.attempts} attempts")
 
     def complete(self, model: StratumModel) -> StratumModel:
-        """A user's model with a way to run its program, which generates `log_lik` or records; other models are
-        unchanged."""
+        """A user's model with a way to run its program, which generates `log_lik` or records.
+
+        Other models are unchanged.
+        """
         if isinstance(model, User):
             return Generated(**vars(model), run=Runner(model.program, self.said.toolchain, self.folder))
         return model

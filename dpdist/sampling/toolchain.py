@@ -62,8 +62,10 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
 
 
 def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
-    """Raises an error if a program must be compiled and there is no compiler; for a wrong program, stanc's error
-    instead."""
+    """Raises an error if a program must be compiled and there is no compiler.
+
+    For a wrong program it raises stanc's error instead.
+    """
     if not tools.compiles and not built(source, tools):
         _check(source, tools)
         found = f"no C++ compiler: {compiler_name()} is not on the PATH, and {source.name} is not built"

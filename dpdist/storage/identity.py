@@ -12,8 +12,7 @@ from dpdist.job import spec_of
 
 @dataclass(frozen=True)
 class Identity:
-    """All that determines a run's result: the job without runtime and paths, the input's content and, with noise, the
-    code."""
+    """All that determines a run's result: job without runtime and paths, content of the input and, with noise, code."""
 
     job: Mapping[str, Any]
     """Settings of the job, by dotted key."""

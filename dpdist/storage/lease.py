@@ -1,8 +1,7 @@
 """Lets one run at a time work on an object store: it holds a lease, an object that it renews as long as it lives.
 
 Clocks are not compared: a process that finds a lease watches whether it is renewed. The lease only saves double work. That
-two
-runs cannot mix their releases follows from conditional puts of key, identity, noise and completion records.
+two runs cannot mix their releases follows from conditional puts of key, identity, noise and completion records.
 """
 
 from __future__ import annotations

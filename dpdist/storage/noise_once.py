@@ -1,10 +1,8 @@
 """Draws noise only once: the first draw is stored, and every later task reads it.
 
 Two different sums with the same noise would reveal their exact difference. So a stored draw states what it is for, and is
-refused
-for anything else. Two draws for the same sums would spend the budget twice. So each draw has a completion record (a mark),
-and a
-lost draw is never replaced.
+refused for anything else. Two draws for the same sums would spend the budget twice. So each draw has a completion record (a
+mark), and a lost draw is never replaced.
 """
 
 from __future__ import annotations

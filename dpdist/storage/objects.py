@@ -1,8 +1,7 @@
 """Reads and writes whole objects in an object store, through obstore. Some writes require that the object does not exist.
 
 The library retries by itself. Its messages may quote requests or answers that contain credentials, so they are not passed
-on.
-dpdist's messages name the cause and a remedy instead.
+on. dpdist's messages name the cause and a remedy instead.
 """
 
 from __future__ import annotations
@@ -175,8 +174,7 @@ class Objects:
         """Names of a folder's objects from `first` to `last`, both included, in the order of their characters.
 
         `at_most` is the number of names to expect, and the size of a request. The list is read from the first name on, and
-        no
-        further than the last.
+        no further than the last.
         """
         found: set[str] = set()
         with self._errors_named():

@@ -28,8 +28,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> It
     """Creates or reopens the workspace for a job and its input, for one run at a time; yields the run's key.
 
     Raises `WorkspaceError` if the workspace belongs to another job or input, if another run uses it, if it cannot be
-    written, or
-    if the job or input differ from those of the run to replay.
+    written, or if the job or input differ from those of the run to replay.
     """
     replayed = _replayed(replay, identity) if replay is not None else None
     date = datetime.now(UTC).date().isoformat() if replayed is None else replayed[0].date

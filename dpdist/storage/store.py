@@ -1,10 +1,8 @@
 """Declares a store: it makes a workspace's files visible to other processes, other machines and later runs.
 
 All code reads and writes files in a folder, the root. If the folder is shared, nothing else is needed. With an object
-store, the
-root is a scratch folder of this process: files are copied from the store before they are read, and to the store when they
-are
-complete.
+store, the root is a scratch folder of this process: files are copied from the store before they are read, and to the store
+when they are complete.
 """
 
 from __future__ import annotations
@@ -42,8 +40,10 @@ class Store(Protocol):
         ...
 
     def take(self, path: Path, anew: bool = False) -> bool:
-        """Copies a file to this process; False if it does not exist. With `anew`, also if this process has one of that
-        name."""
+        """Copies a file to this process; False if it does not exist.
+
+        With `anew`, a file of this process with that name is replaced.
+        """
         ...
 
     def take_all(self, paths: Iterable[Path]) -> None:

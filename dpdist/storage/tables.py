@@ -86,8 +86,10 @@ def _batches(path: Path) -> tuple[pa.RecordBatchFileReader, Ints]:
 
 @lru_cache(maxsize=4)
 def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
-    """Opens the file; a process does so once, until the file changes. Sizes of batches are found without reading
-    records."""
+    """Opens the file; a process does so once, until the file changes.
+
+    Sizes of batches are found without reading records.
+    """
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as mapped:
         sizes = [mapped.get_batch(k).num_rows for k in range(mapped.num_record_batches)]
     return pa.ipc.open_file(pa.OSFile(str(path))), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

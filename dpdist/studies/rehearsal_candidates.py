@@ -124,8 +124,10 @@ def _families(job: Job) -> list[Family | None]:
 
 
 def _model(job: Job, family: Family) -> Terms:
-    """The job's own model if it has this family; otherwise a model of the family, with the tables' columns as
-    predictors."""
+    """The job's own model if it has this family.
+
+    Otherwise it is a model of the family, with the tables' columns as predictors.
+    """
     if job.model is not None and job.model.family == family:
         return job.model.model_dump(mode="json", exclude_unset=True)
     return {"family": family} | _predictors(job, family, job.strata)

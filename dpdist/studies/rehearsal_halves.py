@@ -24,8 +24,10 @@ BY_CHANCE = Key(bytes(32)).child("rehearsal")
 
 
 class Halves(NamedTuple):
-    """A public file's table, and each record's half, 0 or 1; a record alone in its cell has 2 and is always in the
-    reference."""
+    """A public file's table, and each record's half, 0 or 1.
+
+    A record alone in its cell has the number 2, and is always in the reference.
+    """
 
     table: pa.Table
     half: Ints

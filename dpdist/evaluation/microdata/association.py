@@ -19,8 +19,10 @@ from dpdist.evaluation.microdata.coded import Coded
 
 
 def statistics(records: Coded, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
-    """χ² and degrees of freedom of every pair, without levels that no record has; both are 0 where no two levels are
-    left."""
+    """χ² and degrees of freedom of every pair, without levels that no record has.
+
+    Both are 0 where no two levels are left.
+    """
     made = np.zeros((2, len(pairs)))
     total = float(records.weight.sum())
     for place, pair in enumerate(pairs):

@@ -19,8 +19,7 @@ class Coded(NamedTuple):
 
     @classmethod
     def of_counts(cls, counts: Floats) -> Coded:
-        """Makes a file from a table of counts with one axis for each column: each cell is a record weighted by its
-        count."""
+        """Makes a file from a table of counts with one axis per column: each cell is a record weighted by its count."""
         return cls(np.indices(counts.shape).reshape(counts.ndim, -1).T, counts.shape, counts.ravel())
 
     @property

@@ -72,8 +72,10 @@ def hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
 
 
 def _largest(score: Floats, signed: Floats) -> float:
-    """Largest distance of two files' distribution functions; `signed` is half the weight, negative for one file's
-    records."""
+    """Largest distance of two files' distribution functions.
+
+    `signed` is half of each record's weight, negative for the records of one file.
+    """
     order = np.argsort(score, kind="stable")
     ordered, steps = score[order], np.cumsum(signed[order])
     last = np.append(np.diff(ordered) > TIE, True)

@@ -8,6 +8,8 @@ _FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
 
 
 def plain(text: str) -> str:
-    """The text, with an apostrophe before it if a spreadsheet would run it as a formula; signed numbers stay as they
-    are."""
+    """The text, with an apostrophe before it if a spreadsheet would run it as a formula.
+
+    Signed numbers stay as they are.
+    """
     return f"'{text}" if _FORMULA.match(text) else text

@@ -1,5 +1,6 @@
-"""Writes the folder `sdmx/`: every table as an SDMX dataflow. One message holds structures; SDMX-CSV 2.0 files hold
-figures.
+"""Writes the folder `sdmx/`: every table as an SDMX dataflow.
+
+One message holds structures; SDMX-CSV 2.0 files hold figures.
 
 There is one observation for each cell and statistic: the unrounded figure of the default estimator. OBS_STATUS and
 CONF_STATUS take codes from SDMX's cross-domain lists. OBS_STATUS is A for normal, U for low reliability, O for missing, and
@@ -192,8 +193,10 @@ class Cube:
         return Schema(context="dataflow", id=self.id, components=self.components, generated=CREATED, **self._owner)
 
     def structures(self, guarantee: str) -> list[Any]:
-        """Returns code lists, concepts, data structure and dataflow; the dataflow's description is the guarantee in
-        words."""
+        """Returns code lists, concepts, data structure and dataflow.
+
+        The dataflow's description is the guarantee in words.
+        """
         from pysdmx.model import Concept, ConceptScheme, Dataflow, DataStructureDefinition
 
         title, own = self.form.title, self._owner

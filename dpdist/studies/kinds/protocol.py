@@ -95,8 +95,10 @@ class StudyKind(Protocol[S]):
         ...
 
     def by_cell(self, study: S, results: pd.DataFrame) -> pd.DataFrame | None:
-        """Errors of all replicates combined by cell (case, mechanism, epsilon, cell, measure, value); None for many
-        kinds."""
+        """Errors of all replicates combined by cell (case, mechanism, epsilon, cell, measure, value).
+
+        Many kinds of study return None.
+        """
         ...
 
     def facts(self, study: S) -> list[Fact]:

@@ -45,8 +45,9 @@ class Measured(NamedTuple):
 
 
 def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.DataFrame) -> Replicate:
-    """Runs every mechanism of a case at each of its ε. `rows` is the population; a column `SIZE`, if present, has its
-    sizes.
+    """Runs every mechanism of a case at each of its ε.
+
+    `rows` is the population; a column `SIZE`, if present, has its sizes.
 
     For a mechanism whose fit fails, the only measure is `refused` = 1.
     """
@@ -77,8 +78,10 @@ def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.
 
 
 def sized(rows: pd.DataFrame, job: Job, rng: np.random.Generator) -> pd.DataFrame:
-    """The population with outcomes limited to public bounds. If it has no sizes, it gets sizes that grow with the
-    outcome."""
+    """The population with outcomes limited to public bounds.
+
+    A population without sizes of units gets sizes that grow with the outcome.
+    """
     y = np.clip(rows[job.outcomes[0]].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     size = rows[SIZE].to_numpy(float) if SIZE in rows else informative_size(y, rng)
     return rows.assign(**{job.outcomes[0]: y, SIZE: size})
