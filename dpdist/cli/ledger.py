@@ -83,7 +83,7 @@ def show(ledger: Place, as_json: Json = False) -> None:
 
 @app.command()
 def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -> None:
-    """Check that all entries are in the chain, with the receipts of these runs. Exit code 1: something is wrong."""
+    """Check every entry's place in the chain, and that the ledger has the receipts of these runs. Exit code 1: a fault."""
     from dpdist.ledger.book import Ledger
 
     def act() -> None:
