@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Ints, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Columns, Noise, Pass, Sample
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Query, Sample
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.simulated_noise import simulated_noise
@@ -43,7 +43,7 @@ class Unwatched:
 
 
 def run_rounds(
-    rounds: Generator[Pass | Sample | Noise | Choice, Any, T],
+    rounds: Generator[Pass | Sample | Query, Any, T],
     model: StratumModel,
     sampler: Sampler,
     key: Key,
@@ -51,14 +51,14 @@ def run_rounds(
     blocks: Sequence[Records],
     recorders: Sequence[BlockRecorder] | None = None,
     noise: Callable[[Noise], Floats] | None = None,
-    choose: Callable[[Choice], Ints] | None = None,
+    answer: Callable[[Query], Any] | None = None,
 ) -> T:
     """Runs a mechanism's rounds over blocks in memory, and returns what they return.
 
     Each block's carry, its per-record values, stays with the block between rounds. `recorders` has one entry for each
     block; without it no by-products are stored. `noise` gives noise to the mechanism. Without it, fresh noise is drawn but
-    not stored, which suits runs that are neither resumed nor released. The noise also decides choices, unless `choose`
-    does.
+    not stored, which suits runs that are neither resumed nor released. Queries are answered under the noise, unless
+    `answer` answers them.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
@@ -66,7 +66,7 @@ def run_rounds(
     def visit(request: Pass) -> Floats:
         return visit_blocks(request, blocks, carries, kept)
 
-    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, choose)
+    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, answer)
 
 
 def fresh_noise(request: Noise) -> Floats:

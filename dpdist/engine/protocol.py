@@ -2,8 +2,10 @@
 
     total = yield Pass(kernel, combine)      # run the kernel on every block of records; combine results in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
-    noise = yield Noise(scale, size, set, …) # noise for a sum; it is used for that sum only
+    noisy = yield Measurement(sums, noise)   # sums plus noise
     best = yield Choice(scores, noise)       # the position of the largest score under noise
+
+The last two are queries. The engine draws their noise and applies it, and the mechanism gets the answer alone.
 
 A kernel runs where the records are stored. Its per-record values, such as F and α, are the block's *carry*, and stay with
 the records.
@@ -58,7 +60,7 @@ class Sample(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Request for discrete noise, (size,), for set k. `scale` is b of the Laplace law, or σ of the Gaussian law.
+    """Request for discrete noise, (size,), number `set` of a stratum. `scale` is b of the Laplace law, or σ of the Gaussian.
 
     Noise is drawn once and stored before use. Stored noise is never used for other sums: the difference of two sums under
     the same noise would be exact.
@@ -74,6 +76,27 @@ class Noise(NamedTuple):
     """Checksum of the exact sums. It is confidential, as they are."""
 
 
+class Query(Protocol):
+    """Request for an answer under noise. The engine draws the noise and gives the mechanism `under(noise)`."""
+
+    @property
+    def noise(self) -> Noise: ...
+
+    def under(self, noise: Floats) -> Any: ...
+
+
+class Measurement(NamedTuple):
+    """Request for sums plus noise, in the shape of the sums."""
+
+    sums: Floats
+    """Whole numbers; confidential."""
+    noise: Noise
+    """One for every sum."""
+
+    def under(self, noise: Floats) -> Floats:
+        return np.asarray(self.sums + noise.reshape(self.sums.shape))
+
+
 class Choice(NamedTuple):
     """Request for the candidate with the largest noisy score in every row, (row,); of equal ones the first.
 
@@ -85,12 +108,12 @@ class Choice(NamedTuple):
     noise: Noise
     """The noise, one value for every score."""
 
-    def among(self, noise: Floats) -> Ints:
+    def under(self, noise: Floats) -> Ints:
         """Returns the chosen candidates, (…, row), under this noise, (…, score)."""
         return np.asarray((self.scores + noise.reshape(*noise.shape[:-1], *self.scores.shape)).argmax(axis=-1))
 
 
-Rounds = Generator[Pass | Sample | Noise | Choice, Any, "Released"]
+Rounds = Generator[Pass | Sample | Query, Any, "Released"]
 
 
 class Released(NamedTuple):

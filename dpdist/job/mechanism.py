@@ -229,12 +229,9 @@ class Clamped(MechanismSpec):
 
 
 class Noisy(MechanismSpec):
-    """Releases sums under noise. It is strict unless a subclass states otherwise."""
+    """Releases sums under noise. Each subclass states its own guarantee."""
 
     adds_noise: ClassVar[bool] = True
-
-    def guarantee(self, job: JobView) -> Guarantee:
-        return "strict"
 
     def clips(self, job: JobView) -> bool:
         """True where weights are terms of the sums, so that values must be clipped at public bounds.
