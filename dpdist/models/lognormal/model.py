@@ -274,7 +274,7 @@ class Lognormal(Conjugate):
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two matrices (see `bivariate.factors`)."""
+        """Log likelihood per pattern as a product of two matrices (`bivariate.factors`, or `normal.factors`)."""
         factors = bivariate.factors if self.dimension == 2 else normal.factors
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 
