@@ -1,4 +1,8 @@
-"""The mechanisms that release draws of a pseudo posterior or a clamped posterior, each with its guarantee."""
+"""The mechanisms that release draws of a pseudo posterior or a clamped posterior, each with its guarantee.
+
+f is a record's log likelihood, α its privacy weight, and F its bound: the largest |f| over draws. Δ is the largest α F
+over records, and Δ* the target of Δ. M is the clamp.
+"""
 
 from __future__ import annotations
 

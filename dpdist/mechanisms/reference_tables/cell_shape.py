@@ -123,10 +123,7 @@ class Shape:
         return upper, 1.0 - upper
 
     def moved(self, g: float) -> Floats:
-        """Outcomes under log scale g; outcomes that are shifted change their mean by g units.
-
-        They stay within the public bounds.
-        """
+        """Outcomes under log scale g, within the public bounds; outcomes that are shifted change their mean by g units."""
         return self.moving(self.outcome, g)
 
     def moving(self, outcome: Floats, g: float) -> Floats:
