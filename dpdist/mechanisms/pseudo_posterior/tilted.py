@@ -1,9 +1,11 @@
 """The pseudo posterior: draws θ from π(θ) ∏ p(record_i | θ)^α_i, where privacy weights α bound every record's influence.
 
-f is a record's log likelihood, and F its bound: the largest |f| over the draws of a fit. Δ is the largest α F over
-records, and Δ* the target of Δ. For one stratum ([T] steps 1–5; METHODS §3), the first fit has α = 1: statistics, draws
-of θ, bounds F. Further fits follow until Δ ≤ Δ*: α, statistics under α, draws of θ, bounds F under these draws. The
-released θ_1..θ_m are further exact draws from the last posterior, with a random key of their own.
+f is a record's log likelihood. F is its bound: the largest |f| over the draws of the fit with α = 1. F(α) is the largest
+|f| over the draws of the fit with weights α. Δ is the largest α F(α) over records, and Δ* is the target of Δ.
+
+For one stratum ([T] steps 1–5; METHODS §3), the first fit has α = 1: statistics, draws of θ, bounds F. Further fits
+follow until Δ ≤ Δ*: α, statistics under α, draws of θ, bounds F(α). The released θ_1..θ_m are further exact draws from
+the last posterior, with a random key of their own.
 """
 
 from __future__ import annotations
@@ -96,9 +98,9 @@ class Weigh(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Kernel: the bounds F under the present draws.
+    """Kernel: F(α) under the present draws.
 
-    Returns (Δ, max F, −min F, largest range), to be combined by the maximum.
+    Returns (Δ, max F, −min F, largest range of α f), to be combined by the maximum.
     """
 
     model: StratumModel
