@@ -177,7 +177,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
                 meter.settle(key)
             release = release if gates is None else _accepted(space, plan, release, *gates, listener)
             _publish(space, release, listener)
-            meter.name_release(key)
+            meter.name_release(key, listener)
             with private():
                 evaluate(space, plan, key, listener)
         except Exception:
