@@ -62,8 +62,8 @@ class Sample(NamedTuple):
 class Noise(NamedTuple):
     """Request for discrete noise, (size,), with number `set` in its stratum.
 
-    `scale` is b of the Laplace law, or σ of the Gaussian law. Noise is drawn once and stored before use. Stored noise is never used for other sums: the difference of two sums under
-    the same noise would be exact.
+    `scale` is b of the Laplace law, or σ of the Gaussian law. Noise is drawn once and stored before use. Stored noise is
+    never used for other sums: the difference of two sums under the same noise would be exact.
     """
 
     scale: Fraction
