@@ -22,6 +22,7 @@ from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.holding import publish_approved
 from dpdist.evaluation.opening import release_in
+from dpdist.evaluation.report.page import write_report_again
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
@@ -264,6 +265,7 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
             refuse_formats(release.job)
         _publish(space, release, listener)
         name_again(space, listener)
+        write_report_again(space, listener)
         return release_in(space)
 
 

@@ -135,7 +135,6 @@ def publish(
     as_json: Json = False,
 ) -> None:
     """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
-    from dpdist.cli import custodian
     from dpdist.job.loading import load_job
     from dpdist.release import publish as publish_workspace
 
@@ -146,9 +145,6 @@ def publish(
         with listening(quiet, as_json) as listener:
             said = load_job(job, settings) if job is not None else None
             public = publish_workspace(workspace, listener, said)
-        with custodian.evaluated(workspace) as found:
-            if found.exists:
-                beside(found.write_page, NO_PAGE, f"`dpdist report {workspace} --open` writes it again")
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
