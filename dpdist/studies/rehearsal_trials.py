@@ -46,7 +46,7 @@ class Trial:
 
     candidate: Candidate
     cells: pd.DataFrame
-    """One row per cell, statistic and draw of the noise: `COLUMNS`, and `bias`, the error with its sign."""
+    """One row per cell, statistic and draw of the noise: `COLUMNS`, `bias` (the error with its sign) and `records`."""
     suppressed: int
     seconds: float
 
@@ -142,7 +142,7 @@ def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
 
 
 def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a statistic in an evaluation, as `COLUMNS` and `bias`.
+    """Rows of a statistic in an evaluation, as `Trial.cells` has them.
 
     A direct estimate with records needs a figure with an interval. If the interval is missing, it does not contain the
     estimate. If the figure is missing though its error is known, the error is infinite.
@@ -155,7 +155,7 @@ def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFram
     made = pd.DataFrame({"cell": rows[labels].astype(str).agg(" / ".join, axis=1) if labels else "all"}, index=rows.index)
     made = made.assign(mechanism=candidate.label, guarantee=candidate.guarantee, table=table, statistic=statistic)
     made = made.assign(error_in_direct_se=bias.abs().where(~lost, np.inf), covered=held.astype(float).where(asked))
-    return made.assign(bias=bias, draw=0)[[*COLUMNS, "bias"]]
+    return made.assign(bias=bias, records=rows["records"], draw=0)[[*COLUMNS, "bias", "records"]]
 
 
 Confirmed = dict[str, Trial | None]
