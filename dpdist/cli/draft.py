@@ -49,7 +49,7 @@ class Draft:
     by: tuple[str, ...]
     mechanism: str
     reference: Mapping[str, str] | None
-    design: DesignColumns = DesignColumns()
+    design: DesignColumns = DesignColumns()  # noqa: RUF009 - frozen
     proposed: bool = False
     """True if nobody named the table's columns."""
 
