@@ -178,7 +178,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
                 meter.settle(key)
             release = release if gates is None else _accepted(space, plan, release, *gates, listener)
             _publish(space, release, listener)
-            meter.name_release(key)
+            meter.name_release(key, listener)
             with private():
                 evaluate(space, plan, key, listener)
         except Exception:
@@ -231,7 +231,9 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     return ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits))
 
 
-def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | None = None) -> Release:
+def publish(
+    workspace: str | Path, listener: Listener = silent, job: JobLike | None = None, *, page: bool = True
+) -> Release:
     """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder.
 
     Parameters
@@ -239,6 +241,7 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
     workspace : of a finished run.
     listener : is told of progress.
     job : one with other labels or tables, of which these are taken.
+    page : whether the custodian's page is written again, where there is one.
 
     Returns
     -------
@@ -265,7 +268,8 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
             refuse_formats(release.job)
         _publish(space, release, listener)
         name_again(space, listener)
-        write_report_again(space, listener)
+        if page:
+            write_report_again(space, listener)
         return release_in(space)
 
 

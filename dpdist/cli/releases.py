@@ -104,7 +104,6 @@ def run(
     show_values: ShowValues = False,
 ) -> None:
     """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
-    from dpdist.cli import custodian
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.cli.observing import observed
@@ -114,15 +113,13 @@ def run(
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
             said: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
-        with custodian.evaluated(workspace) as found:
-            beside(found.write_page, NO_PAGE, f"`dpdist report {workspace} --open` writes it again")
-            if as_json:
-                print(json.dumps(_ended(public)))
-            elif not quiet:
-                if out.file.isatty():  # a file or a pipe may be read by others than the custodian
-                    again = f"`dpdist report {workspace} --confidential` shows it"
-                    beside(lambda: out.print(found.verdict()), "the verdict could not be made", again)
-                out.print(reporting.run_text(workspace))
+        # a file or a pipe may be read by others than the custodian
+        _for_custodian(workspace, made=True, verdict=out.file.isatty() and not quiet and not as_json)
+        if as_json:
+            print(json.dumps(_ended(public)))
+        elif not quiet:
+            again = f"`dpdist report {workspace}` shows it"
+            beside(lambda: out.print(reporting.run_text(workspace)), "the release could not be shown", again)
 
     guarded(act, show_values, as_json)
 
@@ -144,13 +141,34 @@ def publish(
             raise JobError("of publish", [problem])
         with listening(quiet, as_json) as listener:
             said = load_job(job, settings) if job is not None else None
-            public = publish_workspace(workspace, listener, said)
+            public = publish_workspace(workspace, listener, said, page=False)
+        _for_custodian(workspace)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
             out.print(f"{'Held' if public.held else 'Published again'}: {public}", markup=False)
 
     guarded(act, as_json=as_json)
+
+
+def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) -> None:
+    """Writes the page for the custodian, if an evaluation was made, and shows the verdict on request.
+
+    The release stands whatever fails here.
+    """
+    from dpdist.cli import custodian
+
+    page = f"`dpdist report {workspace} --open` writes it again"
+
+    def act() -> None:
+        with custodian.evaluated(workspace) as found:
+            if made or found.exists:
+                beside(found.write_page, NO_PAGE, page)
+            if verdict:
+                again = f"`dpdist report {workspace} --confidential` shows it"
+                beside(lambda: out.print(found.verdict()), "the verdict could not be made", again)
+
+    beside(act, NO_PAGE, page)
 
 
 def _ended(made: Release) -> dict[str, str]:

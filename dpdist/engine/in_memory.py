@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Ints, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Columns, Noise, Pass, Sample
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Query, Sample
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.simulated_noise import simulated_noise
@@ -40,7 +40,7 @@ class Unwatched:
 
 
 def run_rounds(
-    rounds: Generator[Pass | Sample | Noise | Choice, Any, T],
+    rounds: Generator[Pass | Sample | Query, Any, T],
     model: StratumModel,
     sampler: Sampler,
     key: Key,
@@ -48,12 +48,13 @@ def run_rounds(
     blocks: Sequence[Records],
     recorders: Sequence[BlockRecorder] | None = None,
     noise: Callable[[Noise], Floats] | None = None,
-    choose: Callable[[Choice], Ints] | None = None,
+    answer: Callable[[Query], Any] | None = None,
 ) -> T:
     """Returns the result of rounds over blocks in memory. Each block's carry stays with the block between rounds.
 
     `recorders` has one entry per block; without it no by-products are stored. Without `noise`, noise is drawn but not
-    stored, for runs that are neither resumed nor released. The noise also decides choices, unless `choose` makes them.
+    stored, for runs that are neither resumed nor released. Queries are answered under the noise, unless `answer` answers
+    them.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
@@ -61,7 +62,7 @@ def run_rounds(
     def visit(request: Pass) -> Floats:
         return visit_blocks(request, blocks, carries, kept)
 
-    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, choose)
+    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, answer)
 
 
 def fresh_noise(request: Noise) -> Floats:

@@ -2,8 +2,10 @@
 
     total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
-    noise = yield Noise(scale, size, set, …) # noise for a sum, bound to it
+    noisy = yield Measurement(sums, noise)   # sums plus noise
     best = yield Choice(scores, noise)       # which score is the largest under noise
+
+The last two are queries. The engine draws their noise and applies it, and the mechanism gets the answer alone.
 
 Kernels run where the records are stored. The per-record values of a kernel (F, α, …) are the block's *carry* and stay
 with the records.
@@ -58,7 +60,7 @@ class Sample(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Request for discrete noise of a scale (b, or σ of the Gaussian law), (size,), for the k-th set.
+    """Discrete noise of a scale (b, or σ of the Gaussian law), (size,): the k-th that a stratum draws, by `set`.
 
     Noise is drawn once and stored before use. Stored noise is not reused for other sums, because the difference of the
     noisy sums would be exact.
@@ -74,6 +76,27 @@ class Noise(NamedTuple):
     """Checksum of the exact sums; confidential, as the sums are."""
 
 
+class Query(Protocol):
+    """Request for an answer under noise. The engine draws the noise and gives the mechanism `under(noise)`."""
+
+    @property
+    def noise(self) -> Noise: ...
+
+    def under(self, noise: Floats) -> Any: ...
+
+
+class Measurement(NamedTuple):
+    """Request for sums plus noise, in the shape of the sums."""
+
+    sums: Floats
+    """Whole numbers; confidential."""
+    noise: Noise
+    """One for every sum."""
+
+    def under(self, noise: Floats) -> Floats:
+        return np.asarray(self.sums + noise.reshape(self.sums.shape))
+
+
 class Choice(NamedTuple):
     """Request for the candidate with the largest noisy score in every row, (row,); of equal scores the first.
 
@@ -85,12 +108,12 @@ class Choice(NamedTuple):
     noise: Noise
     """One for every score."""
 
-    def among(self, noise: Floats) -> Ints:
+    def under(self, noise: Floats) -> Ints:
         """Returns the candidates chosen under this noise, (…, row); `noise` is (…, score)."""
         return np.asarray((self.scores + noise.reshape(*noise.shape[:-1], *self.scores.shape)).argmax(axis=-1))
 
 
-Rounds = Generator[Pass | Sample | Noise | Choice, Any, "Released"]
+Rounds = Generator[Pass | Sample | Query, Any, "Released"]
 
 
 class Released(NamedTuple):

@@ -66,15 +66,14 @@ class Measuring:
 
         def choose(request: Choice) -> Ints:
             choices.append(request)
-            own = request.among(np.zeros(request.scores.size)) if path is None else path.chosen[len(chosen)]
+            own = request.under(np.zeros(request.scores.size)) if path is None else path.chosen[len(chosen)]
             chosen.append(own)
             return own
 
-        meter = Meter(imposed=None if path is None else path.imposing)
+        meter = Meter(imposed=None if path is None else path.imposing, choose=choose)
         rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
-        run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], noise=meter, choose=choose)
-        draws = meter.of_figures
-        scales, laws = tuple(meter.scales[draw] for draw in draws), tuple(meter.laws[draw] for draw in draws)
+        run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], answer=meter)
+        scales, laws = tuple(meter.scales), tuple(meter.laws)
         return cls(meter.exact_sums, scales, laws, tuple(choices), tuple(chosen), tuple(meter.found))
 
     @property
@@ -157,7 +156,7 @@ def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int)
     open_ones = np.isfinite(files[0].scores[row]) | np.isfinite(files[1].scores[row])
     size = int(open_ones.sum())
     noise = fresh_noise(files[0].noise._replace(size=size * runs)).reshape(runs, size)
-    picked = [each._replace(scores=each.scores[row, open_ones][None]).among(noise)[:, 0] for each in files]
+    picked = [each._replace(scores=each.scores[row, open_ones][None]).under(noise)[:, 0] for each in files]
     one, other = (np.bincount(own[:learning], minlength=size) + 0.5 for own in picked)
     ratio = np.log(one / other)
     yield from (ratio[own] for own in picked)

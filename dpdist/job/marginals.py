@@ -12,6 +12,7 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, declared, listed
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Guarantee
 from dpdist.job.view import JobView
 
 MOST_LEVELS = 10_000
@@ -35,6 +36,9 @@ class WeightedMarginals(Noisy):
     folder: ClassVar[str] = "weighted_marginals"
     statistics: ClassVar[str | None] = "marginals"
     several_outcomes: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
 
     def clips(self, job: JobView) -> bool:
         return True

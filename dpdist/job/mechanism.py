@@ -220,12 +220,9 @@ class Clamped(MechanismSpec):
 
 
 class Noisy(MechanismSpec):
-    """Releases sums under noise; strict unless it says otherwise."""
+    """Releases sums under noise. Each states its own guarantee."""
 
     adds_noise: ClassVar[bool] = True
-
-    def guarantee(self, job: JobView) -> Guarantee:
-        return "strict"
 
     def clips(self, job: JobView) -> bool:
         """True because weights are terms of sums, unless a specification states otherwise.

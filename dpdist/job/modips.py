@@ -13,7 +13,7 @@ from dpdist.job.coded import against_levels, levels_between
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Law, Sanitization, Truncation
+from dpdist.job.names import Guarantee, Law, Sanitization, Truncation
 from dpdist.job.values import budget_text
 from dpdist.job.view import JobView
 
@@ -47,6 +47,9 @@ class Modips(Noisy):
     folder: ClassVar[str] = "modips"
     statistics: ClassVar[str | None] = "sufficient"
     tabulates: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -28,6 +28,9 @@ class PerturbedHistogram(Noisy):
     gates: ClassVar[bool] = True
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
 
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         for outcome in declared(job):
@@ -107,6 +110,9 @@ class LaplaceStrict(Noisy):
     gates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
 
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
 
 class WeightRegularisation(Noisy):
     """Noisy sums of every base cell, under weights that are moved towards a common one to need less noise."""
@@ -127,6 +133,9 @@ class WeightRegularisation(Noisy):
     statistics: ClassVar[str | None] = "regularised_cells"
     tabulates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -159,6 +168,9 @@ class ReferenceTables(Noisy):
     donates: ClassVar[bool] = True
     several_outcomes: ClassVar[bool] = True
 
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.synthetic_sets != 1:
@@ -180,6 +192,9 @@ class SanitizedStatistics(Noisy):
     sets_are_free: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "clips where the records tell"
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
 
     @property
     def gaussian(self) -> bool:

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field
 from dpdist.job.coded import against_levels, levels_between
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Guarantee
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
 from dpdist.job.view import JobView
 
@@ -36,6 +37,9 @@ class Partitioned(Noisy):
     folder: ClassVar[str] = "partitions"
     statistics: ClassVar[str | None] = "partition"
     several_outcomes: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:

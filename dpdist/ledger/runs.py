@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import rfc8785
@@ -68,10 +70,14 @@ class Meter:
         if self.account is not None:
             self.account.settle(run_of(key), _kept_noise(self.space))
 
-    def name_release(self, key: Key) -> None:
-        """Records the id of the published release, so that corrections may refer to it."""
+    def name_release(self, key: Key, listener: Listener) -> None:
+        """Records the id of the published release, so that corrections may refer to it.
+
+        If the ledger cannot be reached, the listener is notified: the release is charged and stands.
+        """
         if self.account is not None:
-            self.account.ledger.name_release(run_of(key), _id_of(self.space))
+            with _noted(listener):
+                self.account.ledger.name_release(run_of(key), _id_of(self.space))
 
 
 def name_again(space: Workspace, listener: Listener) -> None:
@@ -83,14 +89,20 @@ def name_again(space: Workspace, listener: Listener) -> None:
         return
     from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
-    try:
+    with _noted(listener):
         place = place_of(Job.model_validate_json(space.job.read_text(encoding="utf-8")))
         if place is not None:
             Ledger(place or beside(space.place)).name_release(run_of(Key.read(space.key)), _id_of(space))
+
+
+@contextmanager
+def _noted(listener: Listener) -> Iterator[None]:
+    """Tells the listener that the id of a finished release could not be recorded, and how it is recorded later."""
+    try:
+        yield
     except LedgerError as error:
-        listener(
-            Event("note", "ledger", note=f"this release's id is not entered, so that no correction can name it: {error}")
-        )
+        said = "the release stands, but this release's id is not entered, so that no correction can name it"
+        listener(Event("note", "ledger", note=f"{said}; `dpdist publish` enters it later: {error}"))
 
 
 def _id_of(space: Workspace) -> str:

@@ -1,1 +1,1 @@
-"""Privacy mechanisms: one folder for each, with the passes over records and the mechanisms that a job may name."""
+"""Privacy mechanisms, one folder for each, with what they share and the registry of those that a job may name."""
