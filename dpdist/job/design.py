@@ -137,9 +137,8 @@ class Survey(Frozen):
     )
     design_effect: DesignEffects | None = Field(
         default=None,
-        description="public: the variance of estimates over that of a design with the same weights and strata without "
-        "clusters; sampling variances of the model, which knows none, are multiplied by it. One number, as of an earlier "
-        "report; a list, of which each figure takes the first entry that fits it; or `reference`, estimated from that file",
+        description="public: what clusters add to sampling variances; a number, a list of effects of which a figure takes "
+        "the first that fits, or `reference`, whose records tell it",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 
