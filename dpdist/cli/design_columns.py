@@ -59,7 +59,7 @@ class DesignColumns:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Returns the settings of `survey`, without replicate weights whose method nobody said."""
+        """Returns the settings of `survey`, without replicate weights whose method nobody given."""
         made: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
         if self.replicates is not None and self.kind is not None:
             prefix, number = self.replicates
@@ -67,7 +67,7 @@ class DesignColumns:
         return made | ({"psu": self.psu} if self.psu is not None else {})
 
 
-class Said(NamedTuple):
+class Options(NamedTuple):
     """What the options say of the design; None for an option that is not there."""
 
     strata: Sequence[str] | None
@@ -76,10 +76,10 @@ class Said(NamedTuple):
     kind: str | None
 
 
-def chosen_design(names: Sequence[str], said: Said, asks: bool, job: Path) -> DesignColumns:
+def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -> DesignColumns:
     """Returns the design by the options, the answers, or the names of columns. Raises `JobError` for an unknown column."""
-    likely = found(names)
-    strata, psu, prefix = said.strata, said.psu, said.replicates
+    likely = by_name(names)
+    strata, psu, prefix = given.strata, given.psu, given.replicates
     if asks and strata is None:
         answer = str(
             typer.prompt("Columns of design strata, with commas (or none)", default=", ".join(likely.strata) or NONE)
@@ -97,20 +97,22 @@ def chosen_design(names: Sequence[str], said: Said, asks: bool, job: Path) -> De
         raise JobError(
             str(job), [Problem("--replicate-weights", "the file has no such columns", wanted, "name their prefix")]
         )
-    if said.kind is not None and said.kind not in KINDS:
-        near = get_close_matches(said.kind, KINDS, n=1)
+    if given.kind is not None and given.kind not in KINDS:
+        near = get_close_matches(given.kind, KINDS, n=1)
         remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write Fay's k into the job by hand"
-        raise JobError(str(job), [Problem("--replicate-kind", f"'{said.kind:.80}' is not known", ", ".join(KINDS), remedy)])
+        raise JobError(
+            str(job), [Problem("--replicate-kind", f"'{given.kind:.80}' is not known", ", ".join(KINDS), remedy)]
+        )
     for option, name in (*(("--design-strata", each) for each in chosen), ("--psu", unit)):
         if name is not None and name not in names:
             near = get_close_matches(name, list(names), n=1)
             remedy = f"did you mean '{near[0]}'?" if near else "name one of these, or none"
             problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
             raise JobError(str(job), [problem])
-    return DesignColumns(chosen, unit, again, said.kind)
+    return DesignColumns(chosen, unit, again, given.kind)
 
 
-def found(names: Iterable[str]) -> DesignColumns:
+def by_name(names: Iterable[str]) -> DesignColumns:
     """Returns the columns whose names say that they are of the design. Replicate weights stand before PSUs."""
     listed = list(names)
     strata = tuple(name for name in listed if STRATUM.search(name))[:1]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.design_columns import NONE, Said, chosen_design
+from dpdist.cli.design_columns import NONE, Options, chosen_design
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
 
@@ -95,7 +95,7 @@ def init(
             guessed = seen(sources[file], [name for name in known if name not in domains], "", in_order=False)
         both = domains | guessed
         told = _of_reference(chosen, of, provenance, asks)
-        given = Said(design_strata, psu, replicate_weights, replicate_kind)
+        given = Options(design_strata, psu, replicate_weights, replicate_kind)
         design = chosen_design(list(known), given, asks, to)
         left = {name: kind for name, kind in known.items() if name not in design.names}
         number, weights = _roles(known, left, both, outcome, weight, by, asks, to)

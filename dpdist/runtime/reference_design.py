@@ -99,9 +99,9 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
     return found, {name: float(np.median(each)) for name, each in errors.items() if each}
 
 
-def _entries(found: dict[Key, list[float]]) -> Iterator[DesignEffect]:
+def _entries(ratios_of: dict[Key, list[float]]) -> Iterator[DesignEffect]:
     """Returns effects, those of named columns first: a figure takes the first that fits."""
-    for (statistic, outcome, columns), ratios in sorted(found.items(), key=lambda each: each[0][2] is None):
+    for (statistic, outcome, columns), ratios in sorted(ratios_of.items(), key=lambda each: each[0][2] is None):
         effect = float(f"{max(1.0, np.mean(ratios)):.{DIGITS}g}")
         by = None if columns is None else tuple(sorted(columns))
         yield DesignEffect(effect=min(effect, float(LARGEST_EFFECT)), statistics=(statistic,), outcome=outcome, by=by)

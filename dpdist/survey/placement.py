@@ -75,7 +75,7 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int)
     for checked in checked_batches(job, source):
         row = _rows(checked, frame, known, source)
         met += np.bincount(row, minlength=len(frame))
-        values, psu = _unclipped(checked, outcome), _psu_codes(checked, psu_values, source)
+        values, psu = _as_it_came(checked, outcome), _psu_codes(checked, psu_values, source)
         yield Records(checked.row, row, values, checked.weight, psu)
     if not np.array_equal(met, frame.count):
         raise changed_while_read(source)
@@ -116,7 +116,7 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
         if said.df is None:
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
-        np.add.at(b, row, checked.replicates * _unclipped(checked, outcome)[:, None])
+        np.add.at(b, row, checked.replicates * _as_it_came(checked, outcome)[:, None])
     return Replicated(a, b, replication(said), said.df or replicate_df(products))
 
 
@@ -127,7 +127,7 @@ def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
     return np.concatenate([checked.replicates for checked in checked_batches(job, source)])
 
 
-def _unclipped(checked: Checked, outcome: int) -> Floats:
+def _as_it_came(checked: Checked, outcome: int) -> Floats:
     """An outcome as in the file."""
     return checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
 
