@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 import pyarrow as pa
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
@@ -34,6 +36,7 @@ HEAVIEST = 1_000_000
 """Largest size of a page in bytes."""
 MOST_SETS = 5
 """Largest number of sets whose files a page links."""
+CODE = Markup("<code>{}</code>")
 EPSILON = (
     "ε (epsilon) measures how much published results may depend on any one record: the smaller, the stricter, and 0 is no "
     "dependence at all. What is claimed here, and for whom, is this:"
@@ -64,7 +67,7 @@ class Shown(NamedTuple):
     plots: list[Plot]
     figures: int
     doubtful: str
-    """Warning about doubtful figures, where the job has no rules for them."""
+    """Warning about doubtful figures that are shown, where the job has no rules for them."""
 
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
@@ -100,9 +103,11 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
     write_text(path, html)
 
 
-def _sentence(text: str) -> str:
-    """The text as a sentence, with a capital and a full stop."""
-    return _closed(text[:1].upper() + text[1:])
+def _sentence(text: str) -> Markup:
+    """The text as a sentence, with a capital and a full stop; what stands between backticks is code."""
+    said = _closed(text[:1].upper() + text[1:])
+    parts = enumerate(re.split("`([^`]+)`", said))
+    return Markup("").join(CODE.format(part) if k % 2 else escape(part) for k, part in parts)
 
 
 def _closed(text: str) -> str:
@@ -117,7 +122,7 @@ def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
         left -= size if rows else 0
         names = [column.group for column in table.columns]
         groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
-        yield Shown(table, rows, groups, list(plots(table)) if rows else [], size, _doubtful(table))
+        yield Shown(table, rows, groups, list(plots(table)) if rows else [], size, _doubtful(table) if rows else "")
 
 
 def _rows(table: Printed) -> Iterator[Row]:

@@ -31,18 +31,23 @@ LINE, ROW = 15, 17
 
 
 class Styles:
-    """Formats of a workbook, each made once."""
+    """Formats of a workbook, each made once.
 
-    def __init__(self, book: xlsxwriter.Workbook):
+    On a sheet that begins at the right, texts of a table do too: a longer text runs on into the next cells.
+    """
+
+    def __init__(self, book: xlsxwriter.Workbook, from_right: bool = False):
         self.book, self.numbers = book, dict[tuple[int, bool], Format]()
+        self.from_right, side = from_right, {"align": "right"} if from_right else {}
         self.title = book.add_format({"bold": True, "font_size": 14})
+        self.caption = book.add_format({"bold": True, "font_size": 14, **side})
         self.bold = book.add_format({"bold": True, "valign": "top"})
         self.head = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "align": "right", "bottom": 1})
-        self.stub = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1})
+        self.stub = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1, **side})
         self.group = book.add_format({"bold": True, "align": "center", "bottom": 1, "text_wrap": True})
         self.wrapped = book.add_format({"text_wrap": True, "valign": "top"})
-        self.label = book.add_format({"valign": "vcenter", "text_wrap": True})
-        self.note = book.add_format({"font_color": "#595959", "font_size": 9})
+        self.label = book.add_format({"valign": "vcenter", "text_wrap": True, **side})
+        self.note = book.add_format({"font_color": "#595959", "font_size": 9, **side})
         self.missing = book.add_format({"align": "right", "valign": "vcenter", "font_color": "#595959"})
         self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
 
@@ -59,7 +64,7 @@ def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: M
     """Writes the workbook; texts are written as texts, so that no cell is a formula."""
     book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
     book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
-    styles = Styles(book)
+    styles = Styles(book, job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT)
     cover = book.add_worksheet("Cover")
     for number, table in enumerate(tables, start=1):
         _sheet(book.add_worksheet(f"Table {number}"), styles, job, number, table)
@@ -119,11 +124,11 @@ def _for_print(sheet: Worksheet, landscape: bool = True) -> None:
 
 def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Printed) -> None:
     """Title, heads, figures and notes of a table."""
-    sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.title)
+    sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.caption)
     universe = job.presentation.universe
     sheet.write_string(1, 0, ", ".join(filter(None, (job.dataset, job.period, universe))), styles.note)
     _for_print(sheet)
-    if job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT:
+    if styles.from_right:
         sheet.right_to_left()
     each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
     if len(table.rows) > MOST_ROWS or stub + each * len(table.columns) > MOST_COLUMNS:
