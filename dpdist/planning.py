@@ -24,6 +24,7 @@ from dpdist.privacy.noise import LARGEST_SCALE
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.runtime.plan import Plan
+from dpdist.runtime.reference_design import reference_design
 from dpdist.sampling import check
 from dpdist.survey.census import Census, take_census
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
@@ -53,7 +54,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
         _check_memory(job, Layout.of(job, census.frame.pooled()))
     _check_calibration(job, source)
     reference: ReferenceFile | ReferenceRelease | None = None
-    goodness = None
+    goodness = design = None
     if job.carries:
         reference = open_release(job, source, census.frame)
     elif job.has_reference:
@@ -61,9 +62,10 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)
         goodness = _check_fit(job, reference, listener)
+        design = reference_design(job, reference) if job.survey.effects_of_reference else None
     if not job.sizes_secret and (note := large_delta(job, int(layout.frame.count.sum()))):
         listener(Event("note", "plan", note=note))
-    plan = Plan(job, source, census, promise, layout, reference, goodness)
+    plan = Plan(job, source, census, promise, layout, reference, goodness, design)
     _check_scale(job, plan.model)
     check(job, plan.model)
     return plan

@@ -22,6 +22,7 @@ from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.holding import publish_approved
 from dpdist.evaluation.opening import release_in
+from dpdist.evaluation.report.page import write_report_again
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
@@ -230,7 +231,9 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     return ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits))
 
 
-def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | None = None) -> Release:
+def publish(
+    workspace: str | Path, listener: Listener = silent, job: JobLike | None = None, *, page: bool = True
+) -> Release:
     """Writes tables, microdata and statement anew from `public/released`. It costs nothing and reads nothing confidential.
 
     Parameters
@@ -238,6 +241,7 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
     workspace : the workspace of a finished run.
     listener : is called with progress events.
     job : a job whose labels and tables are used. All else must be as in the released job.
+    page : False leaves the custodian's report page as it is; True writes it again if the run has an evaluation.
 
     Returns
     -------
@@ -264,6 +268,8 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
             refuse_formats(release.job)
         _publish(space, release, listener)
         name_again(space, listener)
+        if page:
+            write_report_again(space, listener)
         return release_in(space)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from dpdist.cli.design_columns import DesignColumns
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
@@ -18,6 +21,7 @@ MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
 """Smallest number of consecutive whole-number levels that are written as a range."""
+YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
     "laplace_strict": "strict tables, with noise by public bounds",
@@ -45,6 +49,7 @@ class Draft:
     by: tuple[str, ...]
     mechanism: str
     reference: Mapping[str, str] | None
+    design: DesignColumns = DesignColumns()  # noqa: RUF009 - frozen
     proposed: bool = False
     """True if the columns of the table are a proposal, because nobody named them."""
 
@@ -78,7 +83,7 @@ class Draft:
 
     def _columns(self) -> Iterator[str]:
         yield "columns:  # public domains: from the questionnaire, a codebook or a public file"
-        for name in self.by:
+        for name in dict.fromkeys((*self.by, *self.design.strata)):
             yield self._line(name, "levels: […]", "")
         if self.outcome is not None:
             whole = ", whole: true" if self.counts_codes else ""
@@ -86,7 +91,7 @@ class Draft:
             yield self._line(self.outcome, "bounds: […, …]", whole + clip)
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
-        used = {*self.by, self.outcome, *([self.weight] if self.clips_weights else [])}
+        used = {*self.by, *self.design.names, self.outcome, *([self.weight] if self.clips_weights else [])}
         rest = [name for name in self.columns if name not in used]
         if rest:
             yield "  # Not used so far:"
@@ -96,7 +101,8 @@ class Draft:
     def _line(self, name: str, wanted: str, more: str) -> str:
         """Returns the job's line for a column: its domain, the source of the domain, and whether values are missing."""
         domain = self.domains.get(name)
-        domain = domain.of_number() if domain is not None and wanted.startswith("bounds") else domain
+        if domain is not None and wanted != "…":
+            domain = domain.of_number() if wanted.startswith("bounds") else domain.of_category()
         fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
         if domain is None or not fits:
             return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}"
@@ -109,7 +115,7 @@ class Draft:
 
     def _design(self) -> Iterator[str]:
         if self.weight is not None:
-            yield f"survey: {flow({'weight': self.weight})}  # strata and PSUs: see the how-to on designs"
+            yield from self._survey()
         else:
             yield "# survey: {weight: …}  # no weight: every record counts as one"
         if self.counts_codes and self.by:
@@ -121,6 +127,20 @@ class Draft:
             predictors = list(self.by[1:]) if self.spec.weighs else []
             model = {"family": "lognormal", **({"predictors": predictors} if predictors else {}), "synthesis": "fbs"}
             yield f"model: {flow(model)}"
+
+    def _survey(self) -> Iterator[str]:
+        """Yields the design as far as it is known, and what is left to say of it."""
+        design = self.design
+        of_reference = design.clustered and self.reference is not None and self.spec.needs_reference
+        said = {"weight": self.weight, **design.settings, **({"design_effect": "reference"} if of_reference else {})}
+        known = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
+        yield f"survey: {flow(said)}  # {known}"
+        if design.replicates is not None and design.kind is None:
+            prefix, number = design.replicates
+            method = f"replicate_weights: {{kind: …, prefix: {flow(prefix)}, number: {number}}}"
+            yield f"# TODO fill: {method} in survey, the method of {prefix}1 to {prefix}{number}: brr, fay, jackknife, …"
+        elif design.clustered and not of_reference:
+            yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"
 
     def _cost(self) -> Iterator[str]:
         yield f"mechanism: {{name: {self.mechanism}}}  # {PROPOSED[self.mechanism]}"
@@ -155,6 +175,14 @@ class Draft:
         text = {name: {"levels": dict(each)} for name, each in labels.items() if each}
         if text:
             yield f"presentation: {flow({'columns': text})}"
+
+
+def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
+    """Returns the survey's short name and its period, from a file's name."""
+    stem = path.name.partition(".")[0] if path is not None else "survey"
+    years = YEAR.findall(stem)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", YEAR.sub("", stem)).strip("_.-")[:80] or "survey"
+    return name, period or (years[0] if len(years) == 1 else None)
 
 
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:

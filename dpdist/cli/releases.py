@@ -141,7 +141,7 @@ def publish(
             raise JobError("of publish", [problem])
         with listening(quiet, as_json) as listener:
             said = load_job(job, settings) if job is not None else None
-            public = publish_workspace(workspace, listener, said)
+            public = publish_workspace(workspace, listener, said, page=False)
         _for_custodian(workspace)
         if as_json:
             print(json.dumps(_ended(public)))

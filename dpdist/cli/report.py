@@ -31,7 +31,7 @@ from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
 from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
-from dpdist.runtime.plan import SIZES_SECRET, Plan, first_stage, records, records_text, reference, sizes
+from dpdist.runtime.plan import SIZES_SECRET, Plan, design, first_stage, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 
@@ -57,6 +57,7 @@ def plan_text(plan: Plan) -> RenderableType:
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),
+        "design": "\n".join(design(plan)),
     }
     if (noise := expected_noise(plan)) is not None:
         facts["expected noise"] = "\n".join(in_words(noise))

@@ -13,8 +13,8 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.direct import Design, Replicated, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS, Estimate
+from dpdist.estimation.further import Direct
 from dpdist.evaluation.comparators import guarantee_of
-from dpdist.evaluation.further import Direct
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.model_baselines import FITTED, Fitted
 from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines

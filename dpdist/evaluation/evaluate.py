@@ -14,8 +14,8 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.estimation.direct import totals
 from dpdist.estimation.estimators import STATISTICS
+from dpdist.estimation.further import Direct
 from dpdist.evaluation.compare import Yardstick, compare
-from dpdist.evaluation.further import Direct
 from dpdist.evaluation.microdata.published import evaluate_microdata
 from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
 from dpdist.evaluation.reference_baselines import REFERRED, reference_baselines
@@ -25,7 +25,7 @@ from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.census import design_of
-from dpdist.survey.placement import records_as_they_came, replicate_sums
+from dpdist.survey.placement import records_as_they_came, replicate_sums, replicates_as_they_came
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
@@ -59,13 +59,17 @@ def _further(job: Job) -> bool:
 
 
 def _records(space: Workspace, plan: Plan) -> Direct:
-    """Returns the records before clipping. Where the job clips, this reads the file once more."""
+    """Returns the records before clipping. Where the job clips, this reads the file once more.
+
+    It is also read once more where the job has replicate weights, which only the file has.
+    """
     job, numbers = plan.job, range(len(plan.job.outcomes))
-    if job.clipped_outcomes:
+    replicates = replicates_as_they_came(job, plan.source)
+    if job.clipped_outcomes or replicates is not None:
         passes = [records_as_they_came(job, plan.source, plan.census, j) for j in numbers]
     else:
         passes = [(block.about(j) for block in each_block(space.records)) for j in numbers]
-    return Direct.of(job, plan.frame, design_of(job, plan.census), passes)
+    return Direct.of(job, plan.frame, design_of(job, plan.census), passes, replicates)
 
 
 def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:

@@ -121,7 +121,7 @@ def missing(rows: pd.DataFrame) -> list[str]:
         "no record": rows["records"] == 0,
         "no published figure": rows["synthetic"].isna(),
         "one record": rows["records"] == 1,
-        "no direct standard error, as a design stratum has a single PSU": rows["direct_se"].isna(),
+        "no direct standard error under the design, as where a design stratum has a single PSU": rows["direct_se"].isna(),
         "a direct standard error of 0, as the design fixes the figure": rows["direct_se"] == 0,
     }
     found = np.select([each & none for each in reasons.values()], list(reasons), "")

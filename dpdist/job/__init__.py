@@ -6,7 +6,7 @@ Public domains and bounds of columns are stated in the job. They are never infer
 from dpdist.job.acceptance import Gate
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Simulate, TextFile
-from dpdist.job.design import ReplicateWeights
+from dpdist.job.design import DesignEffect, ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit
 from dpdist.job.families import SAMPLERS, Family
 from dpdist.job.ledger import LedgerSettings, Limits, Window
@@ -51,6 +51,7 @@ __all__ = [
     "Calibration",
     "Column",
     "Comparator",
+    "DesignEffect",
     "Diagnostics",
     "Family",
     "Fit",

@@ -120,7 +120,7 @@ def _plain(given: Any) -> Any:
     return str(given) if isinstance(given, Path) else given
 
 
-def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
+def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Job:
     """Validate a job that is given as YAML text.
 
     Parameters
@@ -143,7 +143,14 @@ def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     >>> dpdist.parse_job(text).budget.epsilon
     Fraction(8, 1)
     """
-    return _job(read_layers(text, source, folder).located(folder), source, folder)
+    if not isinstance(text, str):
+        found, remedy = f"a {type(text).__name__}", "give the text of a job; load_job takes a path"
+        raise JobError(source, [Problem("text", found, "YAML text", remedy)])
+    if not isinstance(folder, str | Path):
+        raise JobError(
+            source, [Problem("folder", f"a {type(folder).__name__}", "a path", "name the folder of the job's files")]
+        )
+    return _job(read_layers(text, source, Path(folder)).located(Path(folder)), source, Path(folder))
 
 
 def _job(layers: Layers, source: str, folder: Path) -> Job:

@@ -125,7 +125,7 @@ def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tup
         outcomes, known = release.job.outcomes, laws(release, tick)
         spread = spreads_under(release, known)
     told = [expectations(release, j) for j in range(len(outcomes))]
-    grounds = {name: Grounds(told[j], sums[j], None if spread is None else spread[j]) for j, name in enumerate(outcomes)}
+    grounds = {name: Grounds(told[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)}
     expected = [each for each in told if each is not None]
     return grounds, Material(release, expected or None, spread, known, folder)
 

@@ -26,6 +26,7 @@ from dpdist.estimation.unit_sums import Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
 from dpdist.mechanisms.reference_tables.statement import looked_through
+from dpdist.publish.design_effects import further_effects
 from dpdist.publish.distributions import Distributions
 from dpdist.publish.limits import unidentified_rows
 from dpdist.publish.refit import Laws
@@ -174,7 +175,8 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
 def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
     """T and V_x of a figure, (cell,) each; `standard_errors` defines them."""
     job, sets = material.release.job, len(material.release.sets)
-    effect, noises = job.survey.design_effect or 1.0, 1 if job.mechanism.sets_are_free else sets
+    effect = further_effects(material.release.design_effects, figures.cells, figures.statistic)
+    noises = 1 if job.mechanism.sets_are_free else sets
     composed = material.variance(figures, material.composed)
     if material.spreads is None:
         between = figures.of(material.sets).var(axis=0, ddof=1) if sets > 1 else np.full(len(composed), np.nan)
@@ -198,7 +200,7 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
     """Estimates from synthetic records, with T = B/m + W or, where the parameters' variance is known, as in `tables`."""
     release = material.release
     job, frame, row = release.job, release.frame, release.frame.expand()
-    effect, sets = job.survey.design_effect or 1.0, len(release.sets)
+    effect, sets = further_effects(release.design_effects, figures.cells, figures.statistic), len(release.sets)
     held = replace(figures.cells, membership=figures.cells.membership.tocsc()[:, row].tocsr())
     found = [_of_set(material, replace(figures, cells=held), k, row) for k in range(sets)]
     values, within = (np.array([pair[i] for pair in found]) for i in range(2))

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dpdist.estimation.weighted_points import CELL
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT
+from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
 FILE = "marginals"
@@ -51,7 +52,8 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     tree, found = model.tree(theta), []
     for key in model.keys_of(theta):
         noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
-        per_weight = model.weights[1] * (release.job.survey.design_effect or 1.0)
+        crossed = frozenset((*frame.strata, *(model.columns[column] for column in key)))
+        per_weight = model.weights[1] * effect_of(release.design_effects, crossed, "count", None)
         name = " x ".join(model.columns[column] for column in key)
         for cell, value in zip(model.labelled(release.job, key), tree.table(key).ravel().tolist(), strict=True):
             error = float(np.sqrt(noise + per_weight * value))

@@ -15,6 +15,7 @@ from dpdist.estimation.estimators import STATISTICS, Interval, Sums, counts_and_
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import normal_variance
@@ -54,5 +55,6 @@ def _variances(release: ReleasedObject, model: NoisyTables, table: Table, cells:
     known = np.isfinite(twice)
     added = np.where(known, twice, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1) - once
     composed = np.maximum(0.0, once - added)
-    effect = release.job.survey.design_effect or 1.0
-    return [effect * each + normal_variance(noise[name]) for name, each in zip(STATISTICS, composed, strict=True)]
+    effects = plain_effects(release.design_effects, cells, release.job.outcomes[0])
+    parts = zip(STATISTICS, effects, composed, strict=True)
+    return [effect * each + normal_variance(noise[name]) for name, effect, each in parts]

@@ -21,6 +21,7 @@ from dpdist.estimation.estimators import combine_sets
 from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job
 from dpdist.privacy import claims
+from dpdist.publish.design_effects import design_effects, effect_of
 from dpdist.publish.printed import Printed, printed, wide_heads
 
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
@@ -211,6 +212,7 @@ class Release(os.PathLike[str]):
     def _mean_of(self, column: str) -> SetStatistic:
         """A function that gives a column's weighted mean and its variance. Raises `AnalysisError` for an unknown column."""
         survey, records = self._job.survey, self.synthetic(1)
+        effect = effect_of(design_effects(self._job, self.statement), frozenset(), "mean", column)
         numeric = [str(name) for name in records.select_dtypes("number")]
         if column not in numeric:
             raise AnalysisError(
@@ -222,7 +224,7 @@ class Release(os.PathLike[str]):
             weights = records[survey.weight].to_numpy() if survey.weight in records else np.ones(n)
             centre = float(np.average(values, weights=weights))
             scores = weights * (values - centre) / weights.sum()
-            return centre, (survey.design_effect or 1.0) * n / max(n - 1, 1) * float(scores @ scores)
+            return centre, effect * n / max(n - 1, 1) * float(scores @ scores)
 
         return mean
 

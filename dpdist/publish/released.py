@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +21,7 @@ from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Frame
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
-from dpdist.job import Job, budget_text
+from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.donors import DONORS, Donors, donors_from_table, donors_table
@@ -30,6 +31,7 @@ from dpdist.models.copula.reference_summary import Facts, facts_from_table, fact
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.units import record_epsilon
+from dpdist.publish.design_effects import design_effects, effects_in_promise
 
 UNDO = (
     "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} beside this release"
@@ -74,6 +76,11 @@ class ReleasedObject:
         if self.promise["guarantee"] == "none":
             return float("inf")
         return bound_target(record_epsilon(self.job, self.job.epsilon_per_set), self.job.budget.adjacency)
+
+    @cached_property
+    def design_effects(self) -> tuple[DesignEffect, ...]:
+        """Public design effects, in the order in which a figure looks for its own."""
+        return design_effects(self.job, self.promise)
 
     def model(self, stratum: int) -> StratumModel:
         """The model with which a stratum was fitted, with the same prior."""
@@ -233,3 +240,7 @@ def _check_promise(name: str, promise: Mapping[str, Any]) -> None:
             raise Damaged(name, f"no {key}", allowed)
     if not isinstance(promise.get("reference", {}), dict):
         raise Damaged(name, "no valid reference", allowed)
+    try:
+        effects_in_promise(promise)
+    except (ValueError, TypeError):
+        raise Damaged(name, "no valid design effects", allowed) from None

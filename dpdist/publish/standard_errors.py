@@ -34,6 +34,7 @@ from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_mea
 from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
 from dpdist.privacy.noisy_counts import counted_again
+from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.met_totals import margins_and_room
 from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
@@ -183,21 +184,24 @@ def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expect
     )
 
 
-def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
+def variances(
+    release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None, outcome: int = 0
+) -> list[Floats]:
     """T of counts, means and totals, (cell,) each. `expected` holds E(w|x) and E(wy|x) by frame row for every set.
 
     Without spreads, T = V_x + (1 + 1/m) B, where B is the variance between the m released draws. B stands in for V_c, since
-    draws vary at least as much as the centre of their fit does over samples. With m = 1, T is NaN. A public design effect
-    multiplies the sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent
+    draws vary at least as much as the centre of their fit does over samples. With m = 1, T is NaN. Public design effects
+    multiply the sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent
     noises. That number is smaller than m where several sets follow from one noisy statistic.
     """
-    effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
+    effects, sets = plain_effects(release.design_effects, cells, release.job.outcomes[outcome]), len(release.sets)
     noises = release.job.mechanism.noises(release.job)
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
-        return [effect * each.variance + (effect + 1.0 / sets) * b for each, b in zip(composed, between, strict=True)]
+        parts = zip(effects, composed, between, strict=True)
+        return [effect * each.variance + (effect + 1.0 / sets) * b for effect, each, b in parts]
     figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found.laws]
     again = None if found.recounts is None else cell_estimates(cells, *found.recounts)
     total = []
@@ -205,7 +209,7 @@ def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected
         centres, plain, draws, weighted, unweighted = (figure[k] for figure in figures)
         sampling = each.variance + np.maximum(normal_variance(centres), normal_variance(plain))
         counted = 0.0 if again is None else about(again[k], weighted[0])
-        total.append(effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted)
+        total.append(effects[k] * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted)
     return total
 
 

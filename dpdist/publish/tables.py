@@ -26,6 +26,7 @@ from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
+from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.met_totals import margins_and_room
@@ -55,24 +56,25 @@ def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats
 
 
 class Grounds(NamedTuple):
-    """The input of an outcome's estimates: expectations and sums of records in every set, and simulated spreads."""
+    """The input of an outcome's estimates: expectations and sums of every set, simulated spreads, the outcome's number."""
 
     expected: Sequence[tuple[Floats, Floats]] | None
     sums: Sequence[Sums]
     spread: Spreads | None
+    outcome: int = 0
 
 
 def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
     """Intervals of counts, means and totals by estimator, the default estimator first."""
-    expected, sums, spread = grounds
+    expected, sums, spread, outcome = grounds
     if expected is None:
-        return {"records": combined_records(release, cells, sums)}
-    parameters = from_parameters(release, cells, expected, spread)
+        return {"records": combined_records(release, cells, sums, outcome=outcome)}
+    parameters = from_parameters(release, cells, expected, spread, outcome)
     if spread is not None:
         return {"parameters": parameters, "records": _records_of(release, cells, grounds, parameters)}
     model = release.job.likelihood
     floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
-    return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
+    return {"parameters": parameters, "records": combined_records(release, cells, sums, floor, outcome)}
 
 
 COLUMNS = ("statistic", "variable", "estimator")
@@ -138,14 +140,18 @@ def _row(interval: Interval, cell: int) -> list[float | None]:
 
 
 def from_parameters(
-    release: ReleasedObject, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
+    release: ReleasedObject,
+    cells: Cells,
+    expected: Sequence[tuple[Floats, Floats]],
+    spread: Spreads | None,
+    outcome: int = 0,
 ) -> list[Interval]:
     """Counts, means and totals from the released parameters, with the variance T of `standard_errors`."""
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
     df = np.full(len(cells), np.inf if spread is not None else len(release.sets) - 1)
-    return _intervals(points, variances(release, cells, expected, spread), [df] * len(points))
+    return _intervals(points, variances(release, cells, expected, spread, outcome), [df] * len(points))
 
 
 def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
@@ -157,12 +163,13 @@ def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, paramet
     """
     assert grounds.expected is not None
     sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
-    known, plain = composition(release, cells, grounds.expected), combined_records(release, cells, grounds.sums)
-    drawn, effect = release.job.mechanism.sets_are_free, release.job.survey.design_effect or 1.0
+    known, drawn = composition(release, cells, grounds.expected), release.job.mechanism.sets_are_free
+    plain = combined_records(release, cells, grounds.sums, outcome=grounds.outcome)
+    effects = plain_effects(release.design_effects, cells, release.job.outcomes[grounds.outcome])
     totals, degrees = [], []
     for i, (each, other) in enumerate(zip(parameters, plain, strict=True)):
         within = np.mean([figures[i].variance for figures in per_set], axis=0)
-        own = each.standard_error**2 + effect * within if drawn else np.maximum(within - known[i].variance, 0.0)
+        own = each.standard_error**2 + effects[i] * within if drawn else np.maximum(within - known[i].variance, 0.0)
         own = np.zeros_like(own) if release.job.mechanism.donates else own
         total = each.standard_error**2 + own / sets
         totals.append(np.where(np.isfinite(total), total, other.standard_error**2))
@@ -171,19 +178,23 @@ def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, paramet
 
 
 def combined_records(
-    release: ReleasedObject, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
+    release: ReleasedObject,
+    cells: Cells,
+    sums: Sequence[Sums],
+    floor: Sequence[Interval] | None = None,
+    outcome: int = 0,
 ) -> list[Interval]:
-    """Intervals from synthetic records with T = B/m + W, where a public design effect multiplies W.
+    """Intervals from synthetic records with T = B/m + W, where public design effects multiply W.
 
     B is the variance between the m sets, W that within a set. With `fbp` synthesis or expected weights, a weight is
     constant given x, so W misses the error of E(w|x). Then T is at least that of `floor`.
     """
-    frame, effect = release.frame, release.job.survey.design_effect or 1.0
+    frame, effects = release.frame, plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
     df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(release, cells, sums)
     combined = []
     for i in range(len(STATISTICS)):
         values, within = (np.array([getattr(figures[i], part) for figures in per_set]) for part in ("value", "variance"))
-        combined.append(combine_sets(values, effect * within, df))
+        combined.append(combine_sets(values, effects[i] * within, df))
     totals, degrees = ([getattr(each, name) for each in combined] for name in ("standard_error", "df"))
     if floor is not None:
         totals = [np.fmax(error, least.standard_error) for error, least in zip(totals, floor, strict=True)]

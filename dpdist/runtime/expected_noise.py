@@ -47,6 +47,10 @@ BOUND = (
     "figures are least ones, for noise under public bounds: they do not compare with those of another mechanism. "
     "Means err by far more where outcomes stay well within their bounds"
 )
+ASSUMED = (
+    "a direct standard error is here that of as many independent records of like weight. Where clusters make it larger, "
+    "the same noise is a smaller part of it"
+)
 KNOWN = "a strict mechanism whose noise follows from public sizes: reference_tables, laplace_strict, or laplace_composed"
 OTHERWISE = "use dpdist rehearse"
 
@@ -148,6 +152,7 @@ def in_words(noises: Expected) -> Iterator[str]:
     yield f"{_drowned(noises)} above {DROWNED:g}, which noise would drown"
     yield BOUND if noises.at_least else TYPICAL
     yield ALONE
+    yield ASSUMED
     known = noises.cells[noises.cells["noise"].notna()]
     for table, rows in known.groupby("table", sort=False):
         number = rows.groupby("statistic").cumcount()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from dpdist.privacy.small_counts import counted
 from dpdist.privacy.units import record_epsilon
 from dpdist.runtime.blocks import Layout, log_lik_bytes
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit
+from dpdist.runtime.reference_design import ReferenceDesign
 from dpdist.survey.census import Census
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference_file import ReferenceFile
@@ -43,6 +45,7 @@ class Plan:
     layout : strata, blocks and memory.
     reference : the job's reference, opened.
     goodness : how well a parametric family fits the reference.
+    design : design effects from the reference's records, if the job asks for them.
 
     Example
     -------
@@ -57,6 +60,7 @@ class Plan:
     layout: Layout
     reference: ReferenceFile | ReferenceRelease | None = None
     goodness: GoodnessOfFit | None = None
+    design: ReferenceDesign | None = None
 
     def __str__(self) -> str:
         return plan_lines(self)
@@ -117,6 +121,33 @@ def sizes(plan: Plan) -> dict[str, str]:
         MEMORY: f"{needed:,.0f} MiB at most, of {given:,.0f} MiB a worker",
         **({"log-likelihood store": store if layout.log_lik else "not kept"} if job.model is not None else {}),
     }
+
+
+def design(plan: Plan) -> Iterator[str]:
+    """States the design that direct standard errors assume, and what published ones know of it."""
+    said = plan.job.survey
+    units, weights = "every record is a PSU of its own", said.replicate_weights
+    if weights is not None:
+        units = f"{weights.number:,} replicate weights ({weights.columns[0]} to {weights.columns[-1]}) carry the design"
+    elif said.psu is not None:
+        units = f"{said.psu} names the PSUs"
+    columns = ", ".join(said.design_strata)
+    strata = f"within design strata by {columns}" if columns else "without design strata"
+    finite = "with population sizes" if said.fpc else "with replacement"
+    yield f"direct errors: {units}{'' if weights is not None else f', {strata}, sampled {finite}'}"
+    if plan.job.local:
+        return
+    known = plan.design.effects if plan.design is not None else said.stated_effects
+    source = "of the reference" if plan.design is not None else "that the job states"
+    if known:
+        yield f"published errors: records within design strata, times design effects {source}"
+        yield "design effects: " + "; ".join(each.in_words for each in known)
+    elif said.clustered:
+        yield "published errors: records within design strata, without the clusters: too small (see cautions)"
+    else:
+        yield "published errors: the same"
+    if plan.design is not None:
+        yield from plan.design.in_words()
 
 
 def first_stage(job: Job) -> dict[str, str]:

@@ -50,6 +50,8 @@ def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
         facts["content"] = table_content(plan.job, reference.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
+    if plan.design is not None:
+        facts["design_effects"] = plan.design.described()
     return facts | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
 
 

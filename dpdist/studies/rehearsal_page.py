@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from dpdist.studies.rehearsal_advice import advice
 from dpdist.studies.rehearsal_candidates import Refused
 from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
 from dpdist.studies.svg import inline
@@ -27,7 +28,14 @@ def page(made: Rehearsal) -> str:
     confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
     drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
     return environment.get_template("rehearsal.html").render(
-        made=made, best=made.best, rows=rows, confirmed=confirmed, rule=RULE, figure=drawn, refused=by_reason(made.refused)
+        made=made,
+        best=made.best,
+        rows=rows,
+        confirmed=confirmed,
+        rule=RULE,
+        figure=drawn,
+        refused=by_reason(made.refused),
+        advice=advice(made),
     )
 
 

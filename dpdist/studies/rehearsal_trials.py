@@ -46,7 +46,7 @@ class Trial:
 
     candidate: Candidate
     cells: pd.DataFrame
-    """One row for each cell, statistic and draw of the noise: `COLUMNS`, and `bias`, the error with its sign."""
+    """One row for each cell, statistic and draw of the noise: `COLUMNS`, `bias` (the error with its sign) and `records`."""
     suppressed: int
     seconds: float
 
@@ -142,7 +142,7 @@ def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
 
 
 def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of an evaluation for one statistic, with columns `COLUMNS` and `bias`.
+    """The rows of an evaluation for one statistic, with the columns of `Trial.cells`.
 
     Every cell with records should have a figure with an interval. A missing interval counts as one that does not contain
     the direct estimate. A missing figure has an infinite error.
@@ -155,7 +155,7 @@ def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFram
     made = pd.DataFrame({"cell": rows[labels].astype(str).agg(" / ".join, axis=1) if labels else "all"}, index=rows.index)
     made = made.assign(mechanism=candidate.label, guarantee=candidate.guarantee, table=table, statistic=statistic)
     made = made.assign(error_in_direct_se=bias.abs().where(~lost, np.inf), covered=held.astype(float).where(asked))
-    return made.assign(bias=bias, draw=0)[[*COLUMNS, "bias"]]
+    return made.assign(bias=bias, records=rows["records"], draw=0)[[*COLUMNS, "bias", "records"]]
 
 
 Confirmed = dict[str, Trial | None]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.core.records import Codes, Frame, Ints, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.estimation.direct import Replicated
 from dpdist.estimation.domains import replication
 from dpdist.estimation.variance import crossed_products, replicate_df
@@ -75,8 +75,7 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int)
     for checked in checked_batches(job, source):
         row = _rows(checked, frame, known, source)
         met += np.bincount(row, minlength=len(frame))
-        assert checked.unclipped is not None
-        values, psu = checked.unclipped[:, outcome], _psu_codes(checked, psu_values, source)
+        values, psu = _as_it_came(checked, outcome), _psu_codes(checked, psu_values, source)
         yield Records(checked.row, row, values, checked.weight, psu)
     if not np.array_equal(met, frame.count):
         raise changed_while_read(source)
@@ -120,9 +119,20 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
         if said.df is None:
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
-        values = checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
-        np.add.at(b, row, checked.replicates * values[:, None])
+        np.add.at(b, row, checked.replicates * _as_it_came(checked, outcome)[:, None])
     return Replicated(a, b, replication(said), said.df or replicate_df(products))
+
+
+def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
+    """Replicate weights (record, replicate), in the order of `records_as_they_came`; None where the job names none."""
+    if job.survey.replicate_weights is None:
+        return None
+    return np.concatenate([checked.replicates for checked in checked_batches(job, source)])
+
+
+def _as_it_came(checked: Checked, outcome: int) -> Floats:
+    """An outcome as in the file."""
+    return checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
 
 
 def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:

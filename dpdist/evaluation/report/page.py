@@ -9,15 +9,20 @@ from pathlib import Path
 import jinja2
 
 from dpdist.core.files import private, sha256, write_text
+from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.evaluation.judged import judged
+from dpdist.evaluation.opening import evaluations
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.parts import Section
 from dpdist.evaluation.report.sections import sections
 from dpdist.evaluation.report.verdict_section import limits_of_the_job
 from dpdist.evaluation.summary import LOOKED, Overall, overall
 from dpdist.evaluation.verdict_words import NOT_ACCURATE
+from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.released import read_release
+from dpdist.storage.log import confidential_log
+from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace
 
 MARKING = (
@@ -43,6 +48,23 @@ def write_report(material: Material) -> Path:
     with private():
         write_text(space.report, html)
     return space.report
+
+
+def write_report_again(space: Workspace, listener: Listener) -> None:
+    """Writes a page that stands already again, from what is published now.
+
+    The release does not depend on it, so its failure is a note. Messages may quote a record: they stay in confidential/log.
+    """
+    if is_url(space.place) or not space.report.exists() or not evaluations(space):
+        return
+    with confidential_log(space) as log:
+        try:
+            write_report(material_of(space))
+        except Exception as error:
+            log.exception("report.html")
+            remedy = f"`dpdist report {space.place} --open` writes it again"
+            said = f"confidential/report.html was not written ({type(error).__name__}). The release stands. {remedy}"
+            listener(Event("note", "publish", note=said))
 
 
 def material_of(space: Workspace) -> Material:
@@ -86,6 +108,9 @@ def stated(material: Material) -> Overall:
     if not found.fails and failed:
         also = f"; {found.head}" if NOT_ACCURATE in found.head else ""
         found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}{also}", fails=True)
+    if design := design_in_words(material.job, material.release.design_effects):
+        direct = "Direct standard errors are those of the sample's design."
+        found = found._replace(sentences=[*found.sentences, " ".join([direct, *design])])
     if material.unjudged:
         head = f"{found.head}; not judged: {'; '.join(material.unjudged)}"
         found = found._replace(head=head, sentences=[*found.sentences, UNJUDGED])

@@ -7,8 +7,8 @@ from math import isfinite
 
 import numpy as np
 
-from dpdist.job import SAMPLERS, Job, Prior, Sampler
-from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job import SAMPLERS, Job, MechanismSpec, Prior, Sampler, those
+from dpdist.job.contradiction import Contradiction, declared, listed
 from dpdist.job.families import FAMILIES, families_for, family_facts
 
 
@@ -20,6 +20,11 @@ def likelihood(job: Job) -> Iterator[Contradiction]:
     elif not statistics and job.model is None:
         found = f"'{name}' fits a likelihood, and none is stated"
         yield Contradiction(("mechanism", "name"), found, "add model: {family: lognormal}, or another family")
+
+
+def several_outcomes(spec: type[MechanismSpec]) -> bool:
+    """True if a mechanism can take several outcomes: by noise on all of them, or by a posterior of them together."""
+    return bool(spec.several_outcomes or not (spec.clamps or spec.adds_noise))
 
 
 def outcomes(job: Job) -> Iterator[Contradiction]:
@@ -41,10 +46,9 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         found = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
         yield Contradiction(("sampler", "name"), found, "take exact, or name one outcome")
     if mechanism.clamps or mechanism.adds_noise:
-        known = " or ".join(("weighted", "weighted_e", "unweighted"))
-        yield Contradiction(
-            ("mechanism", "name"), f"'{mechanism.name}' takes one outcome, and {len(names)} are named", f"take {known}"
-        )
+        found, able = f"'{mechanism.name}' takes one outcome, and {len(names)} are named", those(several_outcomes)
+        remedy = "take a mechanism that takes several, or name one outcome"
+        yield Contradiction(("mechanism", "name"), found, remedy, listed(able, len(able)))
     proper = job.likelihood.prior.name == "proper" or mechanism.fallback == "proper_prior"
     if proper and job.likelihood.prior.records <= len(names):
         found = f"with {len(names)} outcomes a prior worth {job.likelihood.prior.records:g} records is improper"

@@ -8,6 +8,7 @@ from itertools import product
 
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table, those
+from dpdist.job.checks.models import several_outcomes
 from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.families import family_facts
 from dpdist.job.tables import Rake
@@ -67,7 +68,14 @@ def _given(job: Job, statistic: Statistic, path: Path) -> Iterator[Contradiction
         found = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
     else:
         return
-    able = those(lambda each: statistic.name in each.gives and (each.shape or not statistic.of_shape))
+    several = statistic.over is not None
+    able = those(
+        lambda each: (
+            statistic.name in each.gives
+            and (each.shape or not statistic.of_shape)
+            and (several_outcomes(each) or not several)
+        )
+    )
     remedy = "take a mechanism that gives it, or leave the statistic out"
     yield Contradiction(path, found, remedy, listed(able, len(able)))
 
@@ -91,7 +99,9 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Path) -> Contradiction:
     if statistic.name == "ratio":
         pair = outcomes[:2] if len(outcomes) > 1 else ()
         remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
-        return Contradiction(path, "a ratio is of two modelled outcomes", remedy)
+        able = those(lambda each: "ratio" in each.gives and several_outcomes(each))
+        allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
+        return Contradiction(path, "a ratio is of two modelled outcomes", remedy, allowed)
     constants = {
         "quantile": f", at: {statistic.at}",
         "proportion": f", above: {statistic.above:.10g}" if statistic.above else "",
