@@ -96,8 +96,8 @@ def clustered_counts_and_means(
 ) -> Figures:
     """Weighted counts, means and totals of cells, with PSUs that are numbered through the strata.
 
-    `sums` are over the records of every pair of a frame row and a PSU that occurs; `frame_row` and `psu` (pair,) are its
-    parts.
+    `sums` are over the records of every pair of a frame row and a PSU that occurs. `frame_row` and `psu` (pair,) give the
+    pairs.
     """
     membership = csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))

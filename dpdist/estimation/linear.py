@@ -142,7 +142,7 @@ def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figu
 
 
 def across(cells: Cells, columns: Sequence[str]) -> csr_array:
-    """The 0/1 matrix (cell, frame row) of larger cells: totals over the given columns, at a cell's other levels."""
+    """The 0/1 matrix (cell, frame row) of the larger cell around each cell: a total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
@@ -159,7 +159,7 @@ def variance(
     """Variance (cell,) of a sum over units, where each unit is drawn `times` from its design stratum.
 
     `shares` (cell, unit) is what a unit adds once. `calibrated` has the margins to which weights were raked, (margin,
-    unit), and the weights (unit,). Then it is the variance of the residuals from a regression on the margins.
+    unit), and the weights (unit,). With it, the result is the variance of the residuals from a regression on the margins.
     """
     strata = len(stage.size)
     into = csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))

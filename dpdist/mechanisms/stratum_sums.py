@@ -54,7 +54,7 @@ class NoisySums(ABC, Generic[S, M]):
 
 
 class Defined(NamedTuple):
-    """Queries of one definition. Their noise is bound to checksums of the definition and of the exact figures.
+    """Queries that share one definition. Their noise is bound to checksums of the definition and of the exact figures.
 
     Noise that was drawn for one query is never used for another.
     """

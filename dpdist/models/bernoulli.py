@@ -1,6 +1,6 @@
 """Model of a binary outcome: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
 
-The posterior under α-weighted records is Beta(1 + Σαy, 1 + Σα(1 − y)).
+With α a record's privacy weight, the posterior is Beta(1 + Σαy, 1 + Σα(1 − y)).
 """
 
 from __future__ import annotations

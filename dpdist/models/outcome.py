@@ -1,6 +1,6 @@
 """Base classes of models of the outcome alone, without a weight: `OutcomeModel`, `ConjugateModel`, `RegressionModel`.
 
-Their priors are proper, and their synthetic records have the weight 1.
+Their priors are proper, and their synthetic records have the weight 1. In sums, α is a record's privacy weight.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Model of counts: y ~ Poisson(rate), rate ~ Gamma(.01, .01) (shape, rate), as in [V] §3.1 with a conjugate prior.
 
-The posterior under α-weighted records is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the log rate,
-as model `poisson_regression` has. Both priors are almost flat relative to a stratum's records.
+With α a record's privacy weight, the posterior is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the
+log rate, as model `poisson_regression` has. Both priors are almost flat relative to a stratum's records.
 """
 
 from __future__ import annotations

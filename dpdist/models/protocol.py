@@ -86,7 +86,7 @@ class Density(Protocol):
 
 @runtime_checkable
 class Additive(Protocol):
-    """Statistics of the α-weighted records from which a model is fitted, computed block by block."""
+    """Statistics from which a model is fitted, computed block by block; α is a record's privacy weight."""
 
     @property
     def combine(self) -> Literal["sum", "concat"]:

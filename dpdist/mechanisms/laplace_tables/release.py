@@ -125,7 +125,7 @@ class NoisyTables(OutcomeModel):
         return np.concatenate(found)
 
     def steps(self, local: Sequence[Mapping[StatisticName, float]]) -> Floats:
-        """The unit of the noise on every figure, (figure,), under local sensitivities, which are by table."""
+        """The unit of the noise on every figure, (figure,), if sensitivities are local; `local` has these by table."""
         each = (
             np.broadcast_to([own[name] / UNIT for name in table.statistics], table.parameter.shape)
             for table, own in zip(self.tables, local, strict=True)

@@ -66,7 +66,7 @@ class Modips(NoisySums[Settings, Sanitized]):
 def _exchange(job: Job, settings: Settings) -> Fraction:
     """The ε of exchanging a record's values at the same x, over the ε of switching it off: at most 2.
 
-    It is less where one L1 sensitivity of all sums decides.
+    It may be less than 2 if the noise follows from one L1 sensitivity of all sums together.
     """
     if job.sizes_secret or settings.sanitization == "individual" or settings.truncation == "bounded":
         return Fraction(2)

@@ -23,7 +23,10 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class Partitions(NoisySums[Partitioned, PartitionCounts]):
-    """Noisy counts over a partition: strict, with δ = 0; every synthetic set has separate noise at ε/m."""
+    """Noisy counts over a partition: strict, with δ = 0; every synthetic set has separate noise at ε/m.
+
+    m is the number of sets. No law of the outcomes is fitted.
+    """
 
     spec, sums = Partitioned, PartitionCounts
 

@@ -137,7 +137,10 @@ class PartitionCounts(OutcomeModel):
         return consistent(tree, counts, n - absent.sum(), self.weights is None, (least, n))
 
     def _followed(self, cells: Floats) -> Draws:
-        """The parameters from counts of cells (draw, cell): shares of each attribute's levels, and the mean weight."""
+        """The parameters from counts of cells (draw, cell): the shares of every attribute's levels, and the mean weight.
+
+        The shares are (draw, level).
+        """
         total, table = cells.sum(axis=1), cells.reshape(len(cells), *self.shape)
         axes = range(1, len(self.shape) + 1)
         sums = [table.sum(axis=tuple(each for each in axes if each != own)) for own in axes]

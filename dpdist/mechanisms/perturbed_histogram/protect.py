@@ -17,7 +17,10 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
-    """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; every synthetic set has independent noise at ε/m."""
+    """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; every synthetic set has independent noise at ε/m.
+
+    m is the number of sets. No law of the outcome is fitted.
+    """
 
     sums = Histogram
 

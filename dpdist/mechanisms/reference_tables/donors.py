@@ -19,7 +19,7 @@ from dpdist.core.records import Codes, Floats, Ints
 MOST = 10_000
 """Largest number of donors of a cell. From more records this many are kept, evenly by outcome."""
 DONORS = "donors.parquet"
-"""Name of the file of donors, which stands beside the released tables."""
+"""Name of the file of donors, the reference's records, which stands beside the released tables."""
 FEWEST = 20
 """A cell with fewer donors uses the donors of a wider group."""
 OUTCOME = "outcome "

@@ -32,7 +32,10 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
-    """Sums of base cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0."""
+    """Sums of base cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0.
+
+    No law of the outcome is fitted.
+    """
 
     sums = ReferenceCells
 
