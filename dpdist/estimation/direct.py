@@ -153,7 +153,7 @@ def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replica
 def degrees_of_freedom(
     sums: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
 ) -> Floats:
-    """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or those of the replicate weights."""
+    """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or the replicate weights' own."""
     records = cells.membership @ frame.count.astype(float)
     if replicated is not None:
         return df_in_cells(replicated.df, records)

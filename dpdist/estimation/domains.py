@@ -1,9 +1,9 @@
 """Estimates counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
 
-Variances are those of linearised statistics (`variance`). If the sample has replicate weights, the statistic is computed
-again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it. Its
-standard error is Woodruff's. The ends of the confidence interval of the share are mapped to values by the inverse
-distribution function, and their distance is divided by two t quantiles (R's `svyquantile` with its defaults).
+Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
+computed again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it.
+Its standard error is Woodruff's. The confidence interval of the share is mapped to an interval of values. Its width is
+divided by twice the t quantile (R's `svyquantile` with its defaults).
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Sample:
     ) -> Sample:
         """Makes a sample from codes of strata and of PSUs; PSUs are numbered anew within strata.
 
-        For every record (record,), `population` is the number of PSUs in the population of its stratum, and
-        `psu_population` is the number of records in the population of its PSU.
+        Population sizes are given for every record, (record,). `population` counts the PSUs of its stratum, and
+        `psu_population` the records of its PSU.
         """
         n = len(weight)
         stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]

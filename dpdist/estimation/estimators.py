@@ -96,8 +96,8 @@ def clustered_counts_and_means(
 ) -> Figures:
     """Weighted counts, means and totals of cells, with PSUs that are numbered through the strata.
 
-    `sums` are over the records of every pair of a frame row and a PSU that occurs; `frame_row` and `psu` (pair,) are its
-    parts.
+    `sums` are over the records of every pair of a frame row and a PSU that occurs. `frame_row` and `psu` (pair,) give the
+    pairs.
     """
     membership = csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
@@ -150,7 +150,7 @@ def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interva
     """Combines the estimates of m synthetic sets, (set, cell): T = B/m + W with (m−1)(1 + W/(B/m))² degrees of freedom.
 
     T is the total variance, B the variance between sets and W the mean variance within a set (MODIPS; METHODS §6). With m
-    = 1, B is unknown. Then T = W, which is too small, and the degrees of freedom are those of the design, `df_within`.
+    = 1, B is unknown. Then T = W, which is too small, and the design's degrees of freedom, `df_within`, are taken.
     """
     sets = len(values)
     within = variances.mean(axis=0)

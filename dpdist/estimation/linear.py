@@ -2,8 +2,8 @@
 
 A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile,
 or a difference of two of these. The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N
-and δ to D. The linearised form of a difference is that of one cell less that of the other. So the covariance of two cells
-with common units is included (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
+and δ to D. For a difference of two cells, it is the form of one cell minus the form of the other. So the covariance of
+two cells with common units is included (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
 """
 
 from __future__ import annotations
@@ -135,14 +135,14 @@ class Figures:
 def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
     """The figures of a statistic in all cells, before they are computed.
 
-    A proportion is of values above one limit, which is the same in all cells.
+    A proportion is the share of values above a limit, one limit for all cells.
     """
     above = (statistic.of or statistic).above
     return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
 
 
 def across(cells: Cells, columns: Sequence[str]) -> csr_array:
-    """The 0/1 matrix (cell, frame row) of larger cells: totals over the given columns, at a cell's other levels."""
+    """The 0/1 matrix (cell, frame row) of the larger cell around each cell: a total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
@@ -159,7 +159,7 @@ def variance(
     """Variance (cell,) of a sum over units, where each unit is drawn `times` from its design stratum.
 
     `shares` (cell, unit) is what a unit adds once. `calibrated` has the margins to which weights were raked, (margin,
-    unit), and the weights (unit,). The variance is then that of the residuals from a regression on the margins.
+    unit), and the weights (unit,). With it, the result is the variance of the residuals from a regression on the margins.
     """
     strata = len(stage.size)
     into = csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))

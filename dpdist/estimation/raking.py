@@ -1,7 +1,7 @@
 """Rakes weights: one factor for each frame row, so that every public total is met (iterative proportional fitting).
 
-The variance of a raked estimate is that of its residuals from a regression on the margins. The regression uses the
-weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
+The variance of a raked estimate is the variance of its residuals from a regression on the margins. The regression uses
+the weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
 calfun="raking").
 
 Noisy sums may leave the sum of a row's weights unknown within a range (`Room`). The totals may then determine it: such
@@ -179,7 +179,7 @@ def raked_counts_and_means(
 ) -> Figures:
     """Counts, means and totals after raking, from the sums before it, if every record is its own PSU.
 
-    Variances are those of the residuals from a regression on the margins.
+    Variances are computed from the residuals of a regression on the margins.
     """
     inside, plain = cells.membership.toarray(), sums
     sums = raked(plain, factors(plain.a, margins, room))

@@ -55,7 +55,7 @@ class Composite(NamedTuple):
     own: Floats
     error: Floats
     unlike: Floats
-    """Standard deviation of a cell's true value about the value that it borrows."""
+    """Standard deviation of a cell's true value about the value that it borrows, (cell,)."""
 
 
 def composite(apart: Floats, sampling: Floats) -> Composite:

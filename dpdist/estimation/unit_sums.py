@@ -74,7 +74,7 @@ def below_of(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floa
     batch = np.cumsum(sizes * draws) // ENTRIES
     for number in np.unique(batch):
         own = np.flatnonzero(batch == number)
-        part = csr_array(inside[own])
+        part = inside if len(own) == len(cut) else csr_array(inside[own])
         row, value = part.indices.astype(np.int64), np.repeat(cut[own], np.diff(part.indptr))
         each = units.times[row] * units.below(outcome, row, value)
         ends = np.concatenate([np.zeros((draws, 1)), np.cumsum(each, axis=1)], axis=1)

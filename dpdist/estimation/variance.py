@@ -1,10 +1,14 @@
 """Computes variances of weighted totals: strata, PSUs, finite populations, two stages, single PSUs and replicates.
 
-Over strata h and their PSUs p, V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)². Here t_hp is the total of a linearised
-variable in PSU p, t̄_h the mean of these totals, and f_h the sampling fraction; sampling with replacement has f = 0. n_h
-counts all PSUs of the stratum, also those without a record of the cell. A second stage, of n_hp records sampled with the
-fraction f_hp in PSU p, adds Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)². The last sum is over records i with
-the linearised variable u_i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5).
+Over strata h and their PSUs p, V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)².
+
+- t_hp is the total of a linearised variable in PSU p, and t̄_h the mean of these totals.
+- f_h is the sampling fraction; sampling with replacement has f = 0.
+- n_h is the number of all PSUs of the stratum, with or without a record of the cell.
+
+A second stage, of n_hp records sampled with the fraction f_hp in PSU p, adds Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i
+− ū_hp)². The last sum is over records i with the linearised variable u_i (Särndal, Swensson & Wretman 1992, §4.3 and
+§5.5).
 
 Figures agree with R's `survey`, with one exception: the total of a whole stratum under the option "centred" for a lonely
 PSU, one that is alone in its stratum. There R takes the deviation from 0. This code takes it from the grand mean, the
@@ -83,9 +87,12 @@ def stratified(
 ) -> Floats:
     """First-stage variance (cell,) from Σ_p t and Σ_p t² of every pair of a cell and a stratum that share records, (pair,).
 
-    A lonely PSU is alone in its stratum. The options for it are: "error" raises ValueError; "certainty" adds no variance;
-    "average" adds the mean variance of the cell's other strata; "centred" adds the squared deviation from the mean PSU of
-    the whole design.
+    The options for a lonely PSU, one that is alone in its stratum:
+
+    - "error" raises ValueError.
+    - "certainty" adds no variance.
+    - "average" adds the mean variance of the cell's other strata.
+    - "centred" adds the squared deviation from the mean PSU of the whole design.
     """
     n, free = stage.size[stratum], 1.0 - stage.fraction[stratum]
     with np.errstate(divide="ignore", invalid="ignore"):

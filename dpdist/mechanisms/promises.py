@@ -1,6 +1,7 @@
 """Builds the promise of a mechanism before data are seen: its guarantee, the guarantee's conditions, and the target.
 
-The target limits the log factor of a record: it is the bound Δ* of a pseudo posterior, or the clamp M.
+The target limits the logarithm of a record's factor in the posterior. It is the bound Δ* of a pseudo posterior, or the
+clamp M.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared code of mechanisms that add noise to sums of a stratum's records: a base class, noise requests, and summaries."""
+"""Shared code of mechanisms that add noise to sums of a stratum's records: a base class, queries, and summaries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 from dpdist.core.confidential import Confidential
 from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise, Released, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Measurement, Noise, Released, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
@@ -36,7 +36,7 @@ class NoisySums(ABC, Generic[S, M]):
         return self.promised(job, self._settings(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
-        """The rounds over a stratum's records: passes and requests for noise; `learned` is the reference's summary."""
+        """The rounds over a stratum's records: passes and queries; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
         return self.rounds(job, self._settings(job), model, recorder, learned)
 
@@ -53,29 +53,36 @@ class NoisySums(ABC, Generic[S, M]):
         return job.mechanism
 
 
-class NoiseOn(NamedTuple):
-    """A request for noise on exact sums, identified by checksums of the sums and of their definition (`query`).
+class Defined(NamedTuple):
+    """Queries that share one definition. Their noise is bound to checksums of the definition and of the exact figures.
 
-    Noise that was drawn for one request is never used for another.
+    Noise that was drawn for one query is never used for another.
     """
 
     query: str
-    sums: str
 
     @classmethod
-    def of(cls, query: object, sums: Floats) -> NoiseOn:
-        """Makes a request from exact sums; `query` is the model, or another definition of the sums."""
-        return cls(digest(query), digest(sums))
+    def by(cls, query: object) -> Defined:
+        """Queries that the model, or another definition of the figures, defines."""
+        return cls(digest(query))
 
-    def draw(self, scale: Fraction, size: int, number: int, law: NoiseName = "laplace") -> Noise:
-        """The `number`-th request of a stratum for noise on these sums."""
-        return Noise(scale, size, number, law, self.query, self.sums)
+    def sums(self, exact: Floats, scale: Fraction, number: int, law: NoiseName = "laplace") -> Measurement:
+        """The `number`-th query of a stratum: these sums plus noise."""
+        return Measurement(exact, self.noise(exact, scale, number, exact.size, law))
+
+    def scores(self, exact: Floats, scale: Fraction, number: int) -> Choice:
+        """The `number`-th query of a stratum: which of the scores, (row, candidate), is the largest under noise."""
+        return Choice(exact, self.noise(exact, scale, number, exact.size))
+
+    def noise(self, exact: Floats, scale: Fraction, number: int, size: int, law: NoiseName = "laplace") -> Noise:
+        """The `number`-th noise of a stratum, bound to these figures."""
+        return Noise(scale, size, number, law, self.query, digest(exact))
 
 
 def released(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
     """The released parameters of a stratum, after their confidential summary was recorded.
 
-    `epsilon` is that of one set; it enters the summary alone.
+    `epsilon` is the ε of one set; only the summary uses it.
     """
     local = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**local, "diagnostics": diagnostics}))

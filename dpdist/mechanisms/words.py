@@ -46,9 +46,12 @@ class Words:
     density: str = ""
     """Description of the parameters, with {outcome} and {weight}; empty: the likelihood's description."""
     errors: str = ""
-    """Which errors are in the standard errors of estimates from parameters; empty: those of posterior draws."""
+    """Which errors are in the standard errors of estimates from parameters; empty: the errors of posterior draws."""
     errors_of_records: str = ""
-    """Which errors are in the standard errors of estimates from synthetic records; empty: parameters' and synthesis."""
+    """Which errors are in the standard errors of estimates from synthetic records.
+
+    Empty: the errors of the parameters, and the error of synthesis.
+    """
     steps: tuple[str, ...] = ()
     """Processing steps after the statistics were released, of every job."""
     settings: Mapping[str, Mapping[object, str]] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Registers the model of every family: the class that has the likelihood of a record, by the family's name.
 
-A family is the law that a job names for its outcome, such as `lognormal`. Each has one file or folder here.
+A family is the law that a job names for its outcome, such as `lognormal`. Each has one file or folder here. In docstrings
+METHODS is docs/methods.md, and letters in brackets, such as [G], name papers of docs/bibliography.md.
 """
 
 from typing import Any, get_args

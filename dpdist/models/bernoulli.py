@@ -1,6 +1,6 @@
 """Model of a binary outcome: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
 
-The posterior under α-weighted records is Beta(1 + Σαy, 1 + Σα(1 − y)).
+With α a record's privacy weight, the posterior is Beta(1 + Σαy, 1 + Σα(1 − y)).
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class Bernoulli(ConjugateModel):
         return self.sums(records, alpha, records.outcome)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by the inverse distribution function: equal uniforms give close draws for close statistics."""
+        """Exact draws by the inverse distribution function.
+
+        With the same uniforms, similar statistics give similar draws.
+        """
         total, ones = statistics[0]
         p = betaincinv(PRIOR_A + ones, PRIOR_B + max(total - ones, 0.0), open_uniforms(rng, (draws,)))
         return Draws({"probability": np.clip(p, *INSIDE)})

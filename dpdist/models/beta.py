@@ -1,7 +1,7 @@
 """Model of shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), with mean φ and precision λ ([G], Supplement 2; METHODS §5).
 
 The priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5), restricted to λ ≤ 1e6, which leaves out 3e-11 of the prior. Draws
-are made on a grid of (logit φ given λ, log λ), see `numerics.grid`.
+are made on a grid of (logit φ given λ, log λ), see `numerics.grid`. In sums, α is a record's privacy weight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ LOGIT_BOX = 34.0
 The restriction leaves out 4e-15 of the prior.
 """
 INSIDE = (1e-300, 1.0 - 2.0**-53)
-"""Synthetic shares are limited to this interval inside (0, 1), because draws of a beta law can underflow."""
+"""Synthetic shares are limited to this interval inside (0, 1).
+
+Draws of a beta law with a shape near 0 underflow.
+"""
 
 
 class Beta(OutcomeModel):
@@ -140,7 +143,7 @@ def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Fl
 
 
 def check_shares(statistics: Floats) -> Floats:
-    """Returns the statistics unchanged; raises `Improper` where an outcome is not between 0 and 1."""
+    """Returns the statistics unchanged; raises `Improper` where an outcome is not inside (0, 1)."""
     if not np.isfinite(statistics).all():
         raise Improper("a beta model takes outcomes above 0 and below 1 only")
     return statistics

@@ -1,6 +1,7 @@
 """Model of shares given predictors: y | x ~ Beta(λφ(x), λ(1 − φ(x))), logit φ(x) = x'β ([G] §5).
 
-[G] prints no priors. Here they are β ~ N(0, 2.5²) independently, and λ ~ Pareto(.1, 1.5) as in model `beta`.
+[G] prints no priors. Here they are β ~ N(0, 2.5²) independently, and λ ~ Pareto(.1, 1.5) as in model `beta`. In sums, α
+is a record's privacy weight.
 """
 
 from __future__ import annotations

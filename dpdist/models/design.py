@@ -82,9 +82,9 @@ def counted(frame: Frame, rows: slice, cells: Design) -> Floats:
 
 
 def counted_again(cells: Design, counts: Floats) -> Floats:
-    """Number of sample records of every pattern, (draw, pattern), from other counts (draw, frame row); at least 1.
+    """Number of sample records of every pattern, (draw, pattern), from other counts; at least 1.
 
-    The rows are those of the stratum.
+    The counts are (draw, row) for the frame rows of the stratum.
     """
     rows = np.arange(len(cells.pattern))
     held = csr_array((np.ones(len(rows)), (cells.pattern, rows)))

@@ -1,6 +1,6 @@
 """Base classes of models of the outcome alone, without a weight: `OutcomeModel`, `ConjugateModel`, `RegressionModel`.
 
-Their priors are proper, and their synthetic records have the weight 1.
+Their priors are proper, and their synthetic records have the weight 1. In sums, α is a record's privacy weight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OutcomeModel:
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """Predictors of a model that has none, in a pooled fit either."""
+        """No predictors, not even in a pooled fit, one fit to all strata; a regression overrides this."""
         return ()
 
     @property
@@ -101,7 +101,7 @@ class OutcomeModel:
     def within_bounds(self, share: Floats, value: Floats) -> Floats:
         """The share at or below a value, (draw, pair), of an outcome that is limited to its public bounds.
 
-        `share` is that of the outcome without limits.
+        `share` is the share without such limits.
         """
         low, top = self.outcome_bounds
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
@@ -144,7 +144,7 @@ class RegressionModel(OutcomeModel):
         return Parameter("coefficients", (("predictor", self.design.names),))
 
     def with_aliased(self, kept: Floats) -> Floats:
-        """Coefficients (draw, predictor) from those of the identified predictors; NaN for the others."""
+        """Coefficients (draw, predictor) of all predictors; NaN for predictors that the stratum does not identify."""
         whole = np.full((len(kept), len(self.design.names)), np.nan)
         whole[:, self.design.kept] = kept
         return whole

@@ -1,7 +1,7 @@
 """Model of counts: y ~ Poisson(rate), rate ~ Gamma(.01, .01) (shape, rate), as in [V] §3.1 with a conjugate prior.
 
-The posterior under α-weighted records is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the log rate,
-as model `poisson_regression` has. Both priors are almost flat relative to a stratum's records.
+With α a record's privacy weight, the posterior is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the
+log rate, as model `poisson_regression` has. Both priors are almost flat relative to a stratum's records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Poisson(ConjugateModel):
         return self.sums(records, alpha, records.outcome)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by the inverse distribution function: equal uniforms give close draws for close statistics."""
+        """Exact draws by the inverse distribution function.
+
+        With the same uniforms, similar statistics give similar draws.
+        """
         total, sum_y = statistics[0]
         standard = gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
         return Draws({"rate": np.maximum(standard / (PRIOR_RATE + total), SMALLEST)})

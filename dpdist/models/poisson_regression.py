@@ -1,7 +1,7 @@
 """Model of counts given predictors: y | x ~ Poisson(exp(x'β)) ([V], Appendix 2).
 
 Prior: β ~ N(0, diag(σ) Ω diag(σ)), σ_k ~ half Student t(3, 0, 1), Ω ~ LKJ(6). Only β is released, because outcomes depend
-on β alone.
+on β alone. In sums, α is a record's privacy weight.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class Draws:
     """Posterior draws by parameter name, each (draw, *dims).
 
     All chains have the same length, and the draws of a chain lie together. An entry that a stratum does not identify is
-    NaN, as a coefficient that is a linear combination of earlier ones. `diagnostics` are the sampler's figures; they are
-    confidential.
+    NaN, such as the coefficient of a redundant predictor. `diagnostics` are the sampler's figures; they are confidential.
     """
 
     values: Mapping[str, Floats]
@@ -87,7 +86,7 @@ class Density(Protocol):
 
 @runtime_checkable
 class Additive(Protocol):
-    """Statistics of the α-weighted records from which a model is fitted, computed block by block."""
+    """Statistics from which a model is fitted, computed block by block; α is a record's privacy weight."""
 
     @property
     def combine(self) -> Literal["sum", "concat"]:

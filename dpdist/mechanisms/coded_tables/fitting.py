@@ -38,7 +38,7 @@ class Fitted(NamedTuple):
 def fit(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
 ) -> Fitted:
-    """Tables that agree, from noisy tables, each shaped as its columns; `scales` are those of their noise.
+    """Tables that agree, from noisy tables, each shaped as its columns; `scales` are the scales of the noise.
 
     The total lies between `ends`.
     """

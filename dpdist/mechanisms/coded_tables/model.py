@@ -1,7 +1,7 @@
 """The model of noisy tables of coded columns, and from them one distribution, synthetic records and estimates.
 
 A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw²
-≥ Σw/U. Sampling errors are those of Σv records, which are no smaller than the sample's own.
+≥ Σw/U. Sampling errors are computed for Σv records; the sample's own errors are no larger.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from dpdist.privacy.units import record_epsilon
 
 @dataclass(frozen=True)
 class CodedTables(OutcomeModel, ABC):
-    """Coded columns of one stratum; the statistics are the cells of the `measured` tables in turn, in whole units.
+    """Coded columns of one stratum; the statistics are the cells of the `measured` tables, one table after another.
 
-    A table is named by the positions of its columns. A subclass says what noise a table has, and how records are made.
+    They are in whole units of 1/UNIT. A table is named by the positions of its columns.
+    A subclass says what noise a table has, and how records are made.
     """
 
     columns: tuple[str, ...]
@@ -71,7 +72,7 @@ class CodedTables(OutcomeModel, ABC):
 
     @abstractmethod
     def scale_of(self, key: Marginal) -> Fraction:
-        """Scale of the noise on a table, in units; it depends on the job alone."""
+        """Scale of the noise on a table, in units of 1/UNIT; it depends on the job alone."""
 
     @property
     @abstractmethod
@@ -111,7 +112,7 @@ class CodedTables(OutcomeModel, ABC):
         return replace(self, measured=keys)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Σv of every cell of every measured table, (cell,), in whole units."""
+        """Σv of every cell of every measured table, (cell,), in whole units of 1/UNIT."""
         v = np.rint(alpha * UNIT * np.minimum(records.weight, self.weights[1]) / self.weights[1])
         codes = self.codes(records)
         found = [np.bincount(self.cell(codes, key), weights=v, minlength=prod(self.shape(key))) for key in self.measured]

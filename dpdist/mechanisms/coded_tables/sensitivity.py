@@ -1,6 +1,6 @@
 """Sensitivity of weighted tables of coded columns, and the scale of their noise.
 
-A record of weight w has v = min(w, U)/U in [0, 1], where U is the public bound of weights; without weights v = 1. v is
+A record of weight w has v = min(w, U)/U in [0, 1], where U is the public bound of weights. Without weights v = 1. v is
 rounded to whole multiples of 1/UNIT, so that sums are exact. The record adds v to one cell of every measured table.
 
 A record that is switched off, added or removed changes one cell of each of k tables by v ≤ 1: k in L1. This is
@@ -24,5 +24,5 @@ def moved(adjacency: Adjacency) -> int:
 
 
 def table_scale(epsilon: Fraction, tables: int, adjacency: Adjacency) -> Fraction:
-    """Scale, in units, of the noise on all cells of tables that share ε."""
+    """Scale, in units of 1/UNIT, of the noise on all cells of tables that share ε."""
     return Fraction(moved(adjacency) * tables * UNIT) / epsilon

@@ -24,7 +24,7 @@ from dpdist.privacy.units import moves, record_epsilon
 
 @dataclass(frozen=True)
 class CellSums(OutcomeModel):
-    """Base cells of one stratum; the statistics are sums of `CellBounds.pairs` in whole units, (cell, 2)."""
+    """Base cells of one stratum; the statistics are sums of `CellBounds.pairs` in whole units of 1/UNIT, (cell, 2)."""
 
     labels: tuple[str, ...]
     count: Floats
@@ -32,7 +32,7 @@ class CellSums(OutcomeModel):
     bounds: CellBounds
     least_weight: float
     scale: Fraction
-    """The scale of the noise on a set's sums, in units."""
+    """The scale of the noise on a set's sums, in units of 1/UNIT."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> CellSums:

@@ -43,13 +43,13 @@ class CellBounds(NamedTuple):
         return (self.high - self.low) / 2.0
 
     def pairs(self, weight: Floats, outcome: Floats) -> Floats:
-        """The pair (a, b) of every record in whole units, (record, 2)."""
+        """The pair (a, b) of every record in whole units of 1/UNIT, (record, 2)."""
         a = np.clip(weight, 0.0, self.weight) / self.weight
         b = a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width
         return np.rint(UNIT * np.column_stack([a, np.clip(b, -a, a)]))
 
     def sums(self, units: Floats) -> Floats:
-        """Σw and Σwy from sums of pairs in units, (…, 2)."""
+        """Σw and Σwy from sums of pairs in units of 1/UNIT, (…, 2)."""
         weight = units[..., 0] * self.weight / UNIT
         return np.stack([weight, weight * self.centre + units[..., 1] * self.weight * self.half_width / UNIT], axis=-1)
 
@@ -64,5 +64,5 @@ class CellBounds(NamedTuple):
 
 
 def noise_scale(epsilon: Fraction) -> Fraction:
-    """Scale of the noise, in units, where one budget covers the whole table."""
+    """Scale of the noise, in units of 1/UNIT, where one budget covers the whole table."""
     return Fraction(SENSITIVITY * UNIT) / epsilon

@@ -1,8 +1,8 @@
 """The model of noisy figures of whole tables, which mechanisms `laplace` and `laplace_composed` release.
 
-Cells without a sample record are known to be empty. If the job asks for consistent figures, those of all tables agree.
-They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of the
-two. There are no synthetic records, because separate noisy figures define none.
+Cells without a sample record are known to be empty. If the job asks for consistent figures, the figures of all tables
+agree. They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of
+the two. There are no synthetic records, because separate noisy figures define none.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NoisyTable:
 class NoisyTables(OutcomeModel):
     """The tables of a job; the whole file is one stratum.
 
-    The statistics are (row, 2): Σw and Σwy, or sums of `CellBounds.pairs` in whole units.
+    The statistics are (row, 2): Σw and Σwy, or sums of `CellBounds.pairs` in whole units of 1/UNIT.
     """
 
     tables: tuple[NoisyTable, ...]
@@ -110,22 +110,36 @@ class NoisyTables(OutcomeModel):
         rows = len(self.count)
         return np.column_stack([np.bincount(records.frame, alpha * column, minlength=rows) for column in columns.T])
 
-    def noisy(self, sums: Floats, noise: Floats, sensitivity: Sequence[Mapping[StatisticName, float]] | None) -> Draws:
-        """The released parameters: every figure under its own noise; `sensitivity` has local sensitivities by table."""
-        values, start = {}, 0
-        for number, table in enumerate(self.tables):
-            parameter = table.parameter
-            own, start = noise[start : start + parameter.size].reshape(parameter.shape), start + parameter.size
+    def exact(self, sums: Floats, local: Sequence[Mapping[StatisticName, float]] | None) -> Floats:
+        """All figures, (figure,): sums of pairs in units of 1/UNIT, or the tables' own under local sensitivities."""
+        found = list[Floats]()
+        for table in self.tables:
             count, total = (table.cells.membership @ sums).T
-            if sensitivity is None:
-                figures = np.column_stack([count, total][: len(table.statistics)]) + own
+            if local is None:
+                columns = [count, total][: len(table.statistics)]
             else:
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    exact = {"count": count, "mean": total / count, "total": total}
-                step = np.array([sensitivity[number][name] for name in table.statistics]) / UNIT
-                figures = np.column_stack([exact[name] for name in table.statistics]) + own * step
+                    figures = {"count": count, "mean": total / count, "total": total}
+                columns = [figures[name] for name in table.statistics]
+            found.append(np.column_stack(columns).ravel())
+        return np.concatenate(found)
+
+    def steps(self, local: Sequence[Mapping[StatisticName, float]]) -> Floats:
+        """The unit of the noise on every figure, (figure,), if sensitivities are local; `local` has these by table."""
+        each = (
+            np.broadcast_to([own[name] / UNIT for name in table.statistics], table.parameter.shape)
+            for table, own in zip(self.tables, local, strict=True)
+        )
+        return np.concatenate([values.ravel() for values in each])
+
+    def tables_of(self, noisy: Floats) -> Draws:
+        """The released parameters, from all noisy figures, (figure,)."""
+        values, start = {}, 0
+        for table in self.tables:
+            parameter = table.parameter
+            own, start = noisy[start : start + parameter.size].reshape(parameter.shape), start + parameter.size
             known = np.array([np.nan if name == "mean" else 0.0 for name in table.statistics])
-            values[parameter.name] = np.where(table.occupied[:, None] > 0, figures, known)[None]
+            values[parameter.name] = np.where(table.occupied[:, None] > 0, own, known)[None]
         return Draws(values)
 
     def figures(self, theta: Draws, name: str) -> dict[StatisticName, Floats]:

@@ -58,7 +58,7 @@ class LevelCounts(Sanitized):
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
         """Probabilities of levels, drawn from their posteriors given noisy sums.
 
-        If all gamma draws of a cell are too small for float64, its largest level gets probability 1.
+        If all gamma draws of a cell are too small for float64, the level with the largest count gets probability 1.
         """
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
         counts = nearest_on_simplex(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, self.held(sums))

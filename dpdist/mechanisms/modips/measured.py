@@ -59,7 +59,7 @@ def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) 
 def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
     """The centre of the outcome's bounds, the weight's upper bound, and the half width of the outcome's bounds.
 
-    Under a lognormal law the outcome's bounds are those of its logarithm.
+    Under a lognormal law, they are the bounds of the outcome's logarithm.
     """
     cap = None if model.weights is None else model.weights[1]
     return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)

@@ -88,7 +88,11 @@ class Moments(Sanitized):
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Laws after a change of Σv: means move as the posterior's centre, standard deviations as the residuals."""
+        """The laws after a change of Σv.
+
+        Means move as far as the posterior's centre does. Standard deviations change in proportion to those about the
+        means.
+        """
         middle, half = self.middle
         old, new = (self._centre(theta["sums"], held) for held in (before, after))
         mean = np.clip((theta["mean"] - middle) / half + new - old, -1.0, 1.0)

@@ -56,7 +56,7 @@ class Sanitized(OutcomeModel):
     variance: float | None
     """Public variance of the normal law, in squared half widths of the outcome's bounds; None where it is not public."""
     scales: tuple[Fraction, ...]
-    """The scale of the noise on each group's sums, in units."""
+    """The scale of the noise on each group's sums, in units of 1/UNIT."""
     truncation: Truncation
     matrix: Floats | None
     """Predictors of every cell, (cell, predictor); None: every cell has a mean of its own."""
@@ -94,11 +94,11 @@ class Sanitized(OutcomeModel):
     @property
     @abstractmethod
     def domain(self) -> tuple[Floats, Floats]:
-        """Smallest and largest possible value of every sum, for any records, (sum,) each, in whole units."""
+        """Smallest and largest possible value of every sum, for any records, (sum,) each, in whole units of 1/UNIT."""
 
     @abstractmethod
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Sums of records, (sum,), in whole units."""
+        """Sums of records, (sum,), in whole units of 1/UNIT."""
 
     @abstractmethod
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
@@ -125,7 +125,7 @@ class Sanitized(OutcomeModel):
         return (Parameter("sums", (("statistic", names),)), *self.drawn, *weight)
 
     def entered(self, records: Records, alpha: Floats) -> Floats:
-        """v of every record in whole units; 0 for a record that is switched off."""
+        """v of every record in whole units of 1/UNIT; 0 for a record that is switched off."""
         whole = alpha * UNIT
         return np.rint(whole if self.weights is None else whole * np.minimum(records.weight / self.weights[1], 1.0))
 

@@ -63,9 +63,9 @@ def together(law: Law, weighted: bool, known: bool, adjacency: Adjacency) -> Fra
 def scales(
     kinds: tuple[Group, ...], whole: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
 ) -> tuple[Fraction, ...]:
-    """Scales of the noise of every group, in units.
+    """Scales of the noise of every group, in units of 1/UNIT.
 
-    `whole` is the L1 sensitivity of all groups together, and `epsilon` is that of one sanitization.
+    `whole` is the L1 sensitivity of all groups together, and `epsilon` is the ε of one sanitization.
     """
     if sanitization == "individual":
         return tuple(scale(each.sensitivity, epsilon / len(kinds), each.moved, truncation) for each in kinds)
@@ -73,7 +73,7 @@ def scales(
 
 
 def scale(sensitivity: Fraction, epsilon: Fraction, moved: int, truncation: Truncation) -> Fraction:
-    """Scale of noise, in units, at which a change of at most `moved` sums by `sensitivity` in all costs ε."""
+    """Scale of noise, in units of 1/UNIT, at which a change of at most `moved` sums by `sensitivity` in all costs ε."""
     if truncation != "bounded":
         return sensitivity * UNIT / epsilon
     return Fraction(math.ceil(float(sensitivity * UNIT) / (moved * distance(float(epsilon) / moved)) * (1.0 + 1e-12)))

@@ -9,17 +9,34 @@ to the range. At least one side keeps all of its noise, so that at least half of
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.engine.protocol import Noise
 
 CANDIDATES = 64
 """Noise candidates for a sum. All of them are refused with a probability of about 2^−64; then more are drawn."""
 
 
-def clamped(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
-    """Sums plus noise, (sum,), set to the nearest end of their range where they lie outside."""
-    return np.clip(sums + noise, low, high)
+class Truncated(NamedTuple):
+    """Query for draws of the law truncated to [low, high], (sum,); NaN where all candidates were refused."""
+
+    sums: Floats
+    """Whole numbers; confidential."""
+    noise: Noise
+    """CANDIDATES for every sum."""
+    low: Floats
+    high: Floats
+
+    def under(self, noise: Floats) -> Floats:
+        return truncated(self.sums, noise.reshape(len(self.sums), CANDIDATES), self.low, self.high)
+
+
+def clamped(noisy: Floats, low: Floats, high: Floats) -> Floats:
+    """Noisy sums, (sum,), set to the nearest end of their range where they lie outside."""
+    return np.clip(noisy, low, high)
 
 
 def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:

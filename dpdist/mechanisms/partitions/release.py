@@ -1,9 +1,10 @@
 """The model of noisy counts over a partition, and synthetic records that follow the counts ([S]; METHODS §9).
 
-A partition is a tree over the cells of all attributes; a layer of the tree divides the cells into nodes. Counts of all
-layers are made consistent, from the root down, with none below 0. The root has the public number of records, less the
-noisy sum of 1 − v where there are weights; v is the weight over its public bound. A synthetic record's cell is drawn by
-its share of the counts. Its weight is the stratum's mean weight.
+Attributes are the outcomes, with their levels or bins. A cell is a combination of levels. A partition is a tree over the
+cells; each of its layers divides the cells into nodes. Counts of all layers are made consistent, from the root down, with
+none below 0. The root has the public number of records, less the noisy sum of 1 − v where there are weights; v is the
+weight over its public bound. A synthetic record's cell is drawn by its share of the counts. Its weight is the stratum's
+mean weight.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class PartitionCounts(OutcomeModel):
     weights: tuple[float, float] | None
     """Public bounds of the weight."""
     scale: Fraction
-    """The scale of the noise on counts, in units."""
+    """The scale of the noise on counts, in units of 1/UNIT."""
     score_scale: Fraction | None
-    """The scale of the noise on scores, in units; None: nothing is selected."""
+    """The scale of the noise on scores, in units of 1/UNIT; None: nothing is selected."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> PartitionCounts:
@@ -109,17 +110,17 @@ class PartitionCounts(OutcomeModel):
         return counts if self.weights is None else np.concatenate([[(whole - v).sum()], counts])
 
     def layered(self, tree: Tree, sums: Floats) -> Floats:
-        """Sums of every node, layer by layer, from those of cells; with weights the sum of 1 − v stays in front."""
+        """Sums of every node, layer by layer, from the sums of cells; with weights the sum of 1 − v stays in front."""
         first = self._first
         return np.concatenate([sums[:first], *tree.sums(sums[first:])])
 
     @property
     def _first(self) -> int:
-        """Number of sums before those of nodes: 1 with weights, for the sum of 1 − v, otherwise 0."""
+        """Number of sums before the nodes' sums: 1 with weights, for the sum of 1 − v, otherwise 0."""
         return int(self.weights is not None)
 
     def parts(self, tree: Tree, sums: Floats) -> tuple[Floats, tuple[Floats, ...]]:
-        """The sums (sum,) split into that of 1 − v and those of each layer's nodes."""
+        """The sums (sum,) in parts: the sum of 1 − v, and the sums of each layer's nodes."""
         ends = self._first + np.cumsum(tree.sizes)[:-1]
         return sums[: self._first], tuple(np.split(sums, [self._first, *ends])[1:])
 
@@ -136,7 +137,10 @@ class PartitionCounts(OutcomeModel):
         return consistent(tree, counts, n - absent.sum(), self.weights is None, (least, n))
 
     def _followed(self, cells: Floats) -> Draws:
-        """The parameters from counts of cells (draw, cell): shares of each attribute's levels, and the mean weight."""
+        """The parameters from counts of cells (draw, cell): the shares of every attribute's levels, and the mean weight.
+
+        The shares are (draw, level).
+        """
         total, table = cells.sum(axis=1), cells.reshape(len(cells), *self.shape)
         axes = range(1, len(self.shape) + 1)
         sums = [table.sum(axis=tuple(each for each in axes if each != own)) for own in axes]

@@ -1,6 +1,6 @@
 """Selects the attribute that splits a node of a partition: the one with the least AIC under noise ([S]; METHODS §9).
 
-The scores are eq. 4 and the law of lemma 1 in [S].
+See eq. 4 and lemma 1 of [S].
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def aic(counts: Floats) -> Floats:
 
 
 def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Floats:
-    """The AIC of every attribute in every node of the present tree, (node, attribute), in whole units.
+    """The AIC of every attribute in every node of the present tree, (node, attribute), in whole units of 1/UNIT.
 
-    It is infinite for attributes that already split the node. `cells` are the cells' counts in whole units.
+    It is infinite for attributes that already split the node. `cells` are the cells' counts in whole units of 1/UNIT.
     """
     layers, used = grown(selected, levels)
     nodes, codes = layers[-1], codes_of(levels)

@@ -34,10 +34,10 @@ SLACK = Fraction(1, 2**10)
 
 
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on a layer's counts, in units; `epsilon` is the layer's part."""
+    """Scale of the noise on a layer's counts, in units of 1/UNIT; `epsilon` is the layer's part."""
     return (2 if adjacency == "substitution" else 1) * UNIT / epsilon
 
 
 def score_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on scores, in units; `epsilon` is the part of one layer's selections."""
+    """Scale of the noise on scores, in units of 1/UNIT; `epsilon` is the part of one layer's selections."""
     return (2 if adjacency == "substitution" else 1) * (AIC_SENSITIVITY + SLACK) * UNIT / epsilon

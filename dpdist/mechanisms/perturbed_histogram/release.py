@@ -27,7 +27,7 @@ from dpdist.privacy.units import record_epsilon
 
 @dataclass(frozen=True)
 class Histogram(OutcomeModel):
-    """Bins of one stratum; the statistics are Σα of the records in each bin, (1, bin)."""
+    """Bins of one stratum; the statistics are the sums of privacy weights by bin, (1, bin)."""
 
     bins: int
     scale: Fraction

@@ -18,7 +18,7 @@ from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.privbayes.release import Network
-from dpdist.mechanisms.stratum_sums import NoiseOn
+from dpdist.mechanisms.stratum_sums import Defined
 
 
 def candidates(sizes: Sequence[int], met: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
@@ -62,8 +62,8 @@ def chosen(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass 
         if len(keys) > 1:
             exact = yield Pass(Count(model.measuring(keys)), "sum")
             values = np.array([score(table[0]) for table in model.split(keys, exact[None]).values()])
-            noise = NoiseOn.of((model, keys, "scores"), values).draw(model.score_scale, len(keys), next(numbers))
-            (best,) = yield Choice(values[None], noise)
+            own = Defined.by((model, keys, "scores"))
+            (best,) = yield own.scores(values[None], model.score_scale, next(numbers))
         found.append(keys[int(best)])
         met.append(found[-1][-1])
     return tuple(found)

@@ -50,7 +50,7 @@ class Network(CodedTables):
 
     @property
     def score_scale(self) -> Fraction:
-        """Scale of the noise on scores, in units."""
+        """Scale of the noise on scores, in units of 1/UNIT."""
         return score_scale(self.epsilon * self.choosing, len(self.columns) - 1, self.adjacency)
 
     @property

@@ -36,5 +36,5 @@ SLACK = Fraction(1, 2**10)
 
 
 def score_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:
-    """Scale, in units, of the noise on scores, in each of the rounds that share ε."""
+    """Scale, in units of 1/UNIT, of the noise on scores, in each of the rounds that share ε."""
     return 2 * moved(adjacency) * (SCORE_SENSITIVITY + SLACK) * rounds * UNIT / epsilon

@@ -46,6 +46,6 @@ def spurious(lost: Floats, dimensions: int) -> bool:
 
     `lost` (draw,) is a Σ f(θ_ref) − f(θ_s) over records. About its own mode, a posterior of power a loses χ²_d/2, which
     is d/2 in the mean. With 200 records, where prior and clamp matter, it lost up to .9 d in tests. Under a spurious mode
-    the loss is proportional to the number of records: with 2,000 records it is a hundred times as large.
+    the loss is proportional to the number of records. With 2,000 records it is a hundred times d/2.
     """
     return not float(lost.mean()) <= 1.5 * dimensions + ALLOWANCE

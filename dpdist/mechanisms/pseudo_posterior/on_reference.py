@@ -1,8 +1,8 @@
 """Computes what a reference fixes for a stratum before the current file is seen: a parameter θ_ref, or privacy weights.
 
-The passes are over the reference's records alone (METHODS §2, §4b). A weight rule may compute a privacy weight from one
-record and the reference's own fits. Such a weight depends on no other record of the current file. So the clamped
-likelihood has a bound for every file.
+The passes are over the reference's records alone (METHODS §2, §4b). f is a record's log likelihood and α its privacy
+weight. A weight rule may compute a privacy weight from one record and the reference's own fits. Such a weight depends on
+no other record of the current file. So the clamped likelihood has a bound for every file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""The pseudo posterior: draws θ from π(θ) ∏ p(record_i | θ)^α_i, where weights α bring every record's bound below Δ*.
+"""The pseudo posterior: draws θ from π(θ) ∏ p(record_i | θ)^α_i, where privacy weights α bound every record's influence.
 
-For one stratum ([T] steps 1–5; METHODS §3), the first round fits with α = 1: statistics, draws of θ, and record bounds F.
-Further rounds follow until Δ ≤ Δ*: α, statistics under α, draws of θ, and bounds F(α). The released θ_1..θ_m are further
-exact draws from the last posterior, with a random key of their own.
+f is a record's log likelihood. F is its bound: the largest |f| over the draws of the fit with α = 1. F(α) is the largest
+|f| over the draws of the fit with weights α. Δ is the largest α F(α) over records, and Δ* is the target of Δ.
+
+For one stratum ([T] steps 1–5; METHODS §3), the first fit has α = 1: statistics, draws of θ, bounds F. Further fits
+follow until Δ ≤ Δ*: α, statistics under α, draws of θ, bounds F(α). The released θ_1..θ_m are further exact draws from
+the last posterior, with a random key of their own.
 """
 
 from __future__ import annotations
@@ -95,7 +98,10 @@ class Weigh(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Kernel: F(α) under the present draws. Returns (Δ, max F, −min F, largest range), to be combined by the maximum."""
+    """Kernel: F(α) under the present draws.
+
+    Returns (Δ, max F, −min F, largest range of α f), to be combined by the maximum.
+    """
 
     model: StratumModel
     draws: Draws

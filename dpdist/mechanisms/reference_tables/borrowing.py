@@ -1,4 +1,4 @@
-"""Small-area borrowing: mixes the reference records of a cell with those of similar cells, by size and similarity.
+"""Small-area borrowing: mixes a cell's reference records with records of similar cells, by size and similarity.
 
 A mean of a few dozen heavy-tailed records depends more on its largest record than on its cell. So each cell becomes a
 mixture of its own records and of a borrowed shape. The borrowed shape is made of the records of similar cells, relative

@@ -6,11 +6,10 @@ to w in relative entropy (raking; Deville & Särndal 1992). They exist if the me
 are values that many records have, such as 0 or a top-code. Their weighted shares are kept as further constraints where
 possible, because a release does not measure them.
 
-Sometimes no such weights exist, or a weight would move LARGEST_WEIGHT_RATIO times further than another. Outcomes are then
-scaled within their public bounds (shifted, if they may be negative); atoms and round figures stay. If that is not enough
-either, outcomes are moved until their weighted mean is the released one. Outcomes that are whole numbers stay whole.
-Without weights their mean is then the released one up to half a record's share, which is the nearest that n whole numbers
-allow.
+Sometimes no such weights exist, or a weight would change by LARGEST_WEIGHT_RATIO times the factor of another. Outcomes
+are then scaled within their public bounds (shifted, if they may be negative); atoms and round figures stay. If that is
+not enough either, outcomes are moved until their weighted mean is the released one. Outcomes that are whole numbers stay
+whole. Without weights, the mean of n whole numbers then differs from the released one by at most 1/(2n).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LARGEST_WEIGHT_RATIO = 20.0
 ROUNDS = 60
 """Largest number of Newton steps."""
 NEAR = 4.0
-"""Largest ratio of odds that weights correct, for an outcome of two values: of the wanted share to the records' share."""
+"""For an outcome of two values, weights correct the odds of its share by at most this factor."""
 MET = 1e-13
 """Tolerance of a mean, in standard deviations of the outcome."""
 

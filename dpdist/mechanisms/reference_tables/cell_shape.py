@@ -18,7 +18,7 @@ from dpdist.core.records import Floats
 DRIFT = 1.1
 """The planned drift of shape: weights and outcomes are raised to this power."""
 LARGEST_LOG_SCALE = 3.0
-"""Largest |s| and |g|."""
+"""Largest |s| and |g|; for a shift, g is in units of `Shape.unit`."""
 BISECTIONS = 50
 """Number of steps of a bisection."""
 FLAT = 1e-9
@@ -28,7 +28,7 @@ FLAT = 1e-9
 class Blur(NamedTuple):
     """Noise of the histograms from which a cell's records were made: the bins' values, and the covariances of their shares.
 
-    The histograms are of the current file. So the tails of such a cell are those of the current records, up to noise.
+    The histograms are of the current file. So such a cell has the tails of the current records, up to noise.
     """
 
     weight: Floats
@@ -123,10 +123,7 @@ class Shape:
         return upper, 1.0 - upper
 
     def moved(self, g: float) -> Floats:
-        """Outcomes under log scale g; outcomes that are shifted change their mean by g units.
-
-        They stay within the public bounds.
-        """
+        """Outcomes under log scale g, within the public bounds; outcomes that are shifted change their mean by g units."""
         return self.moving(self.outcome, g)
 
     def moving(self, outcome: Floats, g: float) -> Floats:

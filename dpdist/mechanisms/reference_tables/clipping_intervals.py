@@ -27,9 +27,8 @@ LEAST_LIMIT = 1e-3
 """Smallest limit, as a share of the largest value; smaller quantiles may be rounding errors."""
 
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
-"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 standard deviations."""
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
-"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 deviations."""
+"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 standard deviations."""
 
 
 class Noise(NamedTuple):

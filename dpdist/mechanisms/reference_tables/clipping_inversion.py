@@ -37,7 +37,7 @@ class ClippingInversion(NamedTuple):
 
     - `estimate`: mean weight and mean outcome.
     - `sampling`, `noise`: covariances of (log mean weight, mean outcome) from sampling and from noise, (cell, 2, 2).
-    - `common`: standard deviations of an error that cells have in common, that of the mean to which they are shrunk.
+    - `common`: standard deviations of an error that cells have in common: the error of the mean to which they are shrunk.
     - `tail`: standard deviations of the error that noise in histograms and their tails cause.
     - `scale`: the log scales (s, g) of the estimate.
     - `drift`: A, the variance between cells.
@@ -61,7 +61,8 @@ def invert_clipping(
 ) -> ClippingInversion:
     """Estimates the means of cells from the noisy clipped sums of one outcome.
 
-    `sums` (cell, 2), in units, are Σ(1 − v) and Σvc. `limits` are those of this outcome, and `count` (cell,) are records.
+    `sums` (cell, 2), in units of 1/UNIT, are Σ(1 − v) and Σvc. `limits` are the limits for this outcome, and `count`
+    (cell,) are numbers of records.
     """
     found, sampling, noise, told, of_records = [], [], [], [], []
     of_sums = np.diag(noise_of)
@@ -170,10 +171,10 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
     """Standard deviations of the error of (s, g) that is common to cells, (cell, 2).
 
     Every cell is shrunk to a mean that has an error itself, so that all cells share this error. Let V be the mean's
-    variance, k the weight of a cell's own value, and σ² = σ_now² + σ_ref² the sampling of both files. `current` is
-    σ_now². With D = A + σ² + ν², the errors of like cells have the covariance V (1 − k)(2σ_now² + ν²)/D. (σ_ref moves s
-    and the reference's mean weight against each other.) With this covariance, the mean of the cells errs as if none had
-    been shrunk.
+    variance, k the weight of a cell's own value, and σ² = σ_now² + σ_ref² the sampling variance of the current file and
+    of the reference. `current` is σ_now². With D = A + σ² + ν², the errors of like cells have the covariance V (1 −
+    k)(2σ_now² + ν²)/D. The reference's sampling is not in it, because an error of its mean weight is offset by an error
+    of s. With this covariance, the mean of the cells errs as if none had been shrunk.
     """
     whole = np.maximum(spread + sampling + noise, LEAST_VARIANCE)
     of_mean = 1.0 / (1.0 / whole).sum(axis=0)

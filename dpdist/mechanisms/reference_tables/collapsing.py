@@ -1,9 +1,9 @@
 """Collapses cells that noise would drown: several small cells share one noisy sum (METHODS §7b).
 
-Noise of scale b, in records, is about 6b/√n direct standard errors of a cell of n records. METHODS collapses cells where
-that is more than one. Shrinkage gives smaller errors until it is about three. So cells of fewer than FEWEST b² reference
-records are collapsed here. At half of b² records both methods have about the same error. The choice follows from the
-reference alone.
+Noise of scale b, in records, is about 6b/√n direct standard errors of a cell of n records. METHODS collapses cells if the
+noise is more than one such error. Shrinkage gives smaller errors up to about three. So cells of fewer than FEWEST b²
+reference records are collapsed here. At half of b² records both methods have about the same error. The choice follows
+from the reference alone.
 
 Cells that share a sum are a unit. Its statistics give one scale of weights and one of outcomes. Apart from these scales,
 its cells keep the shapes and means that they have in the reference.
@@ -31,7 +31,7 @@ COLLAPSED_POINTS = 2_000
 
 
 class Spread(NamedTuple):
-    """Figures of cells, from those of their units.
+    """Figures of cells, from the figures of their units.
 
     - `estimate` (cell, 2): mean weight and mean outcome.
     - `sampling`, `noise` (cell, 2, 2): covariances of (log mean weight, mean outcome), which the cells of a unit share.
@@ -49,7 +49,10 @@ class Spread(NamedTuple):
 
 
 def fewest(scales: tuple[Fraction, Fraction]) -> float:
-    """Smallest number of reference records of a cell that is not collapsed; `scales` are those of the noise, in units."""
+    """Smallest number of reference records of a cell that is not collapsed.
+
+    `scales` are the scales of the noise, in units of 1/UNIT.
+    """
     return FEWEST * (float(max(scales)) / UNIT) ** 2
 
 
@@ -106,7 +109,7 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
 
 
 def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
-    """Figures of cells from those of their units; a unit of one cell passes on its figures unchanged."""
+    """Figures of cells from the figures of their units; a unit of one cell passes on its figures unchanged."""
     alone = np.bincount(unit)[unit] == 1
     rows = []
     for cell, own, number in zip(cells, alone, unit, strict=True):

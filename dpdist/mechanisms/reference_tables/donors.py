@@ -19,9 +19,9 @@ from dpdist.core.records import Codes, Floats, Ints
 MOST = 10_000
 """Largest number of donors of a cell. From more records this many are kept, evenly by outcome."""
 DONORS = "donors.parquet"
-"""Name of the file of donors, which stands beside the released tables."""
+"""Name of the file of donors, the reference's records, which stands beside the released tables."""
 FEWEST = 20
-"""A cell with fewer donors uses those of a wider group."""
+"""A cell with fewer donors uses the donors of a wider group."""
 OUTCOME = "outcome "
 """Prefix of the names of the outcomes' columns."""
 COPIED = "copied "
@@ -43,7 +43,7 @@ class Donors:
 
     @classmethod
     def of(cls, cell: Codes, weight: Floats, outcomes: Floats, copied: pa.Table | None = None) -> Self:
-        """Donors from a reference's records: those with a weight above 0, at most MOST in a cell."""
+        """Donors from a reference's records with a weight above 0, at most MOST in a cell."""
         order = np.lexsort((weight, *outcomes.T[::-1], cell))
         order = order[weight[order] > 0]
         _, start, size = np.unique(cell[order], return_index=True, return_counts=True)
@@ -58,9 +58,9 @@ class Donors:
     def of_cell(self, cell: int, codes: Codes) -> Ints:
         """Positions of a cell's donors, in order of outcomes and weight.
 
-        A cell with fewer than FEWEST donors uses those of all cells with the same levels in its first columns. The number
-        of these columns is the largest that leaves enough donors. `codes` (cell, column) are the levels of the table's
-        columns.
+        A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in its first columns. The
+        number of these columns is the largest that leaves enough donors. `codes` (cell, column) are the levels of the
+        table's columns.
         """
         for shared in range(codes.shape[1], -1, -1):
             if shared == codes.shape[1]:

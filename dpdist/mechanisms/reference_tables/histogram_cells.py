@@ -6,9 +6,9 @@ weights is not inverted. A mean weight is the clipped one plus a part of what th
 (`histogram_scales`). Over all cells of the group the tail is then the histogram's.
 
 A mean outcome is the clipped mean that the noisy sums give, centre + half width × Σvc/Σv, plus what lies beyond the
-clipping interval. Only the latter depends on the shape. It is computed at the scale at which the shape has the clipped
-mean. Where the interval is the public range, nothing lies beyond it. The mean then follows from the noisy sums alone,
-whatever the shape is.
+clipping interval. Only this second part depends on the shape. It is computed at the scale at which the shape has the
+clipped mean. Where the interval is the public range, nothing lies beyond it. The mean then follows from the noisy sums
+alone, whatever the shape is.
 
 The shape's tails may be wrong: half of what they hold is taken as the standard deviation of their error. Noise in the
 histograms may also hide records, as many as one standard deviation of the noise on a count. These may lie anywhere,

@@ -1,8 +1,8 @@
 """Makes a substitute for a reference from the current file: noisy histograms over public bins, for groups of cells.
 
-Groups follow from public sizes. Weight and outcomes are taken to be independent within a group; the table's sums hold
-their dependence below the limits. Counts are smoothed, which is post-processing, and spread over HISTOGRAM_POINTS points
-of equal weight.
+Groups follow from public sizes. Weight and outcomes are taken to be independent within a group. Below the clipping
+limits, the table's own sums contain their dependence. Counts are smoothed, which is post-processing, and spread over
+HISTOGRAM_POINTS points of equal weight.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Column, Job
 from dpdist.mechanisms.reference_tables.cell_shape import Blur
+from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
 from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell
-from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.smoothing import explained, smoothed
 from dpdist.privacy.units import record_epsilon
 
@@ -34,7 +35,7 @@ MOSTLY = 0.75
 
 @dataclass(frozen=True)
 class Histograms:
-    """Histograms of groups of cells; the statistics are counts (group, bin), in the weight's bins, then every outcome's."""
+    """Histograms of groups of cells; the statistics are counts (group, bin), first of the weight, then of each outcome."""
 
     model: ReferenceCells
     group: Codes
@@ -144,10 +145,10 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
 def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
     """The factor on the square of an error common to cells, relative to a cell's separate error, (group,).
 
-    Limits are chosen for the least sum, over published cells, of squared errors in direct variances. With n_k records in
-    a cell and n_P in a published one, the cell's separate error counts there as n_k/n_P, as direct errors do. An error
-    common to all cells counts as 1. So the factor is the harmonic mean of n_P/n_k, over the published cells that a
-    group's cells are in.
+    Limits are chosen for the least sum, over published cells, of squared errors in variances of the direct estimate. Let
+    a cell have n_k records and a published cell n_P. In the published cell's squared error, the cell's separate error
+    counts with the factor n_k/n_P, as direct errors do. An error common to all cells counts with the factor 1. So the
+    factor is the harmonic mean of n_P/n_k, over the published cells that contain a group's cells.
     """
     own, cells = np.zeros(len(codes)), np.bincount(group)
     for margin in margins:

@@ -70,7 +70,7 @@ def spans(
 ) -> tuple[Floats, Floats]:
     """Ranges of mean weights and of mean outcomes, (cell, 2) each; NaN where the mean is identified.
 
-    `limits` and `sums` (cell, 2), in units, are those of one outcome.
+    `limits` and `sums` (cell, 2), in units of 1/UNIT, belong to one outcome.
     """
     scales = [float(np.log(0.5 / ALARM) * np.sqrt(variance / 2.0)) for variance in noise]
     weights, outcomes = [], []

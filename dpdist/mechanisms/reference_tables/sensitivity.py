@@ -32,9 +32,9 @@ from dpdist.job import Adjacency
 UNIT = 2**20
 """Statistics are whole multiples of 1/UNIT."""
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
-"""L1 distance, in units of 1, of the sums of neighbouring files.
+"""L1 distance of the sums of neighbouring files, before they are multiplied by UNIT.
 
-The cone serves zero_out and substitution. The simplex serves add_remove, and substitution in any cell.
+The cone serves zero_out and substitution at the same x. The simplex serves add_remove, and substitution in any cell.
 """
 
 
@@ -61,24 +61,24 @@ class Limits(NamedTuple):
             return v, np.clip((outcome - self.centre[cell]) / self.reach[cell], -1.0, 1.0)
 
     def _parts(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats, Floats]:
-        """1 − v in whole units, (record, 1); v, (record, 1); and c, (record, outcome)."""
+        """1 − v in whole units of 1/UNIT, (record, 1); v, (record, 1); and c, (record, outcome)."""
         v, c = self.clipped(cell, weight, outcome)
         return np.rint(UNIT * (1.0 - v))[:, None], v[:, None], c if c.ndim == 2 else c[:, None]
 
     def cone(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
-        """(1 − v, vc_1, …) of every record in whole units, (record, 1 + outcome)."""
+        """(1 − v, vc_1, …) of every record in whole units of 1/UNIT, (record, 1 + outcome)."""
         left, v, c = self._parts(cell, weight, outcome)
         return np.column_stack([left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
 
     def simplex(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
-        """(1 − v, v(1 + c_1)/2, …, v(1 − c_1)/2, …) of every record in whole units, (record, 1 + 2 outcome)."""
+        """(1 − v, v(1 + c_1)/2, …, v(1 − c_1)/2, …) of every record in whole units of 1/UNIT, (record, 1 + 2 outcome)."""
         left, v, c = self._parts(cell, weight, outcome)
         above = np.clip(np.rint(UNIT * v * (1.0 + c) / 2.0), 0.0, UNIT - left)
         return np.column_stack([left, above, UNIT - left - above])
 
 
 def noise_scales(epsilon: Fraction, adjacency: Adjacency, outcomes: int = 1) -> tuple[Fraction, Fraction]:
-    """Scales of the noise, in units, on Σ(1 − v) and on every other sum; one budget covers the whole table."""
+    """Scales of the noise, in units of 1/UNIT, on Σ(1 − v) and on every other sum; one budget covers the whole table."""
     scale = Fraction(SENSITIVITY[adjacency] * UNIT) / epsilon
     return scale, outcomes * scale
 

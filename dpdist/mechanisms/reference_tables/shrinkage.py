@@ -32,7 +32,7 @@ def posterior(
     """Posterior mean and variance of a log scale with a normal prior, given a statistic `seen` with normal noise.
 
     `curve` gives, for a log scale, the statistic's value and the standard deviation of its noise. The value rises with
-    the scale. `mean` and `variance` are those of the prior.
+    the scale. The prior has `mean` and `variance`.
     """
     low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
     for points in GRID_POINTS:

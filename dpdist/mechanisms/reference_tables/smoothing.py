@@ -42,7 +42,7 @@ CLOSE = 1e-6
 def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
     """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records.
 
-    `variance` is that of the noise on a count.
+    `variance` is the variance of the noise on a count.
     """
     tail = _tail(noisy, variance, bins)
     tried = [_fit(noisy, total, variance, _penalty(bins, roughness), tail) for roughness in ROUGHNESS]
@@ -105,7 +105,7 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Fl
         if np.abs(step).max() < CLOSE**0.5:
             break
     evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)
-    # The concavity limit is no information: where the tail is at this limit, the covariance is that without the limit.
+    # The limit to a concave tail is no information. So the covariance of a tail at this limit is computed without it.
     return float(evidence), softmax(theta), rate @ np.linalg.inv(held - bent.T @ bent) @ rate
 
 

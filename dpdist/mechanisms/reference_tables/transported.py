@@ -18,7 +18,7 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Draws
 
 STEP = 0.05
-"""Step of the numerical derivative of a distribution function, as a share of the mean or of the outcome's deviation."""
+"""Step of the numerical derivative of a distribution function, as a share of the mean or of the standard deviation."""
 
 
 @dataclass(frozen=True)

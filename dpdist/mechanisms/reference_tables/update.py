@@ -23,11 +23,12 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Job
+from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
 from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped
 from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
-from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.privacy.units import record_epsilon
 
 SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
@@ -52,7 +53,7 @@ class Shares(NamedTuple):
     def records(self, before: float) -> int:
         """Effective number of records of the updated shape, if the earlier one had `before`.
 
-        It follows from the error of the shares about those of the population.
+        It follows from the error of the shares about the population's shares.
         """
         return max(1, round(1.0 / ((1.0 - self.way) ** 2 * max(1.0 / before, self.drift) + self.noise)))
 
@@ -175,7 +176,7 @@ def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
 
 
 def towards(before: Floats, noisy: Floats, n: float, variance: float) -> Shares:
-    """Shares between `before` and those of noisy counts of n records; `variance` is that of the noise on a count."""
+    """Shares between `before` and the shares of noisy counts of n records, whose noise has `variance`."""
     told, noise = noisy / n, variance / n**2
     room = 1.0 - float((before**2).sum())
     excess = float(((told - before) ** 2).sum()) - len(told) * noise - room / n

@@ -16,7 +16,7 @@ from dpdist.core.records import Floats
 ATOM = 0.002
 """Smallest share of records at which the smallest or the largest value counts as an atom."""
 ATOM_RECORDS = 5
-"""Smallest number of records at which it counts as one."""
+"""Smallest number of records at which such a value counts as an atom."""
 ON_GRID = 0.95
 """Smallest share of values that must be multiples of a step."""
 ROUND_UNITS = tuple(factor * 10.0**power for power in range(5, -3, -1) for factor in (5.0, 1.0))

@@ -13,7 +13,7 @@ from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
 from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 
@@ -58,11 +58,10 @@ def sanitized_statistics(
     """Releases whitened, winsorised sums under noise; fit and synthetic sets are post-processing (METHODS §8)."""
     model = model.within(whitened)
     statistics = yield Pass(Count(model), "sum")
-    sums = model.released(statistics)
-    noise = yield NoiseOn.of(model, sums).draw(model.scale, sums.size, 1, model.noise)
+    noisy = yield Defined.by(model).sums(model.released(statistics), model.scale, 1, model.noise)
     drawn = []
     for number in range(1, sets + 1):
-        theta = yield Sample(sums + noise, "release", number, model)
+        theta = yield Sample(noisy, "release", number, model)
         drawn.append(theta)
     return released(recorder, drawn, epsilon, cells=float(len(statistics)))
 

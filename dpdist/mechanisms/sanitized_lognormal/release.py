@@ -41,8 +41,9 @@ from dpdist.privacy.units import record_epsilon, record_rho
 STEP = 0.05
 """Step of the numerical derivative of the fit, in the logarithm of sample counts."""
 SUMS = ("p1", "p2")
-"""Names of the sums by cell, and of the sums over all cells."""
+"""Names of the sums of each cell."""
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
+"""Names of the sums over all cells."""
 
 
 class CellLognormal(Lognormal):
@@ -54,13 +55,16 @@ class CellLognormal(Lognormal):
 
 @dataclass(frozen=True)
 class SanitizedLognormal(OutcomeModel):
-    """Cells of one stratum; the statistics are (cell, 5), in whole units, once the reference's summary `told` is known."""
+    """Cells of one stratum; once the reference's summary `told` is known, the statistics are (cell, 5).
+
+    They are sums of location and scatter, in whole units of 1/UNIT (see `sensitivity`).
+    """
 
     labels: tuple[str, ...]
     count: Floats
     """Sample records of every cell, public."""
     scale: Fraction
-    """Scale of the noise on a sum, in units."""
+    """Scale of the noise on a sum, in units of 1/UNIT."""
     shrinkage: bool
     law: CellLognormal
     noise: NoiseName

@@ -52,7 +52,7 @@ SENSITIVITY_2: dict[Adjacency, Fraction] = {
     "add_remove": Fraction(UNIT),
     "substitution": Fraction(7 * UNIT, 4) + 3,
 }
-"""L2 distance of neighbouring files' sums, in units, for Gaussian noise."""
+"""L2 distance of neighbouring files' sums, in units of 1/UNIT, for Gaussian noise."""
 EXCHANGE = Fraction(30_626, 10_000)
 """The ρ of exchanging a record over its ρ under zero_out: (7/4 + 3/UNIT)², rounded up; two zero-outs would cost 4."""
 FAR = 1e6
@@ -80,7 +80,7 @@ class Whitening(NamedTuple):
         share: float = float(SHARE),
         noise: NoiseName = "laplace",
     ) -> Floats:
-        """(location, scatter) of every record in whole units, (record, 5)."""
+        """(location, scatter) of every record in whole units of 1/UNIT, (record, 5)."""
         return np.asarray(np.trunc(UNIT * statistics(self.winsorised(cell, outcome, weight), share, noise)))
 
 
@@ -105,7 +105,7 @@ class Moments(NamedTuple):
 
 
 def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Moments:
-    """Moments from sums in units, (2 cells + 3,): the location of each cell, then the scatter."""
+    """Moments from sums in units of 1/UNIT, (2 cells + 3,): the location of each cell, then the scatter."""
     share, values, all_of_them = float(SHARE), sums / UNIT, np.array([records, 0.0, 0.0])
     if noise == "gaussian":
         scatter = values[-3:] / np.sqrt(1.0 - share) * np.array([-1.0, 1.0, 1.0])
@@ -117,7 +117,7 @@ def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Momen
 def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[float, Floats]:
     """Variances of the noise on an entry of the location, and on each entry of the scatter.
 
-    `scale`, in units, is b of the Laplace law, or σ of the Gaussian law.
+    `scale`, in units of 1/UNIT, is b of the Laplace law, or σ of the Gaussian law.
     """
     share, square = float(SHARE), (float(scale) / UNIT) ** 2
     if noise == "gaussian":
@@ -127,6 +127,6 @@ def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[floa
 
 
 def gaussian_scale(rho: Fraction, adjacency: Adjacency) -> Fraction:
-    """σ in units for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
+    """σ in units of 1/UNIT for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
     square = SENSITIVITY_2[adjacency] ** 2 / (2 * rho) * 10**6
     return Fraction(isqrt(square.numerator // square.denominator) + 1, 1000)

@@ -38,7 +38,7 @@ ASKED = ("sum of weights", "distance", "distance of products")
 
 @dataclass(frozen=True)
 class WeightSum:
-    """The statistic Σ w/U in units, (1, 1), with U the weight's public bound."""
+    """The statistic Σ w/U in units of 1/UNIT, (1, 1), with U the weight's public bound."""
 
     cap: float
 
@@ -48,7 +48,7 @@ class WeightSum:
 
 @dataclass(frozen=True)
 class Distances:
-    """The statistics Σ (w − t)/U and Σ (w − t)u/U of every cell in units, (cell, 2).
+    """The statistics Σ (w − t)/U and Σ (w − t)u/U of every cell in units of 1/UNIT, (cell, 2).
 
     t is the common weight, U the weight's public bound, and u the outcome relative to its public bounds, in [−1, 1].
     """
@@ -62,7 +62,7 @@ class Distances:
         return np.column_stack([np.bincount(cell, weights=alpha * each, minlength=cells) for each in (a, b)])
 
     def pairs(self, weight: Floats, outcome: Floats) -> Floats:
-        """(a, b) of every record in whole units, (record, 2)."""
+        """(a, b) of every record in whole units of 1/UNIT, (record, 2)."""
         bounds = self.cells.bounds
         a = units_of(weight, bounds.weight) - units_of(np.array(self.common), bounds.weight)
         u = (np.clip(outcome, bounds.low, bounds.high) - bounds.centre) / bounds.half_width
@@ -107,7 +107,7 @@ class RegularisedCells(OutcomeModel):
 
     @property
     def scale(self) -> Fraction:
-        """The scale of the noise on the cells' sums, in units."""
+        """The scale of the noise on the cells' sums, in units of 1/UNIT."""
         return self.plain.scale
 
     @property
@@ -138,7 +138,7 @@ class RegularisedCells(OutcomeModel):
         return float(np.clip(mean, max(self.plain.least_weight, cap / REGULARISATION_STEPS), cap))
 
     def chosen(self, apart: Floats, common: float) -> float:
-        """The degree λ to which weights are moved, from the noisy distances in units."""
+        """The degree λ to which weights are moved, from the noisy distances in units of 1/UNIT."""
         cap = self.plain.bounds.weight
         squares = self._squares(apart)
         return least_error(float(squares.sum()), self._shares(), float(self.scale) / UNIT, common / cap)
@@ -216,7 +216,7 @@ def moved(weight: Any, common: float, regularisation: float) -> Any:
 
 
 def units_of(weight: Floats, cap: float) -> Floats:
-    """w/U of every record in whole units, with U = `cap`."""
+    """w/U of every record in whole units of 1/UNIT, with U = `cap`."""
     return np.rint(UNIT * (np.clip(weight, 0.0, cap) / cap))
 
 

@@ -1,18 +1,19 @@
 """Sensitivity of weight regularisation, the split of ε over its stages, and the choice of the degree λ.
 
-A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public bounds. u = (y − c)/R ∈ [−1, 1], where c and R are
-the middle and the half width of [L, H]. Its weight becomes w_λ = (1 − λ)w + λt, where t is a common weight; it is at most
-U_λ = (1 − λ)U + λt. All sums are of whole multiples of 1/UNIT.
+A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public bounds. Let u = (y − c)/R ∈ [−1, 1], where c and R
+are the middle and the half width of [L, H]. The weight becomes w_λ = (1 − λ)w + λt, where t is a common weight. It is at
+most U_λ = (1 − λ)U + λt. All sums are of whole multiples of 1/UNIT. Δ is the L1 sensitivity of a stage's sums.
 
 Stage 1 gives t, if the job does not name one. It releases Σ w/U, to which a record contributes a value in [0, 1]: Δ = 1.
 Divided by the public number of records, times U, this is the mean weight. It is clipped to the weight's bounds and to at
 least U/REGULARISATION_STEPS, so that t > 0 and U_λ > 0 for every λ.
 
 Stage 2 gives λ, if the job does not name one. With a = (w − t)/U and b = au, A and B are the sums over cells of |Σa| and
-of |Σb|. By the triangle inequality a record moves A and B together by no more than (a, b) in L1. Switched off, added or
-removed, it moves them by |a| + |b| ≤ 2 max(t, U − t)/U ≤ 2. Exchanged, with both weights on one side of t, it moves them
-by |a − a'| + |b − b'| ≤ 2 max(|a|, |a'|) ≤ 2. With weights on different sides it moves them by at most 2(|a| + |a'|) ≤ 2
-(t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained by weights U and 0 with u = 1, in a cell of its own.
+of |Σb|. By the triangle inequality, A and B together change by at most the L1 norm of the change of a record's (a, b).
+Switched off, added or removed, a record changes them by |a| + |b| ≤ 2 max(t, U − t)/U ≤ 2. Exchanged, with both weights
+on one side of t, it changes them by |a − a'| + |b − b'| ≤ 2 max(|a|, |a'|) ≤ 2. With weights on different sides the
+change is at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained by weights U and 0
+with u = 1, in a cell of its own.
 
 Stage 3 gives the cells' sums of (w_λ, w_λ u) over U_λ. For any t > 0 and λ these are a strict Laplace table's pairs, so Δ
 = 2.
@@ -32,7 +33,10 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
 
 MOVED_BY = (1, SENSITIVITY, SENSITIVITY)
-"""Largest changes by one record, in 1/UNIT: of the sum of weights, of both distances together, and of a cell's two sums."""
+"""Largest change by one record, before sums are multiplied by UNIT.
+
+The three are of the sum of weights over U, of both distances together, and of a cell's two sums.
+"""
 MEAN, CHOICE = Fraction(1, 20), Fraction(1, 10)
 """Parts of ε for the common weight and for the choice of λ, where the job does not fix them."""
 REGULARISATION_STEPS = 100
@@ -45,7 +49,7 @@ def left(mean: bool, choice: bool) -> Fraction:
 
 
 def scale_of(part: Fraction, sensitivity: int, epsilon: Fraction) -> Fraction:
-    """Scale of the noise, in units, of a stage that has a part of ε."""
+    """Scale of the noise, in units of 1/UNIT, of a stage that has a part of ε."""
     return Fraction(sensitivity * UNIT) / (part * epsilon)
 
 
@@ -54,7 +58,8 @@ def least_error(squares: float, shares: Floats, noise: float, common: float) -> 
 
     `squares` is A² + B², in squared units of U. `shares` is each cell's share of the sample. `noise` is the noise scale
     of both sums of a cell at λ = 0, in units of U. `common` is t/U. A cell's bias is taken to be λ times A or B times its
-    share, as if all records had the same. The noise on each of the two sums has the variance 2 (noise · U_λ/U)².
+    share of the sample, as if the bias were spread evenly over records. The noise on each of the two sums has the
+    variance 2 (noise · U_λ/U)².
     """
     step = np.arange(REGULARISATION_STEPS + 1) / REGULARISATION_STEPS
     spread = 4.0 * len(shares) * (noise * (1.0 - step * (1.0 - common))) ** 2

@@ -22,7 +22,10 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class WeightedMarginals(NoisySums[Settings, Marginals]):
-    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0."""
+    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0.
+
+    No law of the outcomes is fitted.
+    """
 
     spec, sums = Settings, Marginals
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Noise
+from dpdist.engine.protocol import Choice
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
+from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, choice_scale
 
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
-    """The score Σ|C − M| − b K of every candidate pair, (pair,), in whole units.
+    """The score Σ|C − M| − b K of every candidate pair, (pair,), in whole units of 1/UNIT.
 
     C is the pair's table and M the table under independence. K is its number of cells and b the noise scale. `margins`
     are the released tables' margins, in weights. `exact` has the candidates' exact tables.
@@ -45,11 +45,10 @@ def chosen(
     keys, values = model.candidates, scores(model, margins, exact)
     groups, found = list(range(len(model.columns))), list[Marginal]()
     scale = choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency)
-    query, sums = digest((model, [list(each) for each in margins], "choice")), digest(values)
+    own = Defined.by((model, [list(each) for each in margins], "choice"))
     for _ in range(model.pairs):
         open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
-        noise = Noise(scale, len(open_ones), next(numbers), "laplace", query, sums)
-        (first,) = yield Choice(values[None, open_ones], noise)
+        (first,) = yield own.scores(values[None, open_ones], scale, next(numbers))
         best = keys[open_ones[int(first)]]
         found.append(best)
         groups = joined(groups, best)

@@ -8,11 +8,10 @@ it would add. Given what is released before, only C depends on the record. By th
 ‖C − C'‖ ≤ Δ = 1, or 2 for an exchange. This is attained where C ≥ M in the cells that change, with v = 1. q is a whole
 number of units.
 
-Each round selects the largest of q + η, and the first of equal ones; η is discrete Laplace noise of scale 2Δ/ε_r, where
-ε_r is the round's part of ε. Fix the noise of all other pairs: pair i wins if η_i is at least a threshold t, a whole
-number. In a neighbouring file t moves by at most 2Δ. With b the scale of η, P(η ≥ t) falls by a factor of at least
-e^(−s/b) when t rises by s, for every whole t. So each round costs ε_r. The selected pair is released, and its score is
-not.
+Each round selects the largest of q + η, and the first of equal ones. η is discrete Laplace noise of scale s = 2Δ/ε_r,
+where ε_r is the round's part of ε. Fix the noise of all other pairs: pair i wins if η_i is at least a threshold t, a
+whole number. In a neighbouring file t moves by at most 2Δ. For whole t and j ≥ 0, P(η ≥ t + j) is at least e^(−j/s) P(η ≥
+t). So each round costs ε_r. The selected pair is released, and its score is not.
 """
 
 from __future__ import annotations
@@ -32,5 +31,5 @@ Nothing is chosen then.
 
 
 def choice_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:
-    """Scale, in units, of the noise on scores of pairs, in each of the rounds that share ε."""
+    """Scale, in units of 1/UNIT, of the noise on scores of pairs, in each of the rounds that share ε."""
     return Fraction(2 * moved(adjacency) * rounds * UNIT) / epsilon

@@ -24,7 +24,7 @@ A shift is in units of the outcome's score; for a yes-or-no outcome, in units of
 STEP = 0.01
 """Step of the numerical derivative of a mean outcome, in units of the outcome's score."""
 PRIOR = 0.03
-"""Prior standard deviation of a shift, in units of the outcome's score. In six surveys shifts varied by 0 to .03."""
+"""Prior standard deviation of a shift, in units of the outcome's score; it was 0 to .03 in six surveys."""
 
 
 def shifted(law: Law, kind: Kind, by: Floats) -> Law:

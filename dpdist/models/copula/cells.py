@@ -1,8 +1,8 @@
 """Cells of one stratum for the score model, and groups of small cells that share a fit or a distribution (METHODS §5b).
 
 A unit is a group of cells that share a fit. Which cells share one follows from numbers of records alone. A small cell
-joins cells that differ from it in the last predictor only. If they are too few, it joins those that differ in the last
-two predictors, and so on. So a job lists the predictors that matter most first.
+joins cells that differ from it in the last predictor only. If together they have too few records, cells that differ in
+the last two predictors join them, and so on. So a job lists the predictors that matter most first.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
 
 
 def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
-    """Covariance of `sums` over samples with as many records in every cell, (cell, statistic, statistic).
+    """Covariance of `sums` over samples with the same number of records in every cell, (cell, statistic, statistic).
 
     A record keeps its privacy weight in all samples.
     """
@@ -109,7 +109,7 @@ class Fitted(NamedTuple):
     def centre(self) -> Law:
         """Posterior means of P(part 1), of the mean of z_w and of the regression, with standard deviations √(SS/ν).
 
-        SS and ν are those of `Conjugate`.
+        `Conjugate` defines SS and ν.
         """
         return Law(
             np.minimum(self.ones / (self.ones + self.zeros), INSIDE[1]),
@@ -120,7 +120,7 @@ class Fitted(NamedTuple):
         )
 
     def draw(self, kind: Kind, draws: int, rng: np.random.Generator) -> Law:
-        """Exact draws by inverse distribution functions: equal uniforms give close draws for close statistics."""
+        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws."""
         cells = len(self.of_outcome)
         sizes = [2 * cells, 2 * (int(self.of_weight.max()) + 1), (1 + BASIS) * (int(self.of_outcome.max()) + 1)]
         uniforms = open_uniforms(rng, (draws, sum(sizes)))

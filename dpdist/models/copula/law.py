@@ -28,7 +28,7 @@ def law_of(facts: Facts) -> Law:
 
 
 def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Table:
-    """Coefficients of f, the log density under `law` minus that under `reference` (see `table_of`)."""
+    """Coefficients of f, the log density under `law` minus the log density under `reference` (see `table_of`)."""
     own, other = (table_of(each, cell, place, kind) for each in (law, reference))
     return Table(own.values - other.values, own.magnitude + other.magnitude)
 

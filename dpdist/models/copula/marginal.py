@@ -21,9 +21,9 @@ from scipy.special import ndtr, ndtri
 from dpdist.core.records import Floats, Ints
 
 NODES = 1_000
-"""Approximate number of nodes of a distribution, apart from those in its tails."""
+"""Approximate number of nodes of a distribution, without the nodes in its tails."""
 TAIL = 50
-"""Number of records in either tail all of whose values are nodes."""
+"""In either tail, the values of this many records are all nodes."""
 MARGIN = 1e-6
 """Share of an atom's step, at either end, in which no record is placed; the rounding errors of Φ and Φ⁻¹ are smaller."""
 

@@ -1,7 +1,7 @@
-"""The score model: the normal scores of a record's weight and outcome, under a reference's distributions, are normal.
+"""The score model: normal laws for the normal scores of weight and outcome, which a reference's distributions define.
 
 In cell c, F_c is the reference's distribution function, w the weight and y the outcome. The scores are z_w = Φ⁻¹F_c(w)
-and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))}, with a uniform U of the record. The model is z_w ~ N(μ, τ²) and z_y ~
+and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))}, where U is a uniform of the record. The model is z_w ~ N(μ, τ²) and z_y ~
 N(b(z_w)'β, σ²), where b is a spline.
 
 If an outcome can be 0, the records of a cell have two parts. Part 1 has the values other than 0, and P(part 1) = p. Each
@@ -129,7 +129,7 @@ class Scores:
 
     @cached_property
     def units(self) -> tuple[Ints, Ints]:
-        """Units, which share a fit: of the outcome's regression (cell,) and of the weight's law (cell, part)."""
+        """Units, which are cells or parts that share a fit: for the outcome (cell,), and for the weight (cell, part)."""
         return self.cells.units(self.known.share)
 
     @property
@@ -144,7 +144,7 @@ class Scores:
 
     @property
     def identified(self) -> int:
-        """The largest possible number of parameters: those of one cell, times the units that public sizes allow."""
+        """The largest possible number of parameters: those of one cell, times the number of possible units."""
         return (BASIS + 6) * (int(grouped(self.cells.codes, self.cells.count, UNIT).max()) + 1)
 
     @property
@@ -168,9 +168,9 @@ class Scores:
         return fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples with as many records in every cell, (cell, statistic, statistic).
+        """Covariance of the statistics over samples, (cell, statistic, statistic).
 
-        A record keeps its privacy weight in all samples.
+        The samples have the same number of records in every cell, and a record keeps its privacy weight.
         """
         return fits.scatter(self.scored(records), alpha, len(self.cells))
 
@@ -182,7 +182,7 @@ class Scores:
         return self.draws_of(self._fitted(statistics).centre())
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: equal uniforms give close draws for close statistics."""
+        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws."""
         return self.draws_of(self._fitted(statistics).draw(self.kind, draws, rng))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:

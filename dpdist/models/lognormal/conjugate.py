@@ -77,7 +77,7 @@ class Conjugate:
         return of(coefficients, scale / self._degrees(total)[:, None, None])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: equal uniforms give close draws for close statistics.
+        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws.
 
         Raises `Improper` also where a draw cannot be evaluated in double precision, as when Σα barely exceeds p + D − 1.
         """

@@ -1,8 +1,8 @@
 """Lognormal models FBS and FBP: given predictors, the logs of outcomes and of the weight are normal ([T]; METHODS §5).
 
 In the sample z = (log y, log w), z | x ~ N(B'x, Σ), with one or more outcomes y. With d outcomes z has D = d + 1
-components; the last is the weight's, z_w. `Conjugate` has the posterior under α-weighted records. Under the improper
-prior it exists if and only if Σα > p + d, with p predictors. The log likelihood f_i is the log density of z.
+components; the last is the weight's, z_w. `Conjugate` has the posterior under records with privacy weights α. Under the
+improper prior it exists if and only if Σα > p + d, with p predictors. The log likelihood f_i is the log density of z.
 
 FBS draws synthetic records from the law in the sample. FBP draws outcomes from the law in the population, which follows
 from the same fit. Let π = 1/w = exp(−z_w) be the inclusion probability and p(z|x) the population law. The sample law is
@@ -98,9 +98,9 @@ class Lognormal(Conjugate):
         return np.column_stack([np.bincount(pattern, weights=c, minlength=patterns) for c in columns])
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples with as many records in every pattern, (pattern, statistic, statistic).
+        """Covariance of the statistics over samples, (pattern, statistic, statistic).
 
-        A record keeps its privacy weight in all samples.
+        The samples have the same number of records in every pattern, and a record keeps its privacy weight.
         """
         pattern, patterns = self._pattern(records), len(self.design.matrix)
         terms = alpha[:, None] * normal.features(_logs(records)).T
@@ -262,8 +262,8 @@ class Lognormal(Conjugate):
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """B and Σ of the sample law from the program's parameters.
 
-        Program `population` has those of the population's law. They are converted by B_y = β − aΣ_yw and B_w = −κ_x −
-        κ_yβ − aΣ_ww, with Xa = 1.
+        Program `population` has parameters of the population's law. They are converted by B_y = β − aΣ_yw and B_w = −κ_x
+        − κ_yβ − aΣ_ww, with Xa = 1.
         """
         if self.synthesis == "fbp":
             kept, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
@@ -274,7 +274,7 @@ class Lognormal(Conjugate):
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two matrices (see `bivariate.factors`)."""
+        """Log likelihood per pattern as a product of two matrices (`bivariate.factors`, or `normal.factors`)."""
         factors = bivariate.factors if self.dimension == 2 else normal.factors
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 

@@ -38,7 +38,8 @@ class Tile(NamedTuple):
 class Table(NamedTuple):
     """Functions of the parameters that multiply a record's features, (feature, draw), with the sizes of their terms.
 
-    The sizes (feature,) bound the terms that a function was formed from, before any of them cancel.
+    A function is a sum of terms. The sizes (feature,) bound these terms, because a function's rounding error is
+    proportional to them.
     """
 
     values: Floats
