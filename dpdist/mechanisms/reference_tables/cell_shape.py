@@ -38,7 +38,8 @@ class Shape:
     `low` and `top` are the outcome's public bounds. `scaled`: outcomes are multiplied, not shifted. Without a weight
     column (`weighted` False) every weight stays 1. A share `borrowed` of the points comes from similar cells. `unlike` is
     the standard deviation of their log mean outcome about the cell's own (small-area borrowing). Cells with one number
-    `shrunk_within` are shrunk towards each other; cells of one `group` share their histograms.
+    `shrunk_within` are shrunk towards each other; cells of one `group` share their histograms. In these the share
+    `at_bound` of the weights is at or beyond the public upper bound (0 where noise alone may have made it).
     """
 
     weight: Floats
@@ -53,6 +54,7 @@ class Shape:
     unlike: float = 0.0
     shrunk_within: int = 0
     group: int = 0
+    at_bound: float = 0.0
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Self:

@@ -251,7 +251,8 @@ class ReferenceCells(OutcomeModel):
         if ends:
             values["spans"] = np.column_stack(ends)
             values["tail"] = _by_column([each.tail for each in cells])
-            values["group"] = np.array([cell.group for cell in summary[0]], dtype=np.float64)
+            for name in ("group", "at_bound"):
+                values[name] = np.array([getattr(cell, name) for cell in summary[0]], dtype=np.float64)
         if self.weight_bounds is None:
             values["borrowed"] = np.array([[cell.borrowed for cell in each] for each in summary]).T
         return values

@@ -47,13 +47,15 @@ def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Par
     """Parameters that only histograms need.
 
     They are the ends of a range of a mean that the sums do not identify (null where they do), the deviations due to the
-    histograms' tails, and the number of the group that a cell shares its histograms with.
+    histograms' tails, the number of the group that a cell shares its histograms with, and the share of the group's weights
+    at or beyond their public upper bound.
     """
     cell, ends = ("cell", labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
     return (
         Parameter("spans", (cell, ("end", ends))),
         Parameter("tail", (cell, ("mean", names))),
         Parameter("group", (cell,)),
+        Parameter("at_bound", (cell,)),
     )
 
 
