@@ -24,6 +24,7 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import Spread, collapsed, fewest, pooled, spread
 from dpdist.mechanisms.reference_tables.elasticity import elasticities
+from dpdist.mechanisms.reference_tables.histogram_pairs import paired
 from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
 from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans, weight_bounds
@@ -203,6 +204,7 @@ class ReferenceCells(OutcomeModel):
         """The released parameters, from noisy sums of units and the reference."""
         assert self.unit is not None
         unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
+        summary = self._paired(sized, summary)
         found, departure, ends, elasticity = self._inverted(sized, summary)
         weight, *means = [found[0].estimate[:, 0], *(each.estimate[:, 1] for each in found)]
         if ends:
@@ -225,6 +227,20 @@ class ReferenceCells(OutcomeModel):
         values |= {"standing": np.array([cell.effective_size for cell in summary[0]], dtype=np.float64)}
         values |= {"points": _points(summary, weight, means)}
         return Draws({name: value[None] for name, value in values.items()})
+
+    def _paired(self, sized: Sized, summary: Told) -> Told:
+        """The summary with weights that depend on outcomes as the noisy sums tell, where histograms took them apart."""
+        if self.weight_bounds is None:
+            return summary
+        assert self.limits is not None
+        assert self.unit is not None
+        centre, cap, reach = self.limits
+        of_outcome = [Limits(centre[:, k], cap, reach[:, k]) for k in range(len(summary))]
+        sums, size = sized.sums[self.unit] / UNIT, sized.size[self.unit]
+        return [
+            paired(cells, own, sums[:, [0, 1 + k]], size, self.noise)
+            for k, (cells, own) in enumerate(zip(summary, of_outcome, strict=True))
+        ]
 
     def _inverted(self, sized: Sized, summary: Told) -> Inverted:
         """Estimates from inverting the clipping of every outcome's sums."""
