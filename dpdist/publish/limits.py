@@ -30,8 +30,8 @@ ROUNDS = 50
 AT_THE_BOUND = 0.2
 """Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
 SATURATED = (
-    "about {share:.0%} of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are too "
-    "low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
+    "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
+    "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
 )
 
 
@@ -81,7 +81,7 @@ def saturated(release: ReleasedObject) -> str | None:
         records += float(model.count.sum())
     if min(beyond, clipped / top) < AT_THE_BOUND * records:
         return None
-    return SATURATED.format(share=beyond / records, weight=weight, top=top)
+    return SATURATED.format(share=100.0 * beyond / records, weight=weight, top=top)
 
 
 def drifted(release: ReleasedObject) -> dict[str, list[str]]:

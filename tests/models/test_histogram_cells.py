@@ -307,7 +307,7 @@ def test_a_cell_without_weights_beyond_the_cap_gets_no_part_of_the_groups_tail()
 def test_variances_within_and_between_cells_add_up_to_the_histograms(
     weights: list[float], heaviest: float, alike: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """κ² Var(log w) + A = Var(log w). By moments alone A is above Var(log w) where one cell in ten has 20 times the weights.
+    """κ² Var(log w) + A = Var(log w). By moments alone A is above Var(log w) if one cell in ten has 20 times the weights.
     Control: nearly alike cells leave most of the variance within cells, and A is what the moments say."""
     cell, seen = made(weights, [50.0] * len(weights)), list[tuple[float, float]]()
     v = np.array([np.minimum(weights, 10.0).mean() / 10.0 if alike else 0.1] * 9 + [heaviest])

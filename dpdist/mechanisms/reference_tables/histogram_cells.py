@@ -169,7 +169,7 @@ class HistogramCell(Cell):
         seen = float(np.average(np.clip(outcome, centre - half_width, centre + half_width), weights=below))
         if not above.any():
             return mean - seen
-        share = 1.0 - below.mean() / self.mean_weight * np.exp(-self.tail)
+        share = 1.0 - float(below.mean()) / self.mean_weight * float(np.exp(-self.tail))
         return mean - seen + share * (float(np.average(outcome, weights=above)) - mean)
 
     def _gains(self, v: Floats, centre: Floats, half_width: Floats) -> Floats:

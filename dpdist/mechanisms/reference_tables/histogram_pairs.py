@@ -26,6 +26,16 @@ STRONGEST = 0.95
 BISECTIONS = 20
 
 
+def all_paired(
+    summary: Sequence[Sequence[Cell]], limits: Limits, sums: Floats, count: Floats, noise: Noise
+) -> list[list[Cell]]:
+    """Cells of every outcome, from `limits` and `sums` (cell, 1 + outcome) of all of them."""
+    return [
+        paired(cells, Limits(limits.centre[:, k], limits.cap, limits.reach[:, k]), sums[:, [0, 1 + k]], count, noise)
+        for k, cells in enumerate(summary)
+    ]
+
+
 def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise) -> list[Cell]:
     """Cells with weights paired to outcomes, from noisy Σ(1 − v) and Σvc of `count` records; `sums` (cell, 2), in records,
     and `limits` are of one outcome. Cells of no histograms or without a weight stay as they are."""

@@ -24,7 +24,7 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import Spread, collapsed, fewest, pooled, spread
 from dpdist.mechanisms.reference_tables.elasticity import elasticities
-from dpdist.mechanisms.reference_tables.histogram_pairs import paired
+from dpdist.mechanisms.reference_tables.histogram_pairs import all_paired
 from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
 from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans, weight_bounds
@@ -51,12 +51,13 @@ Told = list[list[Cell]]
 class Inverted(NamedTuple):
     """Results of inverting the clipping, by outcome.
 
-    The cells' estimates; the distance of units from the reference; elasticities where counts are noisy; ranges that the
-    sums do not identify, of the weight and then of every outcome.
+    The cells' estimates; the distance of units from the reference; the part of scales that is a unit's own; elasticities
+    where counts are noisy; ranges that the sums do not identify, of the weight and then of every outcome.
     """
 
     cells: list[Spread]
     departure: list[Floats]
+    kept: list[Floats]
     ends: list[Floats]
     elasticity: list[Floats]
 
@@ -204,8 +205,10 @@ class ReferenceCells(OutcomeModel):
         """The released parameters, from noisy sums of units and the reference."""
         assert self.unit is not None
         unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
-        summary = self._paired(sized, summary)
-        found, departure, ends, elasticity = self._inverted(sized, summary)
+        if self.weight_bounds is not None:
+            assert self.limits is not None
+            summary = all_paired(summary, self.limits, sized.sums[unit] / UNIT, sized.size[unit], self.noise)
+        found, departure, kept, ends, elasticity = self._inverted(sized, summary)
         weight, *means = [found[0].estimate[:, 0], *(each.estimate[:, 1] for each in found)]
         if ends:
             weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
@@ -215,6 +218,7 @@ class ReferenceCells(OutcomeModel):
             "limits": np.column_stack(self.limits or ()),
             "means": np.column_stack([weight, *means]),
             "departure": _by_column(departure),
+            "kept": _by_column(kept),
             **{name: covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")},
             **({"elasticity": _by_column(elasticity)} if elasticity else {}),
             **self._of_the_summary(found, ends, summary),
@@ -228,38 +232,25 @@ class ReferenceCells(OutcomeModel):
         values |= {"points": _points(summary, weight, means)}
         return Draws({name: value[None] for name, value in values.items()})
 
-    def _paired(self, sized: Sized, summary: Told) -> Told:
-        """The summary with weights that depend on outcomes as the noisy sums tell, where histograms took them apart."""
-        if self.weight_bounds is None:
-            return summary
-        assert self.limits is not None
-        assert self.unit is not None
-        centre, cap, reach = self.limits
-        of_outcome = [Limits(centre[:, k], cap, reach[:, k]) for k in range(len(summary))]
-        sums, size = sized.sums[self.unit] / UNIT, sized.size[self.unit]
-        return [
-            paired(cells, own, sums[:, [0, 1 + k]], size, self.noise)
-            for k, (cells, own) in enumerate(zip(summary, of_outcome, strict=True))
-        ]
-
     def _inverted(self, sized: Sized, summary: Told) -> Inverted:
         """Estimates from inverting the clipping of every outcome's sums."""
         assert self.limits is not None
         assert self.unit is not None
         unit, whole = self.unit, self._whole(summary, self.unit)
         centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
-        found, departure, unknown, elasticity = [], [], list[tuple[Floats, Floats]](), list[Floats]()
+        found, departure, kept, unknown, elasticity = [], [], [], list[tuple[Floats, Floats]](), list[Floats]()
         for k, (cells, units) in enumerate(zip(summary, whole, strict=True)):
             limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
             each = invert_clipping(units, limits, own, sized.size, self.noise, self.shrinkage)
             found.append(spread(each, cells, units, unit))
             departure.append(each.departure[unit])
+            kept.append(each.kept[unit])
             if self.noisy_counts:
                 elasticity.append(elasticities(units, limits, own, sized.size, each)[unit])
             if self.weight_bounds is not None:
                 unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
         ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
-        return Inverted(found, departure, ends, elasticity)
+        return Inverted(found, departure, kept, ends, elasticity)
 
     def _of_the_summary(self, cells: Sequence[Spread], ends: Sequence[Floats], summary: Told) -> dict[str, Floats]:
         """Released parameters about histograms, or about cells whose shape is partly borrowed."""

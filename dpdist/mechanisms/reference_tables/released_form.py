@@ -33,6 +33,7 @@ def released_form(
         Parameter("common", (cell, ("mean", names))),
         Parameter("unit", (cell,)),
         Parameter("departure", (cell, ("scale", names))),
+        Parameter("kept", (cell, ("scale", names))),
         *((Parameter("elasticity", (cell, ("mean", names))),) if noisy_counts else ()),
         *(_of_histograms(labels, names) if of_histograms else (_borrowed(labels, outcomes),)),
     )
