@@ -143,7 +143,7 @@ def test_of_many_cells_weights_beyond_their_bound_are_told_from_weights_near_it(
         assert int(stopped.split()[1]) == pytest.approx(share, abs=5)
 
 
-def test_cells_whose_means_are_mostly_the_common_one_are_named(tmp_path: Path, noise_of: Named) -> None:
+def test_cells_whose_counts_are_mostly_the_common_one_are_named(tmp_path: Path, noise_of: Named) -> None:
     """Of 120 cells of some ten records noise leaves little. Control: three cells of thousands."""
     rng, named = np.random.default_rng(6), []
     for groups in (40, 1):
@@ -157,8 +157,8 @@ def test_cells_whose_means_are_mostly_the_common_one_are_named(tmp_path: Path, n
             job = dpdist.parse_job(JOB.format(**said, weight="[500, 25000]"))
             public = dpdist.run(job, tmp_path / f"{groups}", counted=False)
         named.append(json.loads((public / "statement.json").read_text(encoding="utf-8")).get("shrunk", {}))
-    assert len(named[0]["uninsured"]) > 60
-    assert all(0.0 <= part < 0.5 for part in named[0]["uninsured"].values())
+    assert len(named[0]["weight"]) > 60
+    assert all(0.0 <= part < 0.5 for part in named[0]["weight"].values())
     assert "mostly noise" in told(tmp_path / "40")
     assert named[1] == {}
 
