@@ -1,4 +1,4 @@
-"""Writes the text of a new job: known facts about its columns, and a mark at every open decision."""
+"""Writes the text of a new job: the known facts about its columns, and a TODO for every open decision."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DONATED = "the reference's weights and outcomes are published with the release"
 DONORS = f"public/released/{DONORS_FILE}"
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
-"""Largest number of levels of a column that is proposed for a table."""
+"""Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
-"""Smallest number of consecutive whole numbers that are written as a range."""
+"""Smallest number of consecutive whole-number levels that are written as a range."""
 YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
@@ -29,7 +29,7 @@ PROPOSED = {
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
 }
-"""Mechanisms that a new job may have, and the purpose of each."""
+"""Mechanisms that a new job may have, each with its purpose."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Draft:
     columns: tuple[str, ...]
     domains: Mapping[str, Domain]
     seen: frozenset[str]
-    """Columns whose domains were seen in the confidential file."""
+    """Columns whose levels or bounds were read from the confidential file."""
     outcome: str | None
     weight: str | None
     by: tuple[str, ...]
@@ -51,11 +51,11 @@ class Draft:
     reference: Mapping[str, str] | None
     design: DesignColumns = DesignColumns()  # noqa: RUF009 - frozen
     proposed: bool = False
-    """True if nobody named the table's columns."""
+    """True if the columns of the table are a proposal, because nobody named them."""
 
     @property
     def clips_weights(self) -> bool:
-        """True if public bounds of the weight are needed, or known and may be stated."""
+        """True if the mechanism needs public bounds of the weight, or can use bounds that are known."""
         spec = self.spec
         paid = spec.own_histograms and self.reference is None
         needed = paid or (spec.adds_noise and not spec.by_cell)
@@ -63,7 +63,7 @@ class Draft:
 
     @property
     def counts_codes(self) -> bool:
-        """True if the mechanism counts levels of coded outcomes by stratum."""
+        """True if the mechanism counts the levels of coded outcomes in every stratum."""
         return self.spec.statistics == "marginals"
 
     @property
@@ -99,7 +99,7 @@ class Draft:
             yield f"  # {self._line(name, '…', '').strip().removeprefix('# TODO fill: ')}"
 
     def _line(self, name: str, wanted: str, more: str) -> str:
-        """Returns a column's domain, its source, and whether values are missing there."""
+        """Returns the job's line for a column: its domain, the source of the domain, and whether values are missing."""
         domain = self.domains.get(name)
         if domain is not None and wanted != "…":
             domain = domain.of_number() if wanted.startswith("bounds") else domain.of_category()
@@ -186,7 +186,7 @@ def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
 
 
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
-    """Formats levels as a job lists them, with long runs of whole numbers as a range."""
+    """Returns levels as a job lists them; a long run of whole numbers becomes a range."""
     whole = [each for each in levels if isinstance(each, int) and not isinstance(each, bool)]
     if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
         return {"range": [whole[0], whole[-1]]}
@@ -194,12 +194,12 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
 
 
 def _plain(domain: Domain) -> tuple[float, ...]:
-    """Formats bounds, with whole numbers without a decimal point."""
+    """Returns bounds, with whole numbers as integers."""
     return tuple(int(each) if float(each).is_integer() else each for each in domain.bounds or ())
 
 
 def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[str]:
-    """Returns categories with few levels, which a table may have."""
+    """Returns the categories that have few levels, and so may be columns of a table."""
     return [
         name
         for name, each in domains.items()

@@ -1,4 +1,4 @@
-"""The command `dpdist init`: writes a commented job for a file, from its column names and types alone."""
+"""The command `dpdist init`: writes a commented draft of a job, from a file's column names and types, and public files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def init(
         typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values too, each line to confirm."),
     ] = False,
 ) -> None:
-    """Write a commented job for a file. Levels and bounds are from public sources; what nobody said is marked TODO."""
+    """Write a commented job for a file. Levels and bounds come from public sources; an open decision is marked TODO."""
     from dpdist.cli.draft import Draft, named
     from dpdist.job.layering import to_do
     from dpdist.survey.domains import seen
@@ -121,7 +121,7 @@ def init(
 
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
-    """Returns the earlier public file, from the option, the answer, or the public file."""
+    """Returns the file to use as reference: from the option, the user's answer, or the public file."""
     if answer is None and asks:
         question = "An earlier file of this survey that is public (its path, or none)"
         answer = str(typer.prompt(question, default=str(public) if public is not None else NONE))
@@ -129,7 +129,7 @@ def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | No
 
 
 def _of_reference(path: Path | None, period: str | None, provenance: str | None, asks: bool) -> dict[str, str]:
-    """Returns the period and the source of the reference, from the option, the answer, or a year in the file's name."""
+    """Returns the reference's period and source: from the options, the user's answers, or a year in the file's name."""
     from dpdist.cli.draft import named
 
     if path is None:
@@ -150,7 +150,7 @@ def _by(
     source: Source | None,
     asks: bool,
 ) -> list[str]:
-    """Returns the columns of the table: those asked for, or the first category and the next that differs from it."""
+    """Returns the columns of the table: those that the user names, or the first two categories that are not nested."""
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 
@@ -170,7 +170,7 @@ def _by(
 
 
 def _noted(draft: Draft) -> Iterator[str]:
-    """Lists decisions that were made without an option."""
+    """Describes decisions that the command made because no option made them."""
     from dpdist.cli.draft import DONATED, DONORS
 
     if draft.design.names:
@@ -188,7 +188,7 @@ def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
 
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
-    """Refuses to overwrite a job, and refuses a confidential file that is called public."""
+    """Raises an error if the job file exists, or if the confidential file was given as a public file."""
     if to.exists() or not to.parent.is_dir():
         found = "the file exists" if to.exists() else "its folder does not exist"
         raise JobError(str(to), [Problem("--out", found, "a new file in a folder that exists", "name another one")])
@@ -199,9 +199,9 @@ def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) ->
 
 
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
-    """Returns names and kinds of the confidential file's columns.
+    """Returns the names and kinds of the confidential file's columns.
 
-    Without that file they are the public file's or the codebook's.
+    Without a confidential file, they are those of the first public file or of the codebook.
     """
     from dpdist.survey.domains import kinds
 
@@ -224,8 +224,10 @@ def _roles(
     asks: bool,
     to: Path,
 ) -> tuple[str | None, str | None]:
-    """Returns outcome and weight, from the option, the answer, or where there is only one choice among columns that are
-    `left`, those without a part in the design."""
+    """Returns the columns of outcome and weight: from the options, the user's answers, or the only choice.
+
+    The choice is among the columns `left`, which have no part in the design.
+    """
     likely = [name for name in left if WEIGHT.search(name)]
     if weight is None:
         weight = likely[0] if len(likely) == 1 else None
@@ -248,7 +250,7 @@ def _roles(
 
 
 def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, to: Path) -> str:
-    """Returns the row of README's table.
+    """Returns the mechanism to propose, as in the table of mechanisms in README.
 
     It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.
     """
@@ -267,14 +269,14 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
 
 
 def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:
-    """Returns a file as the job names it: its path from the job's folder, and how its text is written."""
+    """Returns a file as a job names it: its path relative to the job's folder, and how its text is written."""
     if path is None:
         return None
     return {"path": os.path.relpath(path, job.parent), **written[path].model_dump(exclude_none=True)}
 
 
 def _written(path: Path) -> TextFile:
-    """Detects how a CSV file is written, where it is not in UTF-8 with commas."""
+    """Detects encoding and separator of a CSV file; the result is empty for UTF-8 with commas."""
     from dpdist.job import TextFile
     from dpdist.survey.csv_text import Written, guessed
 
@@ -288,7 +290,7 @@ def _written(path: Path) -> TextFile:
 
 
 def _stated(book: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
-    """Returns a codebook's facts about columns, from a CSV file or from the labels in a file of SAS, Stata or SPSS."""
+    """Returns a codebook's facts about columns; it is a CSV file, or the value labels of a SAS, Stata or SPSS file."""
     from dpdist.survey.domains import codebook
     from dpdist.survey.unreadable import STATISTICAL
     from dpdist.survey.value_labels import labelled

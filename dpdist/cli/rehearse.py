@@ -1,4 +1,4 @@
-"""The command `dpdist rehearse`: recommends a mechanism from public data, at no privacy cost."""
+"""The command `dpdist rehearse`: tries the mechanisms that a job allows on public data, and recommends one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Direct estimates of any statistic from records and their design.
+"""Computes direct estimates of any statistic from the records of a file, with variances under the survey design.
 
 Results are confidential, unless the records are those of a public reference.
 """
@@ -24,7 +24,7 @@ from dpdist.job import Job, Statistic
 
 @dataclass(frozen=True)
 class Direct:
-    """The records of a file: frame rows, PSUs (−1 where none is declared), weights, outcomes by number.
+    """The records of a file: frame rows, PSUs (−1 where the job declares none), weights, and outcomes by number.
 
     `replicates` (record, replicate) are the replicate weights, if the job has them. They then describe the design.
     """
@@ -47,7 +47,7 @@ class Direct:
         by_outcome: Sequence[Iterator[Records]],
         replicates: Floats | None = None,
     ) -> Direct:
-        """Collects blocks of records, once for every outcome, in one order."""
+        """Collects blocks of records. Every outcome's blocks are read once, and all are in the same order."""
         first, outcomes = list[Records](), list[Floats]()
         for number, blocks in enumerate(by_outcome):
             read = list(blocks)
@@ -81,7 +81,10 @@ class Direct:
         return Units(np.ones(len(weight)), weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
-        """Returns the variance under the replicate weights, or that of PSUs within design strata, the first stage's."""
+        """Returns the variance under the replicate weights; without them, that of PSUs within design strata.
+
+        PSUs are the first sampling stage; later stages are left out.
+        """
         units, said = self._units(self.weight), self.job.survey.replicate_weights
         if said is not None:
             assert self.replicates is not None

@@ -1,4 +1,4 @@
-"""Evaluates a finished release and writes evaluation/<table>.parquet on the confidential side."""
+"""Evaluates a finished release against direct estimates, and writes evaluation/<table>.parquet for the custodian alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dpdist.survey.placement import records_as_they_came, replicate_sums, replic
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
-    """Compares published figures with direct estimates, comparators and the truth."""
+    """Compares published figures with direct estimates, with comparators, and with the truth of a simulated survey."""
     job, frame, source = plan.job, plan.frame, plan.source
     fits = _fitted(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:
@@ -59,9 +59,9 @@ def _further(job: Job) -> bool:
 
 
 def _records(space: Workspace, plan: Plan) -> Direct:
-    """Returns the records before clipping (`records_as_they_came`), by one more pass over the file, where the job clips.
+    """Returns the records before clipping. Where the job clips, this reads the file once more.
 
-    Replicate weights are in the file alone, so such a job takes that pass too.
+    It is also read once more where the job has replicate weights, which only the file has.
     """
     job, numbers = plan.job, range(len(plan.job.outcomes))
     replicates = replicates_as_they_came(job, plan.source)
@@ -73,7 +73,7 @@ def _records(space: Workspace, plan: Plan) -> Direct:
 
 
 def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:
-    """Returns the fitted comparators, which have a key of their own."""
+    """Fits the job's comparators that are models. They have a key of their own for random numbers."""
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "fit comparators", len(plan.frame.stratum_labels)) as tick,

@@ -1,6 +1,6 @@
-"""Schema of a job: immutable sections, validated once when the job is read.
+"""Defines the job, a release's settings as a YAML file states them: sections that are validated once and then frozen.
 
-Public domains and bounds are stated here and never inferred from the confidential file.
+Public domains and bounds of columns are stated in the job. They are never inferred from the confidential file.
 """
 
 from dpdist.job.acceptance import Gate

@@ -1,4 +1,4 @@
-"""The survey's design: weights, strata, PSUs, population sizes, replicate weights."""
+"""Settings of the survey's design: weights, design strata, PSUs, population sizes, replicate weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dpdist.job.values import ColumnName, Frozen
 class ReplicateWeights(Frozen):
     """Columns `prefix`1 … `prefix``number` of replicate weights: V = scale Σ factor_r (θ_r − θ̂)².
 
-    The kind gives the scale: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
+    θ_r is the estimate under replicate r. The kind gives the scale, with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife
+    (R−1)/R, bootstrap 1/R, successive_difference 4/R.
     """
 
     kind: ReplicateKind = Field(description="the method that made the replicate weights; it gives the scale")
@@ -47,7 +48,7 @@ class ReplicateWeights(Frozen):
 
     @property
     def overall(self) -> float:
-        """Returns the scale as stated, or the scale of the kind."""
+        """The scale that the job states, or that of the kind."""
         r = float(self.number)
         own = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
         return self.scale if self.scale is not None else own.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
@@ -114,10 +115,10 @@ DesignEffects: TypeAlias = Annotated[
 
 
 class Survey(Frozen):
-    """The design; without a weight column every record counts as one.
+    """The survey's design. Without a weight column, every record has weight 1.
 
-    `fpc` names columns of population sizes. The first has how many PSUs (records, where there are none) the stratum has.
-    Where records were sampled within PSUs too, a second column has the PSU's size.
+    `fpc` names columns with population sizes. The first gives the number of PSUs (or records, without PSUs) in the
+    stratum's population. A second one gives the PSU's size, where records were sampled within PSUs.
     """
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")
@@ -160,5 +161,5 @@ class Survey(Frozen):
 
     @property
     def lonely_record(self) -> Lonely:
-        """Returns the rule for a design stratum of one synthetic record: as stated, otherwise the stratum has no error."""
+        """The rule for a design stratum with one synthetic record: as stated; where none is, it adds no variance."""
         return "certainty" if self.lonely_psu == "error" else self.lonely_psu

@@ -1,4 +1,4 @@
-"""Texts of the statement on standard errors: which errors they include, and which they do not."""
+"""Writes the privacy statement's texts on standard errors: which errors they include, and which they leave out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FURTHER = [
     "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Beside "
     "reference tables the reference's own sampling error at a known mean is in them.",
 ]
-"""Texts on the errors of further statistics."""
+"""Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 
 
 def _of_parameters(release: ReleasedObject) -> list[str]:
@@ -109,7 +109,7 @@ def _known(release: ReleasedObject) -> bool:
 
 
 def design_left_out(job: Job) -> Iterator[str]:
-    """A caution where the survey's design makes published intervals too narrow, and no public figure allows for it."""
+    """Yields a caution if the survey design makes published intervals too narrow and the job states no design effect."""
     survey, said = job.survey, job.reference
     if job.local or survey.design_effect is not None or not survey.clustered:
         return
@@ -126,7 +126,7 @@ def _design_in_words(job: Job) -> str:
 
 
 def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
-    """Texts on the survey design: which parts of it the standard errors include by a public figure, and which not."""
+    """Texts on the survey design: what standard errors include through public design effects, and what they leave out."""
     said = list[str]()
     if len(effects) == 1 and effects[0] == DesignEffect(effect=effects[0].effect):
         said.append(

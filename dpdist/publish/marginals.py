@@ -1,7 +1,8 @@
-"""Writes the fitted tables of weighted marginals to a file; they follow from released figures, at no privacy cost.
+"""Writes the tables that weighted marginals were fitted to give; they follow from released figures, at no privacy cost.
 
-An error is at most the measured table's own noise, and a sample's of Σw/U records: Var Σw ≤ U Σw (the mechanism's
-`release`). It bounds both from above; what clipping and setting counts to 0 bring is not in it.
+A published error combines two upper bounds. The first is the noise of the measured table. The second is the sampling error
+of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). Errors from
+clipping, and from setting negative counts to 0, are not included.
 """
 
 from __future__ import annotations

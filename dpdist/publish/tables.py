@@ -1,4 +1,4 @@
-"""Published tables: every cell and statistic, estimated from the released parameters and from the synthetic records."""
+"""Computes published tables: every cell and statistic, from the released parameters and from the synthetic records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dpdist.publish.standard_errors import Spreads, cell_estimates, composition,
 
 
 def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
-    """E(w|x) and E(wy|x) of an outcome per frame row, one pair for each set; None where the model does not define them."""
+    """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None where the model defines none."""
     if not isinstance(release.model(0), Expectation):
         return None
     rows = len(release.frame)
@@ -56,7 +56,7 @@ def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats
 
 
 class Grounds(NamedTuple):
-    """The input of an outcome's estimates: expectations and sums of every set, the spreads of expectations, its number."""
+    """The input of an outcome's estimates: expectations and sums of every set, simulated spreads, the outcome's number."""
 
     expected: Sequence[tuple[Floats, Floats]] | None
     sums: Sequence[Sums]
@@ -65,7 +65,7 @@ class Grounds(NamedTuple):
 
 
 def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
-    """Counts, means and totals by estimator, the default one first."""
+    """Intervals of counts, means and totals by estimator, the default estimator first."""
     expected, sums, spread, outcome = grounds
     if expected is None:
         return {"records": combined_records(release, cells, sums, outcome=outcome)}
@@ -84,8 +84,11 @@ NUMBERS = ("estimate", "standard_error", "df", "lower", "upper")
 def table(
     release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds], material: Material | None = None
 ) -> pa.Table:
-    """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
-    figures themselves were released. `material` is needed for further statistics alone."""
+    """One row for each cell, statistic and estimator, with cells in the declared order of levels.
+
+    `grounds` holds the input of estimates by outcome. It is empty where figures themselves were released. `material` is
+    needed for further statistics only.
+    """
     cells = cross(release.frame, said.by, said.margins)
     found = _intervals_of(release, said, cells, grounds, material)
     columns: dict[str, list[object]] = {name: [] for name in said.by}
@@ -128,7 +131,7 @@ def _intervals_of(
 
 
 def _row(interval: Interval, cell: int) -> list[float | None]:
-    """Estimate, standard error, df and limits; without an estimate only limits, without an error only the estimate."""
+    """Estimate, standard error, df and limits. No estimate leaves only the limits; no standard error only the estimate."""
     value, error, df, lower, upper = (float(values[cell]) for values in interval)
     if not np.isfinite(value):
         limits = (lower, upper) if np.isfinite([lower, upper]).all() else (None, None)
@@ -143,7 +146,7 @@ def from_parameters(
     spread: Spreads | None,
     outcome: int = 0,
 ) -> list[Interval]:
-    """Counts, means and totals from the released parameters, with their error components."""
+    """Counts, means and totals from the released parameters, with the variance T of `standard_errors`."""
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
@@ -152,9 +155,12 @@ def from_parameters(
 
 
 def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
-    """T = V + S/m, V that of the parameters and S = W − V_x the synthetic records' own noise given x; where sets were drawn
-    about one fit T = V + (V + W)/m; V where records agree with the parameters' table; as `combined_records` where V is not
-    known."""
+    """Intervals from synthetic records. V is the variance from parameters, W that within a set, m the number of sets.
+
+    T = V + S/m, where S = W − V_x is the variance that the synthetic records add, given x. Where sets were drawn about one
+    fit, T = V + (V + W)/m. Where records agree with the table from parameters, T = V. Where V is unknown, T is that of
+    `combined_records`.
+    """
     assert grounds.expected is not None
     sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
     known, drawn = composition(release, cells, grounds.expected), release.job.mechanism.sets_are_free
@@ -178,8 +184,11 @@ def combined_records(
     floor: Sequence[Interval] | None = None,
     outcome: int = 0,
 ) -> list[Interval]:
-    """T = B/m + W, W times public design effects. Under FBP weights are constant given x and W misses the error of
-    E(w|x): T is at least `floor`'s."""
+    """Intervals from synthetic records with T = B/m + W, where public design effects multiply W.
+
+    B is the variance between the m sets, W that within a set. With `fbp` synthesis or expected weights, a weight is
+    constant given x, so W misses the error of E(w|x). Then T is at least that of `floor`.
+    """
     frame, effects = release.frame, plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
     df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(release, cells, sums)
     combined = []
@@ -194,7 +203,7 @@ def combined_records(
 
 
 def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
-    """Counts, means and totals of every set's records, raked if the job asks for it."""
+    """Counts, means and totals of every set's records, raked where the job states public totals."""
     frame, (rake, room) = release.frame, margins_and_room(release)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     return [
@@ -206,6 +215,6 @@ def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> lis
 
 
 def _intervals(points: Sequence[Floats], totals: Sequence[Floats], degrees: Sequence[Floats]) -> list[Interval]:
-    """Intervals; counts, whose distribution is skewed where records are few, use the log scale."""
+    """Intervals by statistic. Counts are skewed where records are few, so their intervals use the log scale."""
     counts, *others = zip(points, totals, degrees, strict=True)
     return [positive_interval(*counts), *(t_interval(*other) for other in others)]

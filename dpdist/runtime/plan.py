@@ -1,4 +1,4 @@
-"""Plans a run and decides what the plan shows: sizes only where the job does not keep them secret, and never a record."""
+"""Holds the plan of a run, and decides what it shows: never a record, and sizes only where they are not secret."""
 
 from __future__ import annotations
 
@@ -33,20 +33,19 @@ STRATA = "strata"
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The plan of a run, printed in ten lines.
+    """The plan of a run, which prints in ten lines or fewer.
 
-    `census` was taken from the file, and all of it except its frame is confidential.
-
+    `census` was taken from the file. All of it except its frame is confidential.
     Parameters
     ----------
-    job : what was planned.
+    job : the planned job.
     source : the confidential file.
-    census : what one pass over it told.
-    promise : the guarantee, before data are seen.
+    census : what one pass over the file found.
+    promise : the guarantee, which does not depend on data.
     layout : strata, blocks and memory.
-    reference : the job's, opened.
-    goodness : how well the family fits it.
-    design : what its records say of the design, where the job asks for it.
+    reference : the job's reference, opened.
+    goodness : how well a parametric family fits the reference.
+    design : design effects from the reference's records, if the job asks for them.
 
     Example
     -------
@@ -70,7 +69,7 @@ class Plan:
 
     @cached_property
     def model(self) -> StratumModel:
-        """The model of the first stratum, which stands for the common properties of all strata's models."""
+        """The model of the first stratum, used for properties that the models of all strata share."""
         return builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(0))
 
     @property
@@ -79,12 +78,12 @@ class Plan:
 
     @property
     def small_counts(self) -> SmallCounts | None:
-        """Published sample counts below the job's minimum; None where none is published."""
+        """Sample counts that would be published and are below the job's minimum; None where no counts are published."""
         return counted(self.job, self.frame, self.census.small)
 
 
 def plan_lines(plan: Plan) -> str:
-    """Returns a plan in ten lines or fewer: the input, the promise and the published tables."""
+    """Returns the text of a plan, in ten lines or fewer: the input, the promise and the published tables."""
     job, shown = plan.job, sizes(plan)
     said = claims.promised(plan.promise, {}) | {"exchange": job.budget.exchange}
     claimed = {name: text for name, text in claims.headline(said).items() if name in ("guarantee", "aimed at")}
@@ -105,12 +104,12 @@ def records(plan: Plan) -> int:
 
 
 def records_text(plan: Plan) -> str:
-    """States the number of records, where the job lets it be shown."""
+    """The number of records as text, where the job does not keep it secret."""
     return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,} after universe and rules"
 
 
 def sizes(plan: Plan) -> dict[str, str]:
-    """States facts that follow from the number of records."""
+    """Lines that follow from numbers of records, which are left out where the job keeps them secret."""
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
     job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
@@ -152,7 +151,7 @@ def design(plan: Plan) -> Iterator[str]:
 
 
 def first_stage(job: Job) -> dict[str, str]:
-    """States the substitute for a reference and the reason, where the current file's own histograms are used."""
+    """A line on the noisy histograms that stand in for a reference, where the job pays for them; else empty."""
     if job.reference is None or job.reference.paid is None:
         return {}
     spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
@@ -161,7 +160,10 @@ def first_stage(job: Job) -> dict[str, str]:
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
-    """States the size of the reference. For tables it also states how many cells are too small for noise of their own."""
+    """A line on the reference's size.
+
+    For reference tables, it has the number of cells that are collapsed because of noise.
+    """
     job, said = plan.job, f"{opened.records:,} records"
     if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
         return said

@@ -1,4 +1,4 @@
-"""Derives domains of columns from a public file's values or a codebook, and names and types from a header."""
+"""Proposes levels and bounds of columns for a new job, from a public file or a codebook; also finds columns' types."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ CODEBOOK = "lines of column, then level (and label), or low and high"
 
 @dataclass(frozen=True)
 class Domain:
-    """Levels of a category, or bounds of a number, and their source; `holes` is true if values are missing.
+    """Levels of a category or bounds of a number, and the source they are from; `holes` is true if values are missing.
 
-    `codes` are the whole numbers of a column with bounds, where they are few enough to be levels.
+    `codes` are the whole numbers of a column with bounds, if they are few enough to be levels.
     """
 
     origin: str
@@ -45,7 +45,7 @@ class Domain:
         return replace(self, levels=self.codes, bounds=None) if self.levels is None and self.codes else self
 
     def of_number(self) -> Domain:
-        """The domain for an outcome or a weight: numeric levels become bounds."""
+        """The same domain for an outcome or a weight: whole-number levels become bounds."""
         if self.levels is None or not all(str(each).lstrip("-").isdecimal() for each in self.levels):
             return self
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
@@ -79,7 +79,10 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
-    """Columns that are a finer or coarser form of the first one, so that crossing them gives no more cells."""
+    """Columns that are a finer or coarser form of the column `first`.
+
+    Crossing it with such a column gives no more cells.
+    """
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
     for batch in source.batches([first, *pairs]) if pairs else ():
         columns = {name: _decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
@@ -90,10 +93,10 @@ def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
 
 
 def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, Domain]:
-    """Domains that the values of a file show; columns with too many levels have none.
+    """Domains of the named columns, from a file's values; a column of texts with too many levels has none.
 
-    Texts are in the order of the file's own list of categories, where it has one. Others are in alphabetical order, in
-    which numbers go by size. Every value is read; a confidential file is read only if the custodian says so.
+    Texts are in the order of the file's own list of categories, if it has one. Others are in alphabetical order; numbers
+    are in order of size. Every value is read. Callers read a confidential file only if the custodian permits it.
     """
     kinds(source)
     met = {name: _Met(source.text_only, in_order) for name in names if name in source.columns}
@@ -104,7 +107,7 @@ def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = Tru
 
 
 class _Met:
-    """Values seen in a column: whether all are numbers, their range, and the levels while they are few."""
+    """Collects the values of a column: whether all are numbers, their range, and their levels while they are few."""
 
     def __init__(self, text_only: bool, in_order: bool) -> None:
         self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, None](), False
@@ -160,7 +163,7 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 
 def outward(low: float, high: float) -> tuple[float, float]:
-    """Ends rounded outward to two digits, so that they are not the values of single records."""
+    """Bounds that contain both numbers, rounded outward to two significant digits, so that neither is a record's value."""
     made = _rounded(low, math.floor), _rounded(high, math.ceil)
     return made if made[0] < made[1] else (made[0], made[0] + 1.0)
 
@@ -175,7 +178,7 @@ def _rounded(value: float, way: Callable[[float], int]) -> float:
 
 
 def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
-    """Domains from a CSV codebook of any layout; levels of a column of numbers are numbers.
+    """Domains from a CSV codebook with one line per level, or one with bounds; numeric columns have numeric levels.
 
     Raises `DataError`.
     """

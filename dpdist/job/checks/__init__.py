@@ -1,4 +1,4 @@
-"""Checks one key of a job against another when the job is read; every problem has its path and remedy."""
+"""Checks the keys of a job against each other when it is read. Every problem has its path and a remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
 
 def contradictions(job: Job) -> list[Contradiction]:
-    """Every contradiction; empty when the job is consistent."""
+    """Lists every contradiction between keys; empty where the job is consistent."""
     if against := list(likelihood(job)):
         return against
     return [
