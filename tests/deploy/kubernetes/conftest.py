@@ -17,7 +17,7 @@ BUILD, IMAGE = Path(__file__).with_name("build.sh"), Path(__file__).parents[3] /
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Three nodes. DPDIST_KUBERNETES names the folder of the programs and of what is unpacked; DPDIST_IMAGE an image's archive."""
+    """Three nodes. DPDIST_KUBERNETES: folder of programs and of all that is unpacked; DPDIST_IMAGE: an image's archive."""
     folder = Path(os.environ.get("DPDIST_KUBERNETES", CACHE / "kubernetes"))
     subprocess.run([BUILD, folder], check=True, timeout=5400)
     image = Path(os.environ.get("DPDIST_IMAGE", folder / "dpdist.tar"))

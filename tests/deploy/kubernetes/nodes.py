@@ -1,7 +1,8 @@
-"""A Kubernetes cluster on one machine: every node in a network namespace of its own, with its own containerd, kubelet and proxy.
+"""A Kubernetes cluster on one machine: each node in a network namespace, with its own containerd, kubelet and proxy.
 
-The programs are those of build.sh, and etcd, containerd, runc and the network plugins of Debian. Nobody but the nodes reaches it:
-the bridge has no way out. Needs root on Linux. What it starts it ends, and it puts back the kernel settings that kubelets change.
+The programs are those of build.sh, and etcd, containerd, runc and the network plugins of Debian. Only nodes reach the
+bridge, which has no way out. It needs root on Linux. What it starts it ends. It puts back the kernel's settings that
+kubelets change.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ USERS = {
     "scheduler": ("system:kube-scheduler", ""),
     "proxy": ("system:kube-proxy", "system:node-proxier"),
 }
+
+
+def options(**said: object) -> list[str]:
+    """As a command line has them."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in said.items()]
 
 
 class Cluster:
@@ -111,23 +117,30 @@ class Cluster:
         lines = [f'{self._tokens[user]},{name},{user},"{groups}"' for user, (name, groups) in USERS.items()]
         lines += [f'{self._tokens[name]},system:node:{name},{name},"system:nodes"' for name in self.nodes]
         (keys / "tokens.csv").write_text("\n".join(lines) + "\n")
-        self.run("etcd", "etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", etcd, "--advertise-client-urls", etcd,
-                 "--listen-peer-urls", "http://127.0.0.1:23800")  # fmt: skip
-        self.run("apiserver", self.programs / "kube-apiserver", "--etcd-servers", etcd, "--bind-address", CONTROL,
-                 "--advertise-address", CONTROL, "--cert-dir", keys, "--token-auth-file", keys / "tokens.csv",
-                 "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", keys / "accounts.key",
-                 "--service-account-signing-key-file", keys / "accounts.key", "--service-cluster-ip-range", SERVICES,
-                 "--authorization-mode", "Node,RBAC", "--kubelet-preferred-address-types", "InternalIP", "--enable-admission-plugins", "NodeRestriction")  # fmt: skip
+        self.run("etcd", "etcd", *options(
+            data_dir=self.folder / "etcd", listen_client_urls=etcd, advertise_client_urls=etcd,
+            listen_peer_urls="http://127.0.0.1:23800",
+        ))  # fmt: skip
+        self.run("apiserver", self.programs / "kube-apiserver", *options(
+            etcd_servers=etcd, bind_address=CONTROL, advertise_address=CONTROL,
+            cert_dir=keys, token_auth_file=keys / "tokens.csv",
+            service_account_issuer="https://kubernetes.default.svc", service_account_key_file=keys / "accounts.key",
+            service_account_signing_key_file=keys / "accounts.key", service_cluster_ip_range=SERVICES,
+            authorization_mode="Node,RBAC", enable_admission_plugins="NodeRestriction",
+            kubelet_preferred_address_types="InternalIP",
+        ))  # fmt: skip
         self.until((keys / "apiserver.crt").exists, "the API server's certificate")
         for user, token in self._tokens.items():
             self._write_config(user, token)
         self.until(lambda: self.kubectl("get", "--raw", "/readyz") == "ok", "API server")
-        for name, user, more in (
-            ("controller-manager", "controller", ["--service-account-private-key-file", keys / "accounts.key",
-                                                  "--root-ca-file", keys / "apiserver.crt", "--use-service-account-credentials"]),
-            ("scheduler", "scheduler", []),
-        ):  # fmt: skip
-            self.run(name, self.programs / f"kube-{name}", "--kubeconfig", self.config(user), "--leader-elect=false", *more)
+        manager = options(
+            service_account_private_key_file=keys / "accounts.key",
+            root_ca_file=keys / "apiserver.crt",
+            use_service_account_credentials="true",
+        )
+        for name, user, more in (("controller-manager", "controller", manager), ("scheduler", "scheduler", [])):
+            own = options(kubeconfig=self.config(user), leader_elect="false")
+            self.run(name, self.programs / f"kube-{name}", *own, *more)
 
     def _write_config(self, user: str, token: str) -> None:
         server = {
@@ -167,12 +180,14 @@ class Cluster:
             "containerRuntimeEndpoint": f"unix://{socket}", "cgroupRoot": f"/dpk-{name}", "podLogsDir": str(place / "pods"),
             "resolvConf": str(place / "resolv.conf"),
         }))  # fmt: skip
-        self.run(f"{name}-kubelet", self.programs / "kubelet", "--kubeconfig", self.config(name), "--config", place / "kubelet.json",
-                 "--root-dir", place / "kubelet", "--hostname-override", name, "--node-ip", f"10.98.0.{10 + int(number)}",
-                 node=name)  # fmt: skip
-        self.run(f"{name}-proxy", self.programs / "kube-proxy", "--kubeconfig", self.config("proxy"), "--hostname-override", name,
-                 "--proxy-mode", "iptables", "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
-                 "--conntrack-tcp-timeout-close-wait", "0", "--cluster-cidr", "10.244.0.0/16", node=name)  # fmt: skip
+        self.run(f"{name}-kubelet", self.programs / "kubelet", *options(
+            kubeconfig=self.config(name), config=place / "kubelet.json", root_dir=place / "kubelet", hostname_override=name,
+            node_ip=f"10.98.0.{10 + int(number)}",
+        ), node=name)  # fmt: skip
+        self.run(f"{name}-proxy", self.programs / "kube-proxy", *options(
+            kubeconfig=self.config("proxy"), hostname_override=name, proxy_mode="iptables", cluster_cidr="10.244.0.0/16",
+            conntrack_max_per_core=0, conntrack_tcp_timeout_established=0, conntrack_tcp_timeout_close_wait=0,
+        ), node=name)  # fmt: skip
 
     def stop_node(self, name: str) -> None:
         """A node that is lost: its processes and those of its pods end at once."""
@@ -187,7 +202,7 @@ class Cluster:
             process.wait()
 
     def _end_pods(self, name: str) -> None:
-        """Everything in the node's control groups, and the shims that held it; they carry the node's socket in their command line."""
+        """Everything in the node's control groups, and the shims that held it, whose command line names the socket."""
         deadline, root = time.monotonic() + 20, CGROUPS / "pids" / f"dpk-{name}"
         while time.monotonic() < deadline:
             found = [int(pid) for file in root.rglob("cgroup.procs") for pid in file.read_text().split()]

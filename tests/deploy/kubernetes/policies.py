@@ -1,7 +1,7 @@
-"""Network policies enforced in packets: no plugin for that can be built from the Go module proxy, so this is one of the tests'.
+"""Network policies enforced in packets, by the tests: no plugin that does it can be built from the Go module proxy.
 
-Every second it reads policies, pods and namespaces, and writes what they allow as rules of iptables into every node. It knows what
-the shipped manifests use: selectors of pods and namespaces, blocks of addresses, ports by number and by name.
+Every second it reads policies, pods and namespaces, and writes what they allow as rules of iptables into every node. It
+knows what the shipped manifests use: selectors of pods and namespaces, blocks of addresses, ports by number and by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster: Kubernetes, or the log of the driver, names the cause and the remedy; nothing waits for ever."""
+"""What goes wrong in a cluster: Kubernetes, or the log of the driver, names the cause and the remedy."""
 
 from __future__ import annotations
 
