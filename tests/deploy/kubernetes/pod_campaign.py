@@ -44,7 +44,7 @@ tables:
   - {{name: salaries, by: [sex], statistics: [count, {{mean: salary}}]}}
 runtime: {{executor: dask}}
 """
-RECORDS = 3000
+RECORDS = 500
 BETWEEN = 12.0
 """Seconds to the next fault at most; it comes earlier where as much of the release is done as of the plan."""
 
@@ -133,7 +133,7 @@ def main() -> None:
     asked.add_argument("--programs", type=Path, required=True, help="what build.sh made")
     asked.add_argument("--image", type=Path, required=True, help="what deploy/build.sh made")
     asked.add_argument("--out", type=Path, required=True)
-    asked.add_argument("--strata", type=int, default=1500)
+    asked.add_argument("--strata", type=int, default=400)
     said = asked.parse_args()
     stock = Stock(said.out / "images", said.programs / "bin")
     stock.load(said.image)

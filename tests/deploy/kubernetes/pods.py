@@ -17,7 +17,7 @@ from dpdist.runtime.certificates import make_certificates
 from dpdist.storage.completion import finished
 from dpdist.storage.workspace import Workspace
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
+sys.path += [str(Path(__file__).parents[up] / name) for up, name in ((2, "faults"), (1, ""), (2, ""))]
 from campaign import public_bytes
 
 IMAGE, USER = "registry.example/dpdist:0.1.0", 10001

@@ -138,7 +138,7 @@ def bring(release: Release, port: int) -> None:
 
 
 def test_sixty_faults_lose_nothing_and_draw_nothing_again(release: Release, tmp_path: Path) -> None:
-    found = campaign(release, strict_job(tmp_path, 1500), 1500)
+    found = campaign(release, strict_job(tmp_path, 400), 400)
     print(json.dumps(found, indent=2))
     assert int(str(found["faults"])) >= 60
     assert (found["lost"], found["redrawn"], found["finished strata touched"]) == (0, 0, 0)
