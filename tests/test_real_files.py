@@ -48,6 +48,7 @@ def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) ->
         assert "hold fewer than 90 %" in verdict or "further off than chance allows" in verdict or "it is biased" in verdict
 
 
+@pytest.mark.long
 @pytest.mark.real_data
 def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(data: Path, tmp_path: Path) -> None:
     file = data / "nhanes2015.parquet"

@@ -129,6 +129,7 @@ def unchanged(chain: Path, year: int) -> pd.DataFrame:
     return pd.DataFrame({name: (before[name] - own["direct"]).abs() / own["direct_se"] for name, own in direct.items()})
 
 
+@pytest.mark.long
 def test_estimates_along_a_chain_lie_near_the_direct_ones(
     chain: Path, tmp_path_factory: pytest.TempPathFactory, noise_of: Named
 ) -> None:

@@ -188,6 +188,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_the_public_bytes_are_those_of_an_undisturbed_serial_run(
     files: Path,
     tmp_path: Path,

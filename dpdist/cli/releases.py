@@ -1,4 +1,4 @@
-"""Verbs of a release: check a job, plan it, run it, publish again, and look at what a run has made."""
+"""The commands on one release: check its job, plan it, run it, publish it again, report on it, show its status."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def plan(
     ] = None,
     show_values: ShowValues = False,
 ) -> None:
-    """Show strata, memory, guarantee, cost and expected noise of a run, before it."""
+    """Show strata, memory, guarantee, cost and expected noise of a run before it begins."""
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.release import validate as validate_job
@@ -103,8 +103,7 @@ def run(
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
-    from dpdist.cli import custodian
+    """Protect, then publish. Spends the job's budget. If the run is killed, the same command resumes it."""
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.cli.observing import observed
@@ -114,15 +113,13 @@ def run(
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
             said: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
-        with custodian.evaluated(workspace) as found:
-            beside(found.write_page, NO_PAGE, f"`dpdist report {workspace} --open` writes it again")
-            if as_json:
-                print(json.dumps(_ended(public)))
-            elif not quiet:
-                if out.file.isatty():  # a file or a pipe may be read by others than the custodian
-                    again = f"`dpdist report {workspace} --confidential` shows it"
-                    beside(lambda: out.print(found.verdict()), "the verdict could not be made", again)
-                out.print(reporting.run_text(workspace))
+        # a file or a pipe may be read by others than the custodian
+        _for_custodian(workspace, made=True, verdict=out.file.isatty() and not quiet and not as_json)
+        if as_json:
+            print(json.dumps(_ended(public)))
+        elif not quiet:
+            again = f"`dpdist report {workspace}` shows it"
+            beside(lambda: out.print(reporting.run_text(workspace)), "the release could not be shown", again)
 
     guarded(act, show_values, as_json)
 
@@ -134,8 +131,7 @@ def publish(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
-    from dpdist.cli import custodian
+    """Make tables, microdata and statement again from what was released. Spends no budget and reads no record."""
     from dpdist.job.loading import load_job
     from dpdist.release import publish as publish_workspace
 
@@ -145,10 +141,8 @@ def publish(
             raise JobError("of publish", [problem])
         with listening(quiet, as_json) as listener:
             said = load_job(job, settings) if job is not None else None
-            public = publish_workspace(workspace, listener, said)
-        with custodian.evaluated(workspace) as found:
-            if found.exists:
-                beside(found.write_page, NO_PAGE, f"`dpdist report {workspace} --open` writes it again")
+            public = publish_workspace(workspace, listener, said, page=False)
+        _for_custodian(workspace)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
@@ -157,8 +151,28 @@ def publish(
     guarded(act, as_json=as_json)
 
 
+def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) -> None:
+    """Writes the page for the custodian, if an evaluation was made, and shows the verdict on request.
+
+    The release stands whatever fails here.
+    """
+    from dpdist.cli import custodian
+
+    page = f"`dpdist report {workspace} --open` writes it again"
+
+    def act() -> None:
+        with custodian.evaluated(workspace) as found:
+            if made or found.exists:
+                beside(found.write_page, NO_PAGE, page)
+            if verdict:
+                again = f"`dpdist report {workspace} --confidential` shows it"
+                beside(lambda: out.print(found.verdict()), "the verdict could not be made", again)
+
+    beside(act, NO_PAGE, page)
+
+
 def _ended(made: Release) -> dict[str, str]:
-    """Writes the last event of a verb that publishes or holds."""
+    """Returns the last JSON event of a command that publishes or holds a release."""
     return {"event": "held" if made.held else "done", "held" if made.held else "public": str(made)}
 
 
@@ -186,7 +200,7 @@ def report(
 
 
 def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
-    """Show how far a run is, or how it ended; may be asked from another machine. Tells nothing confidential."""
+    """Show how far a run is, or how it ended; works from another machine too. Shows nothing confidential."""
     from dpdist.cli.observing import read_status, status_lines
     from dpdist.cli.table_text import facts_text
 

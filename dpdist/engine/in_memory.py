@@ -1,4 +1,7 @@
-"""Runs a mechanism's rounds over blocks in memory: small strata of a release, references, calibrations, audits, studies."""
+"""Runs a mechanism over blocks of records in memory.
+
+Small strata of a release, references, calibrations, audits and studies are run so.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any, TypeVar
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Ints, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Columns, Noise, Pass, Sample
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Query, Sample
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.simulated_noise import simulated_noise
@@ -40,7 +43,7 @@ class Unwatched:
 
 
 def run_rounds(
-    rounds: Generator[Pass | Sample | Noise | Choice, Any, T],
+    rounds: Generator[Pass | Sample | Query, Any, T],
     model: StratumModel,
     sampler: Sampler,
     key: Key,
@@ -48,12 +51,14 @@ def run_rounds(
     blocks: Sequence[Records],
     recorders: Sequence[BlockRecorder] | None = None,
     noise: Callable[[Noise], Floats] | None = None,
-    choose: Callable[[Choice], Ints] | None = None,
+    answer: Callable[[Query], Any] | None = None,
 ) -> T:
-    """Returns the result of rounds over blocks in memory. Each block's carry stays with the block between rounds.
+    """Runs a mechanism's rounds over blocks in memory, and returns what they return.
 
-    `recorders` has one entry per block; without it no by-products are stored. Without `noise`, noise is drawn but not
-    stored, for runs that are neither resumed nor released. The noise also decides choices, unless `choose` makes them.
+    Each block's carry, its per-record values, stays with the block between rounds. `recorders` has one entry for each
+    block; without it no by-products are stored. `noise` gives noise to the mechanism. Without it, fresh noise is drawn but
+    not stored, which suits runs that are neither resumed nor released. Queries are answered under the noise, unless
+    `answer` answers them.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
@@ -61,18 +66,21 @@ def run_rounds(
     def visit(request: Pass) -> Floats:
         return visit_blocks(request, blocks, carries, kept)
 
-    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, choose)
+    return drive(rounds, model, sampler, key, stratum, visit, noise or fresh_noise, answer)
 
 
 def fresh_noise(request: Noise) -> Floats:
-    """Draws fresh noise with OpenDP."""
+    """Draws fresh noise of the requested law and scale with OpenDP."""
     from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
     return (whole_gaussian if request.law == "gaussian" else whole_laplace)(request.scale, request.size)
 
 
 def noise_of(key: Key) -> Callable[[Noise], Floats]:
-    """Draws noise of the requested law from a key. It is never for a release, whose noise must not be reproducible."""
+    """Returns a function that draws the requested noise from a key.
+
+    It must not be used for a release, whose noise must not be reproducible.
+    """
 
     def noise(request: Noise) -> Floats:
         return simulated_noise(request.law, request.scale, request.size, key.generator("noise", set=request.set))

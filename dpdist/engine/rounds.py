@@ -1,4 +1,4 @@
-"""Runs a mechanism's rounds by answering its requests until it returns. The caller decides how a pass visits the blocks."""
+"""Answers a mechanism's requests, one after the other, until it returns. The caller says how to visit the records."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Ints, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Noise, Pass, Sample
+from dpdist.core.records import Floats, Records
+from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Query, Sample
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling.protocol import Sampler
 
@@ -20,21 +20,23 @@ _COMBINE = {"sum": np.add, "max": np.maximum}
 
 
 def drive(
-    rounds: Generator[Pass | Sample | Noise | Choice, Any, T],
+    rounds: Generator[Pass | Sample | Query, Any, T],
     model: StratumModel,
     sampler: Sampler,
     key: Key,
     stratum: str,
     visit: Callable[[Pass], Floats],
     noise: Callable[[Noise], Floats],
-    choose: Callable[[Choice], Ints] | None = None,
+    answer: Callable[[Query], Any] | None = None,
 ) -> T:
-    """Runs the generator to its end. `visit` gives a pass's total; draws come from keyed streams, and noise from `noise`.
+    """Runs the generator to its end. `visit` gives the total of a pass, `noise` gives noise.
 
-    Draws of the same (stage, set) use the same stream in every round (common random numbers). The noise also decides
-    choices, unless `choose` makes them.
+    Posterior draws come from streams of random numbers with keys. Draws of the same (stage, set) use the same stream in
+    every round, so rounds share random numbers. Queries are answered under the noise, unless `answer` answers them. Raises
+    `ValueError` if two queries ask for noise of one number, because stored noise would be the same for both.
     """
     reply: object = None
+    drawn = set[int]()
     while True:
         try:
             request = rounds.send(reply)
@@ -43,25 +45,26 @@ def drive(
             return value
         if isinstance(request, Pass):
             reply = visit(request)
-        elif isinstance(request, Noise):
-            reply = noise(request)
-        elif isinstance(request, Choice):
-            reply = request.among(noise(request.noise)) if choose is None else choose(request)
-        else:
+        elif isinstance(request, Sample):
             rng = key.generator(request.stage, stratum, set=request.set)
             reply = (sampler.one if request.set else sampler.many)(request.model or model, request.posterior, rng)
+        elif request.noise.set in drawn:
+            raise ValueError(f"noise number {request.noise.set} is asked for by two queries: give each a number of its own")
+        else:
+            drawn.add(request.noise.set)
+            reply = request.under(noise(request.noise)) if answer is None else answer(request)
 
 
 def visit_blocks(
     request: Pass, blocks: Sequence[Records], carries: Sequence[Carry], recorders: Sequence[BlockRecorder]
 ) -> Floats:
-    """Runs a pass over blocks in memory, with partial results combined in block order."""
+    """Runs a pass over blocks in memory; partial results are combined in block order."""
     visited = zip(blocks, carries, recorders, strict=True)
     return combine(request, [request.kernel(records, carry, recorder) for records, carry, recorder in visited])
 
 
 def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
-    """Combines partial results in block order."""
+    """Combines the partial results of a pass, in block order."""
     if request.combine == "concat":
         return np.concatenate(partials)
     return reduce(_COMBINE[request.combine], partials)

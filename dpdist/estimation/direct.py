@@ -1,7 +1,4 @@
-"""Computes direct survey-weighted estimates from the confidential records, block by block.
-
-The results are confidential too.
-"""
+"""Computes direct survey-weighted estimates from confidential records, block by block; the results are confidential."""
 
 from __future__ import annotations
 
@@ -35,8 +32,9 @@ UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
 class Design(NamedTuple):
     """What the file states about the sampling design, apart from the frame; arrays are empty where a job declares none.
 
-    `population`: number of units in the population of every design stratum. `psu_population`: number of records in the
-    population of every PSU, by (design stratum, psu code).
+    `lonely` is the rule for a stratum with a single PSU. `population` (design stratum,) is the number of units in each
+    stratum's population. `psu_population` is the number of records in each PSU's population, by (design stratum, PSU
+    code).
     """
 
     lonely: Lonely = "error"
@@ -50,7 +48,7 @@ class Design(NamedTuple):
 
 
 class Replicated(NamedTuple):
-    """Sums of replicate weights, and of their products with the outcome, per frame row: arrays (row, replicate)."""
+    """Sums of replicate weights, and of their products with the outcome, by frame row, (row, replicate) each."""
 
     a: Floats
     b: Floats
@@ -59,7 +57,11 @@ class Replicated(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums and extremes per frame row, arrays (row,); with declared PSUs also PSU totals (frame, psu, records, a … bb)."""
+    """Sums and extremes by frame row, (row,) each; with declared PSUs also the totals of PSUs.
+
+    `weight` and `product` are the smallest and largest w and wy. `psu` has the columns frame, psu, records, a, b, aa, ab,
+    bb.
+    """
 
     sums: Sums
     weight: tuple[Floats, Floats]
@@ -68,7 +70,7 @@ class Totals(NamedTuple):
 
 
 def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
-    """Sums the records in one pass."""
+    """Sums the blocks of records by frame row; `clustered` says whether PSUs are declared."""
     rows = len(frame)
     sums = Sums(*(np.zeros(rows) for _ in range(5)))
     low_w, high_w, low_p, high_p = (np.full(rows, v) for v in (np.inf, -np.inf, np.inf, -np.inf))
@@ -91,10 +93,10 @@ def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
 def direct(
     sums: Totals, frame: Frame, cells: Cells, design: Design | None = None, replicated: Replicated | None = None
 ) -> Figures:
-    """Weighted counts, means and totals per cell, with linearised variances or replicate variances.
+    """Weighted counts, means and totals of cells, with linearised variances or replicate variances.
 
-    A variance no larger than rounding error is set to 0: the design then fixes the figure (calibrated strata, a constant
-    outcome).
+    A variance no larger than rounding error is set to 0. The design then fixes the figure: in calibrated strata, or for a
+    constant outcome.
     """
     figures = _figures(sums, frame, cells, Design() if design is None else design, replicated)
     noise = _rounding(sums.sums, frame, cells, figures[1].value)
@@ -106,11 +108,11 @@ def direct(
 
 
 def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
-    """Standard errors (statistic, cell) of counts, means and totals given every base cell's number of records.
+    """Standard errors (statistic, cell) of counts, means and totals, given every base cell's number of records.
 
-    The numbers of records are public, so a release need not estimate them. Base cells (frame rows) are treated as strata.
-    They lie within design strata and keep their sampling fractions. A base cell of a single record adds nothing to the
-    variance. The result is NaN where the design has PSUs, because the numbers of records then vary with the PSUs drawn.
+    These numbers are public, so a release need not estimate them. Base cells (frame rows) are treated as strata. They lie
+    within design strata and keep their sampling fractions. A base cell of a single record adds nothing to the variance.
+    The result is NaN where the design has PSUs, because the numbers of records then vary with the PSUs drawn.
     """
     if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
@@ -124,11 +126,12 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design)
 
 
 def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
-    """The largest value that rounding can give to a variance that is 0, for counts, means and totals: arrays (cell,).
+    """The largest variance that is only rounding error, for counts, means and totals, (cell,) each.
 
-    A variance is a difference of squares, Σt² − (Σt)²/n. A sum of n terms has a relative error of at most n·u, u the unit
-    roundoff (Higham 2002, §4.2); products, quotients and factors of at most 2 add a few u more. So the difference errs by
-    at most 8(n + 7)u Σt², with t² ≤ (|b| + |R|a)²/W² for a mean R. PSU totals and replicates round less than that.
+    A variance is a difference of squares, Σt² − (Σt)²/n. Let u be the unit roundoff. A sum of n terms has a relative
+    error of at most n·u (Higham 2002, §4.2). Products, quotients and factors of at most 2 add a few u more. So the
+    difference errs by at most 8(n + 7)u Σt². For a mean R, t² ≤ (|b| + |R|a)²/W², with a = w, b = wy and W the cell's
+    count. PSU totals and replicates round less than that.
     """
     a, aa, bb = (cells.membership @ values for values in (sums.a, sums.aa, sums.bb))
     share = 8.0 * UNIT_ROUNDOFF * (cells.membership @ frame.count.astype(np.float64) + 7.0)
@@ -150,7 +153,7 @@ def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replica
 def degrees_of_freedom(
     sums: Totals, frame: Frame, cells: Cells, design: Design, replicated: Replicated | None = None
 ) -> Floats:
-    """Degrees of freedom of every cell (cell,): PSUs minus strata among its records, or those of the replicates."""
+    """Degrees of freedom of every cell, (cell,): PSUs minus strata among its records, or the replicate weights' own."""
     records = cells.membership @ frame.count.astype(float)
     if replicated is not None:
         return df_in_cells(replicated.df, records)

@@ -1,9 +1,9 @@
 """Estimates counts, totals, means, ratios, proportions and quantiles of a designed sample, in many domains at once.
 
-A statistic is linearised (`variances`). Where the sample has replicate weights, the statistic is computed again under
-each of them. A quantile is the smallest value with at least a share p of the weight at or below it. Its error is
-Woodruff's. The confidence interval of the share is mapped through the distribution function, and its width is divided by
-two t quantiles (R's `svyquantile` with its defaults).
+Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
+computed again under each of them. A quantile is the smallest value with at least a share p of the weight at or below it.
+Its standard error is Woodruff's. The confidence interval of the share is mapped to an interval of values. Its width is
+divided by twice the t quantile (R's `svyquantile` with its defaults).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from dpdist.estimation.variance import (
 from dpdist.job import Lonely, ReplicateWeights
 
 WOODRUFF = 0.95
+"""Confidence level of the share's interval."""
 ROUNDING = 1e-12
+"""Relative rounding error that is allowed when a share of the weight is compared with p."""
 
 
 class Estimates(NamedTuple):
@@ -57,7 +59,7 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """Records with their design; arrays (record,), `replicates` (record, replicate)."""
+    """Records with their design; arrays are (record,), and `replicates` is (record, replicate)."""
 
     weight: Floats
     psu: Codes
@@ -78,8 +80,8 @@ class Sample:
     ) -> Sample:
         """Makes a sample from codes of strata and of PSUs; PSUs are numbered anew within strata.
 
-        The two population arrays hold, for every record (record,), the PSUs in the population of its stratum and the
-        records in the population of its PSU.
+        Population sizes are given for every record, (record,). `population` counts the PSUs of its stratum, and
+        `psu_population` the records of its PSU.
         """
         n = len(weight)
         stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]
@@ -101,7 +103,7 @@ class Sample:
         return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(method), df)
 
     def part(self, rows: Ints | Codes) -> Sample:
-        """A domain's records under the design of the whole sample."""
+        """The records of a domain, under the design of the whole sample."""
         replicates = None if self.replicates is None else self.replicates[rows]
         return replace(self, weight=self.weight[rows], psu=self.psu[rows], replicates=replicates)
 
@@ -117,7 +119,7 @@ def replication(method: ReplicateWeights) -> Replication:
 
 
 def count(sample: Sample, domains: csr_array) -> Estimates:
-    """Estimates Σ w; `domains` is the 0/1 matrix (domain, record) in all methods."""
+    """Estimates Σ w; in all functions here `domains` is the 0/1 matrix (domain, record)."""
     return total(sample, domains, np.ones(len(sample.weight)))
 
 
@@ -156,7 +158,7 @@ def ratio(sample: Sample, domains: csr_array, numerator: Floats, denominator: Fl
 
 
 def quantile(sample: Sample, domains: csr_array, outcome: Floats, share: float) -> Estimates:
-    """Estimates quantiles by Woodruff's method; the error is NaN where the interval of the share leaves [0, 1]."""
+    """Estimates quantiles by Woodruff's method; the standard error is NaN where the interval of the share leaves [0, 1]."""
     found = []
     for k in range(domains.shape[0]):
         rows = domains.indices[domains.indptr[k] : domains.indptr[k + 1]]
@@ -166,7 +168,7 @@ def quantile(sample: Sample, domains: csr_array, outcome: Floats, share: float) 
 
 
 def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, float, float]:
-    """Quantile, standard error and df of one domain, whose outcomes are sorted."""
+    """Quantile, standard error and degrees of freedom of one domain, whose outcomes are sorted."""
     value = _at(outcome, sample.weight, share)
     alone = csr_array(np.ones((1, len(outcome))))
     below = proportion(sample, alone, outcome <= value)

@@ -1,7 +1,8 @@
-"""Estimates counts, means and totals from sums per frame row; records, synthetic records and models share this code.
+"""Estimates counts, means and totals of cells from sums by frame row, with their variances and intervals.
 
-Variances of totals and ratio means are Taylor-linearised (`variances`). Each is the variance of Σ u, where u = w for a
-count and u = w(y − R)/Ŵ for a mean R.
+Direct estimates, synthetic records and models share this code. Variances are Taylor-linearised (`variance`): each is the
+variance of a sum Σ u, with u = w for a count and u = w(y − R)/Ŵ for a mean R. Here w is the weight, y the outcome and Ŵ
+the cell's estimated count.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dpdist.job import StatisticName
 
 
 class Sums(NamedTuple):
-    """Sums over PSUs of their totals a = Σw and b = Σwy within a frame row, every array of shape (row,).
+    """Sums over PSUs within a frame row, (row,) each: of a = Σw and b = Σwy of a PSU, and of their products aa, ab and bb.
 
     Where no PSU is declared, every record is its own PSU. The sums then need one pass and keep no records in memory.
     """
@@ -44,10 +45,11 @@ class Estimate(NamedTuple):
 Figures = tuple[Estimate, Estimate, Estimate]
 """Estimates of Σw, Σwy/Σw and Σwy; jobs call them count, mean and total."""
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
+"""Names of the three figures in a job."""
 
 
 def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
-    """Sums for records that are their own PSUs."""
+    """Sums by frame row of records that are their own PSUs."""
     product = weight * outcome
 
     squares = (weight * weight, weight * product, product * product)
@@ -60,9 +62,10 @@ def group_sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
 
 
 def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None = None) -> Figures:
-    """Weighted counts, means and totals per cell, each record being a PSU.
+    """Weighted counts, means and totals of cells, if every record is its own PSU.
 
-    `stage` adds sampling fractions to the frame's design strata.
+    `sums` are by frame row. `stage` has the sampling fractions of the design strata; without it sampling is with
+    replacement.
     """
     pairs, cell, design_stratum = split_by(cells, frame.design_stratum)
     stage = Stage.of(stratum_sizes(frame)) if stage is None else stage
@@ -91,9 +94,10 @@ def stratum_sizes(frame: Frame) -> Floats:
 def clustered_counts_and_means(
     frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, frame: Frame, cells: Cells
 ) -> Figures:
-    """Weighted counts, means and totals per cell with PSUs, numbered through the strata.
+    """Weighted counts, means and totals of cells, with PSUs that are numbered through the strata.
 
-    `sums` are over the records of every pair of a frame row and a PSU that occurs.
+    `sums` are over the records of every pair of a frame row and a PSU that occurs. `frame_row` and `psu` (pair,) give the
+    pairs.
     """
     membership = csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
@@ -122,16 +126,17 @@ class Interval(NamedTuple):
 
 
 def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
+    """A symmetric t interval at a confidence level, with `df` degrees of freedom."""
     error = np.sqrt(variance)
     reach = scipy.stats.t.ppf(0.5 + level / 2.0, df) * error
     return Interval(value, error, df, value - reach, value + reach)
 
 
 def positive_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
-    """A t interval on the log scale, which is skewed, for a figure that cannot be negative.
+    """A t interval on the log scale, for a figure that cannot be negative; it is not symmetric about the figure.
 
-    Where the half width exceeds the figure itself, the log scale is of no use. The interval is then the symmetric one,
-    cut off at 0.
+    If the half width exceeds the figure itself, the log scale is of no use. The interval is then the symmetric one, cut
+    off at 0.
     """
     plain = t_interval(value, variance, df, level)
     reach = plain.upper - value
@@ -142,9 +147,10 @@ def positive_interval(value: Floats, variance: Floats, df: Floats, level: float 
 
 
 def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interval:
-    """Combine m synthetic sets, arrays of shape (set, cell): T = B/m + W, df = (m−1)(1 + W/(B/m))² (MODIPS; METHODS §6).
+    """Combines the estimates of m synthetic sets, (set, cell): T = B/m + W with (m−1)(1 + W/(B/m))² degrees of freedom.
 
-    With m = 1 there is no between-set variance. Then T = W, which is too small, and df is that of the design.
+    T is the total variance, B the variance between sets and W the mean variance within a set (MODIPS; METHODS §6). With m
+    = 1, B is unknown. Then T = W, which is too small, and the design's degrees of freedom, `df_within`, are taken.
     """
     sets = len(values)
     within = variances.mean(axis=0)

@@ -1,6 +1,7 @@
-"""Writes the public frame as an Arrow table and reads it back.
+"""Writes the public frame as an Arrow table and reads it back; also reads the job of a release.
 
-Levels are text, and their order is in the schema's metadata.
+The frame has one row for each combination of public columns, with its number of sample records. Levels are text, and
+their order is in the schema's metadata.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dpdist.job import Job
 from dpdist.job.earlier_form import of_earlier_form
 
 MOST = 2**53
-"""The largest number of records of a file, so that float64 holds the number exactly."""
+"""The largest number of records of a file; up to it float64 holds every whole number exactly."""
 
 
 def frame_table(frame: Frame) -> pa.Table:
@@ -39,6 +40,7 @@ def frame_table(frame: Frame) -> pa.Table:
 
 
 def frame_from_table(table: pa.Table) -> Frame:
+    """The inverse of `frame_table`."""
     said = json.loads(table.schema.metadata[b"dpdist.frame"])
     levels: dict[str, tuple[Level, ...]] = {name: tuple(values) for name, values in said["levels"].items()}
     codes = {name: _codes(table.column(name).to_pylist(), known) for name, known in levels.items()}
@@ -65,9 +67,10 @@ def read_job(folder: Path, name: str) -> Job:
 
 
 def read_frame(folder: Path, name: str, job: Job) -> Frame:
-    """Reads the frame of a release of this job and checks columns, levels, order of rows and numbers of records.
+    """Reads the frame of a release of this job; raises `Damaged`.
 
-    Every row must be there once, and rows must be ordered by stratum. Raises `Damaged`.
+    Columns, levels, the order of rows and the numbers of records are checked. Every combination may occur once only, and
+    rows must be ordered by stratum.
     """
     levels = {column: tuple(job.columns[column].levels or ()) for column in job.categories}
     types = {column: pa.infer_type(list(known)) for column, known in levels.items()} | {"count": pa.int64()}

@@ -1,9 +1,9 @@
-"""Computes statistics of cells as functions of sums, with each unit's contribution to the linearised statistic.
+"""Computes statistics of cells as functions of sums, and each unit's contribution to the linearised statistic.
 
 A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile,
-or a difference of two of these. The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units that add ν to N and δ to
-D. The linearised form of a difference is that of one cell less that of the other. So sums that both cells share enter
-with their covariance (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
+or a difference of two of these. The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N
+and δ to D. For a difference of two cells, it is the form of one cell minus the form of the other. So the covariance of
+two cells with common units is included (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ class Figures:
     slope: Floats | None = None
     """The slope of the distribution function at a quantile, (cell,).
 
-    It converts errors of shares into errors of the quantile.
+    An error of a share divided by it is an error of the quantile.
     """
 
     @property
     def base(self) -> Statistic:
+        """The statistic itself, or the one whose difference between cells is asked for."""
         return self.statistic.of or self.statistic
 
     def of(self, units: Units) -> Floats:
-        """Values of the statistic, (draw, cell); for a quantile, values of its linearised form about 0."""
+        """Values of the statistic, (draw, cell).
+
+        For a quantile with a slope, these are values of its linearised form about 0.
+        """
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = total_of(above, units)
@@ -54,7 +58,7 @@ class Figures:
         return found if self.statistic.of is None else self.less(found)
 
     def shares(self, units: Units) -> csr_array:
-        """What a unit adds once to the linearised form, under the first draw, (cell, unit)."""
+        """What one unit, without its repetitions, adds to the linearised form under the first draw, (cell, unit)."""
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
             made = each_of(above, units)
@@ -70,6 +74,7 @@ class Figures:
         return made if self.statistic.of is None else csr_array(made - made[self.origin])
 
     def _sums(self, units: Units) -> tuple[Sum, Sum | None]:
+        """The sum that is the statistic, or numerator and denominator of a ratio."""
         statistic, inside = self.base, self.cells.membership
         weight = Sum(inside, units.weight)
         if statistic.name == "count":
@@ -86,7 +91,7 @@ class Figures:
         return (Sum(inside, units.weight, outcome, self.cut) if statistic.of_shape else product), weight
 
     def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], whole: bool) -> Floats:
-        """Quantiles of the outcome at one level per cell (cell,), under the first draw, (cell,)."""
+        """Quantiles of the outcome under the first draw, (cell,); `level` is one for all cells, or (cell,)."""
         levels = np.broadcast_to(np.asarray(level, dtype=np.float64), (len(self.cells),))
         outcome = self.outcomes.index(self.base.variable or "")
         found = quantiles(self.cells, units, outcome, levels, bounds)
@@ -97,8 +102,8 @@ class Figures:
     ) -> tuple[Floats, Floats]:
         """Value and sampling variance of the statistic over records, (cell,) each.
 
-        `domain` has the outcome's bounds and whether the outcome takes whole numbers only. `variance` computes the
-        variance of a linearised form.
+        `domain` is the outcome's bounds, and whether it takes whole numbers only; only quantiles need it. `variance`
+        computes the variance of a linearised form.
         """
         level = self.base.level_of_quantile
         if level is None:
@@ -113,7 +118,7 @@ class Figures:
 
     @property
     def origin(self) -> Ints:
-        """The cell with which every cell is compared, (cell,)."""
+        """The position of the cell with which every cell is compared, (cell,)."""
         place, number = (
             self.cells.by.index(self.statistic.column or ""),
             {label: k for k, label in enumerate(self.cells.labels)},
@@ -122,19 +127,22 @@ class Figures:
         return np.array([number[(*label[:place], level, *label[place + 1 :])] for label in self.cells.labels])
 
     def less(self, figures: Floats) -> Floats:
-        """Differences from another cell; a cell that is its own origin has none."""
+        """Differences from the cell with which a cell is compared; NaN for a cell that is compared with itself."""
         origin = self.origin
         return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
 
 
 def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
-    """The specification of a statistic; a proportion uses the same value of the distribution function in all cells."""
+    """The figures of a statistic in all cells, before they are computed.
+
+    A proportion is the share of values above a limit, one limit for all cells.
+    """
     above = (statistic.of or statistic).above
     return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
 
 
 def across(cells: Cells, columns: Sequence[str]) -> csr_array:
-    """The 0/1 matrix (cell, frame row) of cells that are totals over some columns and keep their level of the others."""
+    """The 0/1 matrix (cell, frame row) of the larger cell around each cell: a total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
@@ -148,10 +156,10 @@ def across(cells: Cells, columns: Sequence[str]) -> csr_array:
 def variance(
     shares: csr_array, times: Floats, stratum: Ints, stage: Stage, calibrated: tuple[Floats, Floats] | None = None
 ) -> Floats:
-    """Variance (cell,) of a sum over units; each unit is drawn `times` from its design stratum; `shares` is (cell, unit).
+    """Variance (cell,) of a sum over units, where each unit is drawn `times` from its design stratum.
 
-    `calibrated` holds the margins to which weights were raked, (margin, unit), and the weights (unit,). The variance is
-    then that of the residuals from a regression on the margins.
+    `shares` (cell, unit) is what a unit adds once. `calibrated` has the margins to which weights were raked, (margin,
+    unit), and the weights (unit,). With it, the result is the variance of the residuals from a regression on the margins.
     """
     strata = len(stage.size)
     into = csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))

@@ -1,4 +1,4 @@
-"""Computes quantiles of cells and their confidence limits by Woodruff's method."""
+"""Computes quantiles of an outcome in a table's cells, and their confidence limits by Woodruff's method."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.unit_sums import Sum, Units, below_of, total_of
 
 NOMINAL = 0.95
-"""One-sided confidence level of a quantile's limits."""
+"""One-sided confidence level of either limit of a quantile."""
 HALVINGS = 52
+"""Number of bisection steps in the search for a quantile."""
 ROUNDING = 1e-12
+"""Relative rounding error that is allowed when a share of the weight is compared with a level."""
 LARGEST_VALUE = 1e300
+"""Absolute value at which the search for limits of an unbounded outcome stops."""
 
 
 class Ends(NamedTuple):
@@ -29,11 +32,10 @@ class Ends(NamedTuple):
 
 
 def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, df: float) -> Ends:
-    """Limits from the standard error (cell,) of the share of weight below a quantile.
+    """Confidence limits of a quantile, from the standard error (cell,) of the share of weight below it.
 
-    `quantile` gives quantiles at other levels.
-
-    The limits are NaN where the standard error is unknown, and where they fall outside an outcome without bounds.
+    `quantile` is a function that gives the quantiles at other levels, (cell,). The limits are NaN where the standard
+    error is unknown. They are also NaN where an outcome without bounds has no quantile at a limit's level.
     """
     critical = float(stdtrit(df, NOMINAL))
     lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
@@ -47,7 +49,7 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
 def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
     """The smallest value with at least a share `level` (cell,) of the weight at or below it, (cell,), under the first draw.
 
-    A cell without weight has NaN. Levels of 0, and of 1 or more, give the outcome's bounds.
+    It is NaN for a cell without weight. Levels of 0 or less, and of 1 or more, give the outcome's bounds.
     """
     weight = total_of(Sum(cells.membership, units.weight), units)[0]
     found = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
@@ -62,7 +64,7 @@ def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: t
 
 
 def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
-    """Quantiles of records, (cell,), by sorting."""
+    """Quantiles of units that are records, (cell,), by sorting."""
     assert units.outcomes is not None
     values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
     found = np.full(len(cells), np.nan)
@@ -77,7 +79,7 @@ def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
 
 
 def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
-    """Finite limits between which every quantile lies: the outcome's bounds, or powers of 2 where it has none."""
+    """Finite limits between which every quantile lies: the outcome's bounds, or ± powers of 2 where it has none."""
     low, high = bounds
     size = 1.0
     while not np.isfinite([low, high]).all() and size < LARGEST_VALUE:

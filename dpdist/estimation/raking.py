@@ -1,11 +1,11 @@
-"""Rakes weights: one factor per frame row, so that every public total is met (iterative proportional fitting).
+"""Rakes weights: one factor for each frame row, so that every public total is met (iterative proportional fitting).
 
-The variance of a raked estimate is that of its residuals from a regression on the margins. The regression uses the
-weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
+The variance of a raked estimate is the variance of its residuals from a regression on the margins. The regression uses
+the weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
 calfun="raking").
 
-Where noisy sums leave a row's weights unknown, the totals may determine them. Such rows take what the other rows leave of
-the totals (`Room`).
+Noisy sums may leave the sum of a row's weights unknown within a range (`Room`). The totals may then determine it: such
+rows take what the other rows leave of the totals.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ from dpdist.job import Job
 ROUNDS = 1_000
 """Rounds of proportional fitting; after them, Newton's method solves for totals that are still not met."""
 NEWTON_STEPS = 200
+"""Largest number of steps of Newton's method."""
 MET = 1e-11
+"""Relative distance from a total at which it counts as met."""
 TOLD = 1e-6
-"""Largest width of a row's range of weights at which the totals are taken to determine the sum of its weights."""
+"""Width of a row's range, relative to its sum of weights, up to which the totals count as determining the sum."""
 LEAST_ROOM = 1e-9
-"""Smallest weight of a row as a share of its largest, because a weight of 0 cannot be raked up."""
+"""Smallest sum of a row's weights, as a share of its largest, because a weight of 0 cannot be raked up."""
 
 
 class Margin(NamedTuple):
-    """Public totals (cell,) and the 0/1 matrix (cell, frame row); every row is in one cell."""
+    """Public totals (cell,), and the 0/1 matrix (cell, frame row) of their cells; every row is in one cell."""
 
     membership: csr_array
     totals: Floats
 
 
 class NotMet(Exception):
-    """No factors meet all totals, because a combination that they need has no record."""
+    """Raised if no factors meet all totals, because a combination that they need has no record."""
 
 
 class Room(NamedTuple):
-    """The smallest and the largest possible sum of a row's weights, (row,); the two are equal where the sum is known."""
+    """The smallest and the largest possible sum of each row's weights, (row,); they are equal where the sum is known."""
 
     least: Floats
     most: Floats
@@ -69,8 +71,8 @@ def margins_of(job: Job, frame: Frame) -> list[Margin]:
 def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None) -> Floats:
     """Factors (…, row) that bring the sums of weights (…, row) to every total. Raises `NotMet`.
 
-    Whether such factors exist depends only on which rows have weights, not on the values of the weights. Rows with `room`
-    first take what the other rows leave of the totals, within their room. Then all rows are scaled.
+    Whether such factors exist depends only on which rows have weights, not on the weights' values. Rows whose sum is not
+    known first take what the other rows leave of the totals, within their range. Then all rows are scaled.
     """
     flat = weights.reshape(-1, weights.shape[-1])
     start = flat if room is None or not room.free.any() else _placed(flat, margins, room)
@@ -97,9 +99,10 @@ def _ratio(margin: Margin, weights: Floats) -> Floats:
 
 
 def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
-    """Solves for the factors of one set of weights, (row,), by minimising Σ w exp(x'λ) − t'λ, which is convex.
+    """Solves for the factors of one set of weights, (row,), by minimising Σ w exp(x'λ) − t'λ, which is convex in λ.
 
-    Proportional fitting is slow where rows hardly overlap. Raises `NotMet` where the minimum is at no finite λ.
+    x is the margins' matrix, t are the totals, and a row's factor is exp(x'λ). Proportional fitting is slow where rows
+    hardly overlap. Raises `NotMet` where the minimum is at no finite λ.
     """
     x = np.vstack([margin.membership.toarray() for margin in margins])
     totals = np.concatenate([margin.totals for margin in margins])
@@ -130,7 +133,10 @@ def _apart(now: Floats, totals: Floats) -> Floats:
 
 
 def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
-    """Sums of weights (set, row); rows with room are scaled within their room towards what the other rows leave."""
+    """Sums of weights (set, row), where rows of unknown sum take what the other rows leave of the totals.
+
+    They stay within their range.
+    """
     free, placed = room.free, flat.copy()
     least, most = np.maximum(room.least, LEAST_ROOM * room.most)[free], room.most[free]
     for _ in range(ROUNDS):
@@ -148,9 +154,9 @@ def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
 
 
 def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Room:
-    """Narrows the room of rows by what the totals and the other rows' sums `weights`, (row,), leave.
+    """Narrows the ranges of rows by what the totals leave beside the other rows' sums.
 
-    It still holds the sums.
+    `weights` (row,) are the present sums. A range still holds the row's present sum.
     """
     least, most = (np.where(room.free, ends, weights) for ends in room)
     for _ in range(len(margins) + 1):
@@ -164,16 +170,16 @@ def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Roo
 
 
 def raked(sums: Sums, factor: Floats) -> Sums:
-    """Sums of records after their weights were multiplied by the factor of their row."""
+    """Sums of records after their weights were multiplied by the factor of their row, `factor` (row,)."""
     return Sums(sums.a * factor, sums.b * factor, *(values * factor**2 for values in (sums.aa, sums.ab, sums.bb)))
 
 
 def raked_counts_and_means(
     sums: Sums, frame: Frame, cells: Cells, margins: Sequence[Margin], stage: Stage, room: Room | None = None
 ) -> Figures:
-    """Counts, means and totals after raking, from the sums before it.
+    """Counts, means and totals after raking, from the sums before it, if every record is its own PSU.
 
-    Variances are those of residuals, each record being a PSU.
+    Variances are computed from the residuals of a regression on the margins.
     """
     inside, plain = cells.membership.toarray(), sums
     sums = raked(plain, factors(plain.a, margins, room))
@@ -192,15 +198,16 @@ def raked_counts_and_means(
 
 
 def _residual(p: Floats, q: Floats, sums: Sums, x: Floats, gram: Floats) -> tuple[Floats, Floats]:
-    """The residual of p + q y, with coefficients (cell, row), from its regression on the margins weighted as `sums`.
+    """The residual of p + q y from its regression on the margins; p and q are coefficients (cell, row).
 
-    It changes p only.
+    The regression has the weights of `sums`. Only p changes.
     """
     slopes = (p * sums.a + q * sums.b) @ x.T @ gram
     return p - slopes @ x, q
 
 
 def _variance(p: Floats, q: Floats, sums: Sums, frame: Frame, stage: Stage) -> Floats:
+    """Variance (cell,) of Σ w(p + q y) over records, with coefficients p and q (cell, row)."""
     cells = len(p)
     total = p * sums.a + q * sums.b
     squares = p**2 * sums.aa + 2.0 * p * q * sums.ab + q**2 * sums.bb

@@ -8,9 +8,10 @@ from dpdist.core.records import Floats, Ints
 
 
 def nearest_on_simplex(values: Floats, total: Floats) -> Floats:
-    """max(values − t, 0) along the last axis, t such that they sum to `total` (…,), which is at least 0.
+    """The nearest non-negative values with the given sum, along the last axis, in least squares.
 
-    This is the least squares projection (Held, Wolfe & Crowder 1974). Sorting the values gives t.
+    They are max(values − t, 0), with t such that they sum to `total` (…,), which is at least 0 (Held, Wolfe & Crowder
+    1974). Sorting the values gives t.
     """
     ordered = -np.sort(-values, axis=-1)
     number = np.arange(1, values.shape[-1] + 1)
@@ -20,7 +21,7 @@ def nearest_on_simplex(values: Floats, total: Floats) -> Floats:
 
 
 def nearest_on_simplices(values: Floats, group: Ints, total: Floats) -> Floats:
-    """The same projection within groups: `values` and `group` are (value,), `total` is (group,); no group is empty."""
+    """The same projection within groups: `values` and `group` are (value,), and `total` is (group,). No group is empty."""
     order = np.lexsort((-values, group))
     ordered, own = values[order], group[order]
     start = np.searchsorted(own, np.arange(len(total)))

@@ -11,11 +11,14 @@ from dpdist.core.records import Floats
 KNOWN_VARIANCE = 1e-12
 """Variance below which values are treated as known."""
 SMALLEST = 1e-300
-"""Smallest variance by which a division does not overflow."""
+"""Smallest variance used as a divisor, so that a quotient does not overflow."""
 
 
 class Shrunk(NamedTuple):
-    """Weights of own values, shrunken values, the values that they are shrunk to, and the variance A between cells."""
+    """Values after shrinkage, with the mean that they are shrunk to.
+
+    `kept` (cell,) is the weight of a cell's own value. `drift` is A, the variance of true values between cells.
+    """
 
     kept: Floats
     values: Floats
@@ -24,7 +27,11 @@ class Shrunk(NamedTuple):
 
 
 def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
-    """Shrinks values; the variance A between cells is estimated by moments (DerSimonian & Laird)."""
+    """Shrinks the values of cells towards their common mean, as far as noise moved them.
+
+    `sampling` and `noise` (cell,) are known variances. The variance A of true values between cells is estimated by
+    moments (DerSimonian & Laird). A value keeps (A + sampling)/(A + sampling + noise) of its distance from the mean.
+    """
     known = np.maximum(sampling + noise, KNOWN_VARIANCE)
     weight = 1.0 / known
     share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
@@ -40,7 +47,10 @@ def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
 
 
 class Composite(NamedTuple):
-    """The weight of every cell's own records, (cell,), and the mean squared error of the composite estimate, (cell,)."""
+    """Result of mixing own and borrowed estimates, (cell,) each.
+
+    `own` is the weight of a cell's own estimate, and `error` is the mean squared error of the mixture.
+    """
 
     own: Floats
     error: Floats
@@ -51,11 +61,12 @@ class Composite(NamedTuple):
 def composite(apart: Floats, sampling: Floats) -> Composite:
     """Mixes own and borrowed estimates by precision; the own estimate has the weight 1 − V/max(V + τ², d²).
 
-    The difference d, `apart`, is own less borrowed estimate, and V, `sampling`, is its sampling variance; both (cell,).
+    d, `apart`, is the own less the borrowed estimate, and V, `sampling`, is the sampling variance of d; both are (cell,).
     The variance τ² between cells follows from the moments of all differences (DerSimonian & Laird). A cell with d² above
     V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.
 
-    An infinite V, or NaN in d, means a cell without records. Such a cell borrows the whole estimate, with the error τ².
+    An infinite V, or NaN in d, means a cell without records. Such a cell takes the whole borrowed estimate, with the
+    error τ².
     """
     known = np.isfinite(sampling)
     unlike = shrunk(apart[known], np.zeros(int(known.sum())), sampling[known]).drift if known.any() else 0.0

@@ -1,4 +1,7 @@
-"""Sums over the units of cells, by draw: weights, products with outcomes, and the weight at or below a value."""
+"""Sums over the units of a table's cells, by draw; a unit is a record, or a frame row with its expectations.
+
+The sums are of weights, of products with outcomes, and of the weight at or below a value.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from scipy.sparse import csr_array
 from dpdist.core.records import Floats, Ints
 
 ENTRIES = 4_000_000
-"""Largest number of values of units in cells, over draws, that are in memory at a time."""
+"""Largest number of values of units, over draws, that are in memory at a time."""
 
 Below = Callable[[int, Ints, Floats], Floats]
 """A function of an outcome's number and of pairs (unit, value): the weight at or below the value, (draw, pair)."""
@@ -20,7 +23,10 @@ Below = Callable[[int, Ints, Floats], Floats]
 
 @dataclass(frozen=True)
 class Units:
-    """Units: weights (draw, unit), products of outcomes with weights, and numbers of repetitions `times` (unit,)."""
+    """Units with their weights (draw, unit), the products of outcomes with weights, and numbers of repetitions (unit,).
+
+    `products` has one array (draw, unit) for each outcome.
+    """
 
     times: Floats
     weight: Floats
@@ -31,7 +37,10 @@ class Units:
 
 
 class Sum(NamedTuple):
-    """A sum over the units of cells: of `values` (draw, unit), or of the weight at or below `cut` (cell,) of an outcome."""
+    """A sum over the units of cells: of `values` (draw, unit), or of the weight with an outcome of at most `cut` (cell,).
+
+    `inside` is the 0/1 matrix (cell, unit).
+    """
 
     inside: csr_array
     values: Floats
@@ -47,7 +56,7 @@ def total_of(of: Sum, units: Units) -> Floats:
 
 
 def each_of(of: Sum, units: Units) -> csr_array:
-    """What a unit adds once to the sum, under the first draw, (cell, unit)."""
+    """What one unit, without its repetitions, adds to the sum under the first draw, (cell, unit)."""
     made = of.inside.copy()
     if of.cut is None:
         made.data = of.values[0, made.indices]
@@ -58,14 +67,14 @@ def each_of(of: Sum, units: Units) -> csr_array:
 
 
 def below_of(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
-    """The weight at or below `cut` (cell,), (draw, cell), computed in batches of cells."""
+    """The weight with an outcome of at most `cut` (cell,), (draw, cell), computed in batches of cells."""
     assert units.below is not None
     draws, sizes = len(units.weight), np.diff(inside.indptr)
     found = np.zeros((draws, len(cut)))
     batch = np.cumsum(sizes * draws) // ENTRIES
     for number in np.unique(batch):
         own = np.flatnonzero(batch == number)
-        part = csr_array(inside[own])
+        part = inside if len(own) == len(cut) else csr_array(inside[own])
         row, value = part.indices.astype(np.int64), np.repeat(cut[own], np.diff(part.indptr))
         each = units.times[row] * units.below(outcome, row, value)
         ends = np.concatenate([np.zeros((draws, 1)), np.cumsum(each, axis=1)], axis=1)

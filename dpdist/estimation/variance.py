@@ -1,10 +1,18 @@
 """Computes variances of weighted totals: strata, PSUs, finite populations, two stages, single PSUs and replicates.
 
-V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)² over strata h. Here t_hp is the total of a linearised variable in PSU
-p, and n_h counts all PSUs of the stratum, also those without a record of the cell. A second stage adds Σ_hp f_h (1 −
-f_hp) n_hp/(n_hp − 1) Σ_i (u_i − ū_hp)² over records i (Särndal, Swensson & Wretman 1992, §4.3 and §5.5). Sampling with
-replacement has f = 0. Figures agree with R's `survey` with one exception, a lonely PSU that is "centred" in the total of
-a whole stratum. There R takes the deviation from 0, and this code takes it from the grand mean of the PSUs' totals.
+Over strata h and their PSUs p, V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)².
+
+- t_hp is the total of a linearised variable in PSU p, and t̄_h the mean of these totals.
+- f_h is the sampling fraction; sampling with replacement has f = 0.
+- n_h is the number of all PSUs of the stratum, with or without a record of the cell.
+
+A second stage, of n_hp records sampled with the fraction f_hp in PSU p, adds Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i
+− ū_hp)². The last sum is over records i with the linearised variable u_i (Särndal, Swensson & Wretman 1992, §4.3 and
+§5.5).
+
+Figures agree with R's `survey`, with one exception: the total of a whole stratum under the option "centred" for a lonely
+PSU, one that is alone in its stratum. There R takes the deviation from 0. This code takes it from the grand mean, the
+mean of all PSUs' totals.
 """
 
 from __future__ import annotations
@@ -25,7 +33,7 @@ CENSUS = 1e-7
 
 
 class Stage(NamedTuple):
-    """Number of units sampled in every stratum, and their share of its population, arrays (stratum,)."""
+    """One stage of sampling, arrays (stratum,): the number of units sampled, and their share of the population."""
 
     size: Floats
     fraction: Floats
@@ -33,7 +41,7 @@ class Stage(NamedTuple):
 
     @classmethod
     def of(cls, size: Ints | Floats, population: Floats | None = None, lonely: Lonely = "error") -> Stage:
-        """Makes a stage; `population` holds the number of units in every stratum's population.
+        """Makes a stage; `population` (stratum,) is the number of units in every stratum's population.
 
         None means sampling with replacement.
         """
@@ -42,12 +50,15 @@ class Stage(NamedTuple):
 
     @property
     def alone(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Strata that have one unit and a sampling error."""
+        """Strata that have a single unit although not all of their population was sampled, (stratum,)."""
         return np.asarray((self.size == 1) & (1.0 - self.fraction > CENSUS))
 
 
 class Stages(NamedTuple):
-    """A sampling design: every PSU's stratum (psu,), the PSUs of strata, and the records of PSUs that are sampled too."""
+    """A sampling design: every PSU's stratum (psu,), the stage that draws PSUs, and the stage that draws records in them.
+
+    Without a second stage all records of a drawn PSU are in the sample.
+    """
 
     stratum: Codes
     first: Stage
@@ -55,7 +66,10 @@ class Stages(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """Linearised variables u = (b − R a)/D of cells: the sums over a row's records of a, b and their products, (row,)."""
+    """Sums of a, b and their products over the records of each row, (row,), for the linearised variable u = (b − R a)/D.
+
+    R and D are constants of a cell.
+    """
 
     a: Floats
     b: Floats
@@ -73,8 +87,12 @@ def stratified(
 ) -> Floats:
     """First-stage variance (cell,) from Σ_p t and Σ_p t² of every pair of a cell and a stratum that share records, (pair,).
 
-    The options for a lonely PSU: "error" raises ValueError; "certainty" gives no variance; "average" gives the mean of
-    the cell's other strata; "centred" gives the squared deviation from the mean PSU of the whole design.
+    The options for a lonely PSU, one that is alone in its stratum:
+
+    - "error" raises ValueError.
+    - "certainty" adds no variance.
+    - "average" adds the mean variance of the cell's other strata.
+    - "centred" adds the squared deviation from the mean PSU of the whole design.
     """
     n, free = stage.size[stratum], 1.0 - stage.fraction[stratum]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -98,9 +116,9 @@ def stratified(
 def linearised(
     variable: Variable, ratio: Floats, scale: Floats, membership: csr_array, psu: Codes | Ints, stages: Stages
 ) -> Floats:
-    """Variance (cell,) of Σ (b − R a)/D over a cell's rows; R and D are (cell,), `membership` is (cell, row).
+    """Variance (cell,) of Σ (b − R a)/D over a cell's rows; `ratio` is R and `scale` is D, (cell,) each.
 
-    `psu` (row,) numbers PSUs through the strata: no two strata share a number.
+    `membership` is (cell, row). `psu` (row,) numbers PSUs through the strata: no two strata share a number.
     """
     cells, psus = membership.shape[0], len(stages.stratum)
     met = membership.tocoo()
@@ -128,7 +146,10 @@ def linearised(
 
 
 def _within(total: Floats, squares: Floats, unit: Ints, stage: Stage) -> Floats:
-    """Second-stage variance of every pair of a cell and a PSU with common records; each PSU is a stratum of its records."""
+    """Second-stage variance, (pair,), of every pair of a cell and a PSU that share records.
+
+    Each PSU is a stratum of its records.
+    """
     n, free = stage.size[unit], 1.0 - stage.fraction[unit]
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = n / (n - 1.0) * (squares - total**2 / n)
@@ -146,7 +167,10 @@ def met_units(membership: csr_array, psu: Codes | Ints, stages: Stages) -> Float
 
 
 class Replication(NamedTuple):
-    """Replicate variance: V = scale Σ_r factor_r (θ_r − θ̂)², about the estimate or the replicates' mean."""
+    """Variance from replicate weights: V = scale Σ_r factor_r (θ_r − θ̂)², with θ_r the estimate under replicate r.
+
+    θ̂ is the estimate, or the replicates' mean if `about_mean`.
+    """
 
     scale: float
     factors: Floats
@@ -155,8 +179,8 @@ class Replication(NamedTuple):
     def variance(self, value: Floats, replicates: Floats) -> Floats:
         """Variance (cell,) from the estimates (cell,) and the estimates under every replicate (replicate, cell).
 
-        A replicate without a record of the cell has no estimate (NaN). It is left out and the scale stays, as in R's
-        `svrVar`. If all replicates lack the cell, there is no variance.
+        A replicate without a record of the cell has no estimate (NaN). It is left out, and the scale stays as it is, as
+        in R's `svrVar`. If no replicate has a record of the cell, the variance is NaN.
         """
         there = np.isfinite(replicates)
         used = there & (self.factors > 0)[:, None]
@@ -176,7 +200,7 @@ def crossed_products(replicates: Floats) -> Floats:
 
 
 def replicate_df(products: Floats) -> float:
-    """Degrees of freedom that replicate weights carry: the rank of their matrix minus 1, from W'W (R's `degf`).
+    """Degrees of freedom of replicate weights W: the rank of W minus 1, from W'W (R's `degf`).
 
     A column counts if more than `RANK_TOLERANCE` of its length remains after projection on the other columns.
     """
@@ -187,7 +211,7 @@ def replicate_df(products: Floats) -> float:
 
 
 def df_in_cells(df: float, records: Floats) -> Floats:
-    """Degrees of freedom (cell,) of replicates: n records give at most n − 1, and no record gives none."""
+    """Degrees of freedom (cell,) under replicate weights: n records give at most n − 1, and no record gives none."""
     return np.clip(records - 1.0, 0.0, df)
 
 

@@ -1,4 +1,7 @@
-"""Stores the reference's weighted points, which a release passes on to the next one: levels, weights and outcomes."""
+"""Stores a release's weighted points, which the next release uses as its reference: cells, weights and outcomes.
+
+A point is a pair of weight and outcome that represents records of its cell.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ LEAST_WEIGHT, LARGEST_WEIGHT = 2.0**-53, 2.0**53
 
 
 def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A table with one row for each point: the levels of its cell, variable, effective sample size, weight and value."""
+    """A table with one row for each point: the levels of its cell, variable, effective sample size, weight and outcome.
+
+    The effective sample size is the column `standing`: how many records all points of the cell represent.
+    """
     sizes = [len(row["points"]) for row in rows]
     columns: dict[str, pa.Array] = {}
     for name in rows[0]["cell"]:
@@ -39,10 +45,10 @@ def points_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def read_points(folder: Path, name: str, job: Job) -> pa.Table:
-    """Reads the points and checks them against the public domains of a job. Raises `Damaged`.
+    """Reads the points of a release and checks them against the public domains of a job; raises `Damaged`.
 
-    Limits of clipping are computed from the points. So weights must be positive, outcomes within the public bounds, and
-    all numbers finite.
+    Clipping limits are computed from the points. So weights must be positive, outcomes within the public bounds, and all
+    numbers finite.
     """
     levels: dict[str, list[Level]] = {CELL + column: list(job.columns[column].levels or ()) for column in job.cell_columns}
     types = {column: pa.infer_type(known) for column, known in levels.items()}

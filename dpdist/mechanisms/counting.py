@@ -1,4 +1,4 @@
-"""Sums statistics of records in one pass; noise is then added to the sums (METHODS §10)."""
+"""Sums statistics of records in one pass, for mechanisms that then add noise to the sums (METHODS §10)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class Additive(Protocol):
 
 
 class Count(NamedTuple):
-    """Kernel: unweighted statistics of the records: counts in each bin (1, bin), or sums of each cell or row (…, sum)."""
+    """Kernel, which runs on each block of records: sums the model's statistics with a privacy weight of 1 for every record.
+
+    The sums are counts by bin, (1, bin), or sums by cell or frame row, (…, sum).
+    """
 
     model: Additive
 

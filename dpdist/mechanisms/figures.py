@@ -1,4 +1,7 @@
-"""Defines the noisy figures of a mechanism that `measurements.parquet` lists; its `measured.py` makes them."""
+"""Types and texts for `measurements.parquet`, the public list of all noisy figures of a release.
+
+Each mechanism's `measured.py` lists its figures with them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,11 @@ from dpdist.mechanisms.words import ReleaseView
 from dpdist.models.outcome import OutcomeModel
 
 UNIT = 2**20
+"""Sums are whole multiples of 1/UNIT."""
 LAPLACE, GAUSSIAN = "discrete_laplace", "discrete_gaussian"
+"""Names of the laws of noise."""
 NO_LIMITS = (None, None, None)
+"""The centre, cap and half width of a figure that is not clipped."""
 SUM_OF_A = "the sum of a = min(w, U) / U, with w the weight and U the weight_cap"
 SUM_OF_B = "the sum of b = a (clip(y, c - R, c + R) - c) / R, with y the outcome, c the centre and R the half_width"
 SUM_OF_ABSENT = "the sum of 1 - v, v = min(w, U) / U, with w the weight and U the weight_cap"
@@ -22,7 +28,17 @@ SUM_OF_V = "the sum of v, v = min(w, U) / U, with w the weight and U the weight_
 
 
 class Figures(NamedTuple):
-    """Noisy figures of one kind: `cells` are levels by column; values and `limits` are by (cell, statistic)."""
+    """Noisy figures of one kind, with what is needed to use them.
+
+    - `cells`: for each cell its levels, by column.
+    - `values`: the figures, (cell, statistic).
+    - `scales`: scale of the noise on each statistic; None where it is confidential.
+    - `limits`: a function of the positions of cell and statistic; it gives the centre, the cap and the half width of
+      clipping.
+    - `unit`: the figures are whole multiples of one over this number.
+    - `law`: the name of the noise's law.
+    - `table`: the name of the table that they belong to, if any.
+    """
 
     cells: Sequence[dict[str, str]]
     statistics: Sequence[str]
@@ -33,13 +49,16 @@ class Figures(NamedTuple):
     law: str = LAPLACE
     table: str | None = None
     units: Sequence[int] | None = None
-    """Number of the sum to which a cell belongs; unset: every cell has a sum of its own."""
+    """For each cell the number of the sum that it shares with other cells; unset: every cell has a sum of its own."""
     sensitivity: float | None = None
-    """L1 sensitivity of the figures; unset: scale times ε."""
+    """L1 sensitivity of the figures; unset: the scale times ε."""
 
 
 def cells_of(release: ReleaseView, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
-    """Cells of every pattern of a stratum, by the columns that do not vary within one pattern."""
+    """The cells of a stratum's patterns, as levels by column, with the columns that do not vary within a pattern.
+
+    A pattern is a combination of levels that the model distinguishes.
+    """
     frame, own = release.frame, release.frame.rows_of(stratum)
     pattern = model.design.pattern
     first = np.unique(pattern, return_index=True)[1]

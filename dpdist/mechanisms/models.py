@@ -1,4 +1,4 @@
-"""Finds the model of a job's mechanism: its family's likelihood, or the statistics that get noise.
+"""Finds the model of a job's mechanism: the likelihood of its family, or the statistics that get noise.
 
 Publishing needs only these models from a mechanism. So this file loads no code that sees a record.
 """
@@ -12,6 +12,7 @@ from dpdist.mechanisms.parts import REQUIRED, Parts, missing
 from dpdist.models.protocol import Builder
 
 MODELS: Parts[Callable[[Job], Builder]] = Parts("release", *REQUIRED["release"])
+"""By mechanism, a function of the job that returns the class of the model."""
 
 
 NOISY = {
@@ -20,7 +21,10 @@ NOISY = {
     "resampled": "parameters of other samples; without them standard errors leave sampling out",
     "noised_again": "parameters under other noise; without them standard errors leave noise out",
 }
-"""Methods that a model of noisy sums must have, each with what it gives. Whole tables have standard errors of their own."""
+"""Methods that a model of noisy sums must have, each with what it gives.
+
+A model of whole tables does not need them, because such tables have standard errors of their own.
+"""
 
 
 def builder_of(job: Job) -> Builder:

@@ -1,4 +1,4 @@
-"""Loads the parts of a mechanism from its folder: its protection, model, texts and measurements.
+"""Loads the parts of a mechanism from its folder: its protection, model, texts and list of noisy figures.
 
 The specification names the folder (`MechanismSpec.folder`). This file itself imports no part. So publishing, which asks
 for models and texts only, loads no code that sees a record.
@@ -19,12 +19,12 @@ REQUIRED = {
     "release": ("model_of", "a function of the job that returns the class of the model"),
     "statement": ("WORDS", "the texts of its statement"),
 }
-"""Modules of every mechanism's folder, with the name that each must define and its description."""
+"""The modules of every mechanism's folder, each with the name that it must define and what that is."""
 MEASURED = {
     "figures": "a function that lists the noisy figures of a stratum",
     "DEFINITIONS": "what each of its statistics is, by name",
 }
-"""The name that `measured.py` must define; a mechanism that adds noise has this module."""
+"""The names that `measured.py` must define; a mechanism that adds noise has this module."""
 
 
 class Incomplete(TypeError):
@@ -32,7 +32,7 @@ class Incomplete(TypeError):
 
 
 class Parts(Mapping[str, T], Generic[T]):
-    """One part of every mechanism, by the mechanism's name; loaded on first use.
+    """One part of every mechanism, by the mechanism's name; it is loaded on first use.
 
     Raises `Incomplete`, which states what is missing and in which file it belongs.
     """

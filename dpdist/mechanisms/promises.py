@@ -1,4 +1,8 @@
-"""The promise of a mechanism before data are seen: its guarantee, the conditions of the guarantee, and its target."""
+"""Builds the promise of a mechanism before data are seen: its guarantee, the guarantee's conditions, and the target.
+
+The target limits the logarithm of a record's factor in the posterior. It is the bound Δ* of a pseudo posterior, or the
+clamp M.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,10 @@ from dpdist.sampling.clamped import VARIATION
 
 
 def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
-    """The promise of m draws, with the conditions that all tilted and clamped posteriors share."""
+    """The promise of m synthetic sets from the guarantee of one, with the conditions that depend on the job alone.
+
+    `assumptions` are the conditions that only this mechanism has.
+    """
     public = tuple(
         f"The number of records is public after a rule that depends on the outcome: {r}."
         for r in job.outcome_dependent_rules
@@ -74,7 +81,10 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
 
 
 def with_frame(job: Job, total: Guarantee) -> Guarantee:
-    """The guarantee including the cost of the noisy sample counts; both have the class of the release."""
+    """The guarantee including the cost of the noisy sample counts, if the job has any.
+
+    Both costs have the guarantee class of the release.
+    """
     adjacency, epsilon = job.budget.adjacency, job.epsilon_of_frame
     if job.predictors is None or isinstance(total, NoGuarantee):
         return total
@@ -85,7 +95,7 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
 
 
 def of_frame(job: Job) -> str:
-    """A sentence on the part of the budget that the noisy sample counts take."""
+    """A sentence on the part of the budget that the noisy sample counts take; empty without them."""
     if job.predictors is None:
         return ""
     return OF_FRAME.format(
@@ -94,7 +104,7 @@ def of_frame(job: Job) -> str:
 
 
 def units(job: Job) -> tuple[str, ...]:
-    """The part of a unit's budget that remains for one of its records."""
+    """A sentence on the part of a privacy unit's budget that remains for one record; none if the unit is a record."""
     said = job.privacy_unit
     if said is None:
         return ()
@@ -110,19 +120,19 @@ def _truncated(job: Job) -> tuple[str, ...]:
 
 
 def parallel(job: Job) -> str:
-    """The condition that a record is in one stratum, if there are strata."""
+    """The condition under which strata share one budget: a record is in one stratum."""
     if not job.strata:
         return ""
     return PARALLEL if set(job.strata) <= set(job.counted_columns) or not job.sizes_secret else MOVED
 
 
 def target_of(job: Job) -> float:
-    """Target of a set: its bound Δ*, or its clamp M."""
+    """The target of one synthetic set: its bound Δ*, or its clamp M."""
     return bound_target(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
 
 
 def exactness(job: Job) -> str:
-    """The condition that a strict guarantee of one exact draw needs where draws are not proven exact."""
+    """The condition under which a guarantee for one exact draw is strict, for draws that are not proven to be exact."""
     if job.sampler.name == "stan":
         return CHAINS
     return REJECTION.format(delta_of_draws(job.epsilon_per_set, job.synthetic_sets, VARIATION))
@@ -145,8 +155,9 @@ def referred(job: Job) -> tuple[str, ...]:
 
 
 def strict(job: Job) -> Strict:
-    """The guarantee of a set under a clamp of ±ε/2 (±ε/4): one draw of a fixed function of the records (METHODS §2).
+    """The guarantee of one draw under a clamp of ±ε/2 (±ε/4 under substitution) of each record's log factor (METHODS §2).
 
-    Neither sampler of clamped posteriors has a proven bound on its total variation for every file, so δ is unknown.
+    The factor must be a fixed function of the record. Neither sampler of clamped posteriors has a proven bound on its
+    total variation for every file. So δ is unknown.
     """
     return Strict(job.budget.adjacency, job.epsilon_per_set, None)

@@ -10,6 +10,6 @@ MECHANISMS: Parts[Mechanism] = Parts("protect", *REQUIRED["protect"])
 
 
 def mechanism_of(job: Job) -> Mechanism:
-    """The mechanism that a job names; raises `Incomplete` where one of its parts is missing."""
+    """The mechanism that a job names; raises `Incomplete` if one of its parts is missing."""
     check(job.mechanism.name)
     return MECHANISMS[job.mechanism.name]

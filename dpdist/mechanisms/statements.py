@@ -1,4 +1,7 @@
-"""Finds a mechanism's texts for the statement, by its name; this file loads no code that sees a record."""
+"""Finds the texts of a mechanism for a release's statement, by the mechanism's name.
+
+This file loads no code that sees a record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared code of mechanisms that add noise to sums of a stratum's records: types, requests for noise, and summaries."""
+"""Shared code of mechanisms that add noise to sums of a stratum's records: a base class, queries, and summaries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 from dpdist.core.confidential import Confidential
 from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Noise, Released, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Measurement, Noise, Released, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
@@ -20,10 +20,13 @@ M = TypeVar("M", bound=StratumModel)
 
 
 class NoisySums(ABC, Generic[S, M]):
-    """A mechanism with one specification and one model of sums; its methods get both under their own types."""
+    """Base class of a mechanism with one class of settings and one model of sums.
+
+    A subclass defines `promised` and `rounds`, which get settings and model under their own types.
+    """
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
-    """Specification of the settings that the mechanism reads; unset where it reads none of its own."""
+    """Class of the settings that the mechanism reads; unset if it reads no settings of its own."""
     sums: ClassVar[type[Any]]
     """The model that sums the statistics."""
     scope: Literal["stratum"] = "stratum"
@@ -33,7 +36,7 @@ class NoisySums(ABC, Generic[S, M]):
         return self.promised(job, self._settings(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
-        """The rounds over the records of a stratum; `learned` is the reference's summary."""
+        """The rounds over a stratum's records: passes and queries; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
         return self.rounds(job, self._settings(job), model, recorder, learned)
 
@@ -50,24 +53,37 @@ class NoisySums(ABC, Generic[S, M]):
         return job.mechanism
 
 
-class NoiseOn(NamedTuple):
-    """A request for noise, identified by checksums of the exact sums and of their definition (`query`)."""
+class Defined(NamedTuple):
+    """Queries that share one definition. Their noise is bound to checksums of the definition and of the exact figures.
+
+    Noise that was drawn for one query is never used for another.
+    """
 
     query: str
-    sums: str
 
     @classmethod
-    def of(cls, query: object, sums: Floats) -> NoiseOn:
-        """Makes a request from exact sums; `query` is the model, or another definition of the sums."""
-        return cls(digest(query), digest(sums))
+    def by(cls, query: object) -> Defined:
+        """Queries that the model, or another definition of the figures, defines."""
+        return cls(digest(query))
 
-    def draw(self, scale: Fraction, size: int, number: int, law: NoiseName = "laplace") -> Noise:
-        """The `number`-th request for noise of a stratum, bound to these sums."""
-        return Noise(scale, size, number, law, self.query, self.sums)
+    def sums(self, exact: Floats, scale: Fraction, number: int, law: NoiseName = "laplace") -> Measurement:
+        """The `number`-th query of a stratum: these sums plus noise."""
+        return Measurement(exact, self.noise(exact, scale, number, exact.size, law))
+
+    def scores(self, exact: Floats, scale: Fraction, number: int) -> Choice:
+        """The `number`-th query of a stratum: which of the scores, (row, candidate), is the largest under noise."""
+        return Choice(exact, self.noise(exact, scale, number, exact.size))
+
+    def noise(self, exact: Floats, scale: Fraction, number: int, size: int, law: NoiseName = "laplace") -> Noise:
+        """The `number`-th noise of a stratum, bound to these figures."""
+        return Noise(scale, size, number, law, self.query, digest(exact))
 
 
 def released(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
-    """The released parameters of a stratum, with their recorded summary; `epsilon` is one set's, for the summary alone."""
+    """The released parameters of a stratum, after their confidential summary was recorded.
+
+    `epsilon` is the ε of one set; only the summary uses it.
+    """
     local = {"database_bound": None, "epsilon_local": epsilon, "epsilon_local_range": None}
     recorder.summary(Confidential({**local, "diagnostics": diagnostics}))
     return Released(tuple(sets))

@@ -1,4 +1,4 @@
-"""Texts of statements that mechanisms share: assumptions, conditions of a bound, and errors that no figure includes."""
+"""Texts for statements that several mechanisms share: assumptions, conditions of a bound, errors that are in no figure."""
 
 from __future__ import annotations
 

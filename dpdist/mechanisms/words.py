@@ -1,4 +1,4 @@
-"""The texts that a mechanism adds to its release's statement, beside its promise; its `statement.py` defines them."""
+"""Types of the texts that a mechanism adds to its release's statement; its `statement.py` defines these texts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dpdist.job import Job
 from dpdist.models.protocol import Draws, StratumModel
 
 WIDE = "Where most weights are well below their public bound, these intervals are too wide."
-"""Of mechanisms that count weights by their share of the bound."""
+"""A caution for mechanisms that count weights by their share of the public bound."""
 
 
 class ReleaseView(Protocol):
-    """What a mechanism's texts may use from a release: its job, public frame, described sets, models and parameters."""
+    """What a mechanism's texts may read of a release: its job, public frame, described sets, models and parameters."""
 
     @property
     def job(self) -> Job: ...
@@ -28,7 +28,7 @@ class ReleaseView(Protocol):
 
     @property
     def donors(self) -> Mapping[str, object]:
-        """The reference's records by stratum, if synthetic records take their values from them."""
+        """By stratum, the reference's records, if synthetic records take their values from them."""
         ...
 
     def model(self, stratum: int) -> StratumModel: ...
@@ -38,32 +38,35 @@ class ReleaseView(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """Texts of a mechanism that fits no likelihood.
+    """The texts of a mechanism that fits no likelihood.
 
-    A mechanism with a likelihood uses the texts of the likelihood and its draws.
+    A mechanism with a likelihood uses the texts of the likelihood and of its draws.
     """
 
     density: str = ""
-    """Description of its parameters, with {outcome} and {weight}; empty: the likelihood's description."""
+    """Description of the parameters, with {outcome} and {weight}; empty: the likelihood's description."""
     errors: str = ""
-    """Errors included in the standard errors of estimates from parameters; empty: those of draws of a posterior."""
+    """Which errors are in the standard errors of estimates from parameters; empty: the errors of posterior draws."""
     errors_of_records: str = ""
-    """Errors included for estimates from synthetic records, where they differ from those of parameters and synthesis."""
+    """Which errors are in the standard errors of estimates from synthetic records.
+
+    Empty: the errors of the parameters, and the error of synthesis.
+    """
     steps: tuple[str, ...] = ()
-    """Processing steps after the release of its statistics that every job has."""
+    """Processing steps after the statistics were released, of every job."""
     settings: Mapping[str, Mapping[object, str]] = field(default_factory=dict)
-    """Further processing steps by setting of the mechanism: the setting's name, and a text for each of its values."""
+    """Further processing steps that depend on a setting: the setting's name, and a text for each of its values."""
     entries: Mapping[str, str] = field(default_factory=dict)
-    """Texts of statement entries that only this mechanism has, by name."""
+    """Texts of the statement's entries that only this mechanism has, by the entry's name."""
 
     def density_of(self, release: ReleaseView) -> str:
-        """Description of its parameters, with {outcome} and {weight}."""
+        """Description of the parameters, with {outcome} and {weight}."""
         return self.density
 
     def post_processing(self, release: ReleaseView) -> list[str]:
-        """Processing steps after the release of its statistics."""
+        """Processing steps after the statistics were released."""
         return [*self.steps, *(texts[getattr(release.job.mechanism, name)] for name, texts in self.settings.items())]
 
     def errors_of(self, release: ReleaseView) -> str:
-        """Errors included in the standard errors of estimates from its parameters."""
+        """Which errors are in the standard errors of estimates from parameters."""
         return self.errors

@@ -1,6 +1,7 @@
-"""Lists the models of each family: `LIKELIHOODS` has those with a record's likelihood.
+"""Registers the model of every family: the class that has the likelihood of a record, by the family's name.
 
-Each family has one file or folder.
+A family is the law that a job names for its outcome, such as `lognormal`. Each has one file or folder here. In docstrings
+METHODS is docs/methods.md, and letters in brackets, such as [G], name papers of docs/bibliography.md.
 """
 
 from typing import Any, get_args
@@ -34,16 +35,17 @@ WITHOUT: dict[Family, frozenset[str]] = {
     **dict.fromkeys(("beta_regression", "poisson_regression", "bernoulli", "scores"), frozenset({"until"})),
     "user": frozenset({"simulate", "expect", "until"}),
 }
-"""Methods that the model of a family may lack, and the figures that are then missing in `FIGURES`."""
+"""Methods that a family's model may lack; a release then has none of the figures that `FIGURES` names for the method."""
 FIGURES = {
     "simulate": "synthetic records",
     "expect": "figures from parameters",
     "until": "medians, quantiles and proportions from parameters",
 }
+"""What a release makes by each method."""
 
 
 def lacking(family: Family, model: Any) -> list[str]:
-    """Sentences on methods that a family's model lacks although `WITHOUT` does not list them."""
+    """Sentences on the methods that a family's model lacks although `WITHOUT` does not list them."""
     return [
         f"family {family}: {model.__name__} has no {method}, and its releases would have no {figures}: write it, "
         "or list it under WITHOUT in dpdist/models/__init__.py"

@@ -1,6 +1,6 @@
 """Model of a binary outcome: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
 
-The posterior under α-weighted records is Beta(1 + Σαy, 1 + Σα(1 − y)).
+With α a record's privacy weight, the posterior is Beta(1 + Σαy, 1 + Σα(1 − y)).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpdist.models.stan_records import no_records
 
 PRIOR_A = PRIOR_B = 1.0
 INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
-"""Draws are limited to this interval, where both logarithms are finite: doubles next to 1 are 2⁻⁵³ apart."""
+"""Draws are limited to this interval, where log p and log(1 − p) are finite: 1 − 2⁻⁵³ is the last double before 1."""
 
 
 class Bernoulli(ConjugateModel):
@@ -34,7 +34,10 @@ class Bernoulli(ConjugateModel):
         return self.sums(records, alpha, records.outcome)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by the inverse distribution function: the same uniforms serve every round."""
+        """Exact draws by the inverse distribution function.
+
+        With the same uniforms, similar statistics give similar draws.
+        """
         total, ones = statistics[0]
         p = betaincinv(PRIOR_A + ones, PRIOR_B + max(total - ones, 0.0), open_uniforms(rng, (draws,)))
         return Draws({"probability": np.clip(p, *INSIDE)})
@@ -45,12 +48,12 @@ class Bernoulli(ConjugateModel):
         return Draws({"probability": np.clip((PRIOR_A + ones) / (PRIOR_A + PRIOR_B + total), *INSIDE)})
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         y = (open_uniforms(rng, (len(frame_row),)) > 1.0 - theta["probability"][0]).astype(float)
         return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
+        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         zero, one = np.clip([0.0, 1.0], *self.outcome_bounds)
         p = theta["probability"][:, None]
         return self.per_row(p * one + (1.0 - p) * zero)

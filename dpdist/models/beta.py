@@ -1,7 +1,7 @@
-"""Model of shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), φ ~ Beta(1, 1), λ ~ Pareto(.1, 1.5) ([G], Supplement 2; METHODS §5).
+"""Model of shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), with mean φ and precision λ ([G], Supplement 2; METHODS §5).
 
-φ is the mean, λ the precision. The posterior is sampled on a grid of (logit φ given λ, log λ), see `grid`; the prior is
-restricted to λ ≤ 1e6, which leaves out 3e-11 of it.
+The priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5), restricted to λ ≤ 1e6, which leaves out 3e-11 of the prior. Draws
+are made on a grid of (logit φ given λ, log λ), see `numerics.grid`. In sums, α is a record's privacy weight.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ LOGIT_BOX = 34.0
 The restriction leaves out 4e-15 of the prior.
 """
 INSIDE = (1e-300, 1.0 - 2.0**-53)
-"""Synthetic shares are limited to this interval inside (0, 1), because a beta law with a shape near 0 underflows."""
+"""Synthetic shares are limited to this interval inside (0, 1).
+
+Draws of a beta law with a shape near 0 underflow.
+"""
 
 
 class Beta(OutcomeModel):
@@ -44,7 +47,7 @@ class Beta(OutcomeModel):
         return share_statistics(self, records, alpha)
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Draws from the grid's interpolant, within `grid.GRID_ERROR` of the posterior in total variation."""
+        """Draws from the grid's interpolant, which is within `grid.GRID_ERROR` of the posterior in total variation."""
         posterior = BetaPosterior(*check_shares(statistics)[0])
         t, log_precision = grid.draw(posterior, LOG_PRECISION, open_uniforms(rng, (draws, 2)))
         centre, scale = posterior.conditional(log_precision)
@@ -62,17 +65,17 @@ class Beta(OutcomeModel):
         return np.asarray(-np.logaddexp(0.0, logit) - np.logaddexp(0.0, -logit) - PRECISION_TAIL * log_precision)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         y = simulated_share(theta["mean"][0], theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
         return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
+        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         mean, precision = theta["mean"], theta["precision"]
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records with an outcome of at most `value`, for pairs of a row and a value, (draw, pair)."""
+        """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, precision = theta["mean"][:, None], theta["precision"][:, None]
         found = betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
         return self.within_bounds(np.asarray(found, dtype=np.float64), value)
@@ -95,14 +98,17 @@ class Beta(OutcomeModel):
 
 @dataclass(frozen=True)
 class BetaPosterior:
-    """Posterior density of t and log λ, where logit φ = centre(λ) + scale(λ)·t; fields are Σα(1, log y, log(1 − y))."""
+    """Posterior density of t and log λ, where logit φ = centre(λ) + scale(λ)·t.
+
+    The fields are Σα, Σα log y and Σα log(1 − y).
+    """
 
     total: float
     log_y: float
     log1m_y: float
 
     def __call__(self, t: Floats, log_precision: Floats) -> Floats:
-        """Log density, (t, log λ)."""
+        """Log density at nodes of t and log λ, (t, log λ)."""
         centre, scale = self.conditional(log_precision)
         odds, precision = np.exp(-centre - scale * t[:, None]), np.exp(log_precision)
         mean = 1.0 / (1.0 + odds)
@@ -113,7 +119,10 @@ class BetaPosterior:
         return np.asarray(shapes + np.log(mean * rest) + own)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
-        """Mode of logit φ given λ, by bisection, and a scale from the curvature. The density is log-concave in φ."""
+        """Centre and scale of logit φ given λ: the mode, by bisection, and a scale from the curvature there.
+
+        The density is log-concave in φ.
+        """
         precision = np.exp(log_precision)
         low, high = np.full(precision.shape, -LOGIT_LIMIT), np.full(precision.shape, LOGIT_LIMIT)
         for _ in range(BISECTIONS):
@@ -129,25 +138,25 @@ class BetaPosterior:
 
 
 def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Floats:
-    """Σα, Σα log y, Σα log(1 − y) per pattern."""
+    """Σα, Σα log y and Σα log(1 − y) by pattern, (pattern, 3)."""
     return model.sums(records, alpha, *share_features(records.outcome)[:, 1:].T)
 
 
 def check_shares(statistics: Floats) -> Floats:
-    """Returns the statistics unchanged. Raises `Improper` where an outcome is not inside (0, 1)."""
+    """Returns the statistics unchanged; raises `Improper` where an outcome is not inside (0, 1)."""
     if not np.isfinite(statistics).all():
         raise Improper("a beta model takes outcomes above 0 and below 1 only")
     return statistics
 
 
 def share_features(y: Floats) -> Floats:
-    """Factors of the beta density's parameters (−log B(a, b), a − 1, b − 1): (1, log y, log(1 − y)), (record, 3)."""
+    """Factors (1, log y, log(1 − y)) of the beta log density, (record, 3); they multiply (−log B(a, b), a − 1, b − 1)."""
     with np.errstate(divide="ignore"):
         return np.column_stack([np.ones(len(y)), np.log(y), np.log1p(-y)])
 
 
 def share_table(mean: Floats, precision: Floats) -> Table:
-    """(−log B(a, b), a − 1, b − 1), each (draw,)."""
+    """The functions (−log B(a, b), a − 1, b − 1) of the parameters, with a = λφ and b = λ(1 − φ), (3, draw)."""
     a, b = precision * mean, precision * (1.0 - mean)
     parts = gammaln(precision), gammaln(a), gammaln(b)
     size = 1.0 + np.abs(parts).sum(axis=0).max()
@@ -159,7 +168,7 @@ def simulated_share(mean: Floats, precision: Floats, uniforms: Floats) -> Floats
 
 
 def limited_beta_mean(mean: Floats, precision: Floats, bounds: tuple[float, float]) -> Floats:
-    """E min(max(Y, lower), upper) of a beta law; E Y·1(Y ≤ t) = mean·I_t(a + 1, b)."""
+    """E min(max(Y, lower), upper) of a beta law, from E Y·1(Y ≤ t) = mean·I_t(a + 1, b)."""
     low, high = np.clip(bounds, 0.0, 1.0)
     a, b = precision * mean, precision * (1.0 - mean)
     inside = mean * (betainc(a + 1.0, b, high) - betainc(a + 1.0, b, low))

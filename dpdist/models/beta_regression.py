@@ -1,6 +1,7 @@
-"""Model of shares given predictors: y | x ~ Beta(λφ(x), λ(1 − φ(x))), logit φ(x) = x'β ([G] §5, which prints no priors).
+"""Model of shares given predictors: y | x ~ Beta(λφ(x), λ(1 − φ(x))), logit φ(x) = x'β ([G] §5).
 
-The priors here are β ~ N(0, 2.5²) independently, λ ~ Pareto(.1, 1.5) as in model `beta`.
+[G] prints no priors. Here they are β ~ N(0, 2.5²) independently, and λ ~ Pareto(.1, 1.5) as in model `beta`. In sums, α
+is a record's privacy weight.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PRIOR_SD = 2.5
 
 
 class BetaRegression(RegressionModel):
-    """Beta regression of one stratum's outcome; statistics are (pattern, 3): Σα, Σα log y, Σα log(1 − y)."""
+    """Beta regression of one stratum's outcome; its statistics are Σα, Σα log y and Σα log(1 − y), (pattern, 3)."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -40,13 +41,13 @@ class BetaRegression(RegressionModel):
         return share_statistics(self, records, alpha)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         mean = expit(self.location(theta))[0][self.pattern(frame_row)]
         y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
         return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E(y | x), y limited to its public bounds, (draw, row)."""
+        """E w = 1 and E(y | x) with y limited to its public bounds, of every frame row, (draw, row)."""
         mean, precision = expit(self.location(theta)), theta["precision"][:, None]
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds))
 

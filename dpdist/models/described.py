@@ -1,4 +1,4 @@
-"""Writes released parameters in JSON terms, for models whose parameters are only named arrays."""
+"""Writes released parameters as JSON values and reads them back, for models whose parameters are named arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.models.protocol import Draws, Parameter
 
 
 def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
-    """`values` of every parameter with the names of its entries; null where the stratum does not identify an entry."""
+    """The `values` of every parameter and the names of its entries; null where the stratum does not identify an entry."""
     said: dict[str, Any] = {"prior": "proper"}
     for p in parameters:
         said[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}
@@ -26,7 +26,7 @@ def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) 
 
 
 def nested(values: Floats) -> Any:
-    """Lists of numbers, null for NaN."""
+    """The array as nested lists of numbers, with null for NaN."""
     found: Any = np.asarray(values, dtype=object)
     found[np.isnan(values)] = None
     return found.tolist()

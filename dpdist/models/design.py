@@ -1,6 +1,6 @@
 """Builds design matrices from public predictors with treatment coding.
 
-Columns aliased with earlier ones are dropped, as in lm.
+A column that is a linear combination of earlier columns is dropped, as in R's lm.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ INTERCEPT = "(Intercept)"
 
 @dataclass(frozen=True)
 class Design:
-    """Predictors of one stratum's frame rows.
+    """Predictors of the frame rows of one stratum, by pattern: a distinct combination of predictor levels.
 
-    `matrix` is (pattern, kept predictor) with distinct rows, `pattern` maps each frame row of the stratum to a row of it,
-    `names` are all predictors, `kept` the positions of those that the stratum identifies, `first` the first frame row.
+    - `names`: all predictors.
+    - `kept`: positions of the predictors that the stratum identifies.
+    - `matrix` (pattern, kept predictor): distinct rows.
+    - `pattern` (row,): the pattern of each frame row of the stratum.
+    - `first`: the first frame row of the stratum.
     """
 
     names: tuple[str, ...]
@@ -33,7 +36,7 @@ class Design:
 
 
 def predictor_names(frame: Frame, predictors: Sequence[str]) -> tuple[str, ...]:
-    """Intercept and one indicator per level but the first of every predictor."""
+    """The intercept, and one indicator for each level of a predictor except its first."""
     indicators = [f"{name}[{level}]" for name in predictors for level in frame.levels[name][1:]]
     return (INTERCEPT, *indicators)
 
@@ -41,7 +44,7 @@ def predictor_names(frame: Frame, predictors: Sequence[str]) -> tuple[str, ...]:
 def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
     """Design of the frame rows of one stratum.
 
-    The public combinations in the sample alone decide which columns are kept.
+    Only the public combinations in the sample decide which columns are kept.
     """
     names = predictor_names(frame, predictors)
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[p][rows] for p in predictors])
@@ -55,9 +58,9 @@ def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
 
 
 def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
-    """Combinations of columns among the frame rows of one stratum, in order of their levels.
+    """Combinations of columns in the frame rows of one stratum, in order of their levels, as the patterns of a design.
 
-    `names` are the combinations; `matrix` is empty, because each combination is a predictor.
+    `names` are the combinations. `matrix` is empty, because each combination is a predictor.
     """
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[c][rows] for c in columns])
     distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
@@ -73,13 +76,16 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
 def counted(frame: Frame, rows: slice, cells: Design) -> Floats:
     """Number of sample records of every pattern as published, (pattern,).
 
-    It is 1 where noise left none; it serves as a divisor only.
+    It is 1 where noise left less, because it serves as a divisor.
     """
     return np.maximum(np.bincount(cells.pattern, weights=frame.count[rows]), 1.0)
 
 
 def counted_again(cells: Design, counts: Floats) -> Floats:
-    """Number of sample records of every pattern, (draw, pattern), from counts (draw, row of the stratum)."""
+    """Number of sample records of every pattern, (draw, pattern), from other counts; at least 1.
+
+    The counts are (draw, row) for the frame rows of the stratum.
+    """
     rows = np.arange(len(cells.pattern))
     held = csr_array((np.ones(len(rows)), (cells.pattern, rows)))
     summed: Floats = np.asarray((held @ counts.T).T)
@@ -87,12 +93,12 @@ def counted_again(cells: Design, counts: Floats) -> Floats:
 
 
 def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-    """Adds strata as main effects to the predictors of a pooled fit."""
+    """The strata that a pooled fit has as predictors: all of them, or none if strata are fitted apart."""
     return () if frame.strata else job.strata
 
 
 def _independent(matrix: Floats) -> tuple[int, ...]:
-    """Columns outside the span of the kept columns before them (Gram–Schmidt)."""
+    """Positions of columns that are no linear combination of the kept columns before them (Gram–Schmidt)."""
     kept: list[int] = []
     basis = np.empty((len(matrix), 0))
     for j, column in enumerate(matrix.T):

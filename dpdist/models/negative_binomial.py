@@ -1,12 +1,11 @@
-"""Model of overdispersed counts: y ~ NB(μ, φ), variance μ + μ²/φ ([V] §3: parametrisation.
+"""Model of overdispersed counts: y ~ NB(μ, φ) with mean μ and variance μ + μ²/φ ([V] §3; METHODS §5).
 
-METHODS §5: φ ~ Gamma(.01, .01)).
+The priors are log μ ~ N(0, 10²) and φ ~ Gamma(.01, .01), restricted to 1e-6 ≤ φ ≤ 1e4. [V] has log μ ~ N(0, σ²) with σ ~
+half Student t(3, 0, 1). For a single coefficient σ is not identified, and the marginal prior has a pole at μ = 1. So a
+fixed, wide σ is taken.
 
-Prior of the mean: log μ ~ N(0, 10²). [V] has N(0, σ²) with σ ~ half Student t(3, 0, 1); for a single coefficient σ is not
-identified and the marginal has a pole at μ = 1, so a fixed, wide σ is taken.
-
-There are no sufficient statistics: the pseudo likelihood is computed from distinct outcomes with summed α. The posterior
-is sampled on a grid of (log μ given φ, log φ), see `grid`; the prior is restricted to 1e-6 ≤ φ ≤ 1e4.
+There are no sufficient statistics: the pseudo likelihood is computed from distinct outcomes, each with the sum of its
+records' privacy weights α. Draws are made on a grid of (log μ given φ, log φ), see `numerics.grid`.
 """
 
 from __future__ import annotations
@@ -32,17 +31,24 @@ LOG_MEAN_BOX = 40.0
 """Clamped posteriors restrict the prior to |log μ| ≤ 40, which leaves out 6e-5 of it."""
 SHAPE = RATE = 0.01
 LOG_DISPERSION = (float(np.log(1e-6)), float(np.log(1e4)))
-"""Interval of log φ: a posterior reaches its ends only where the counts say next to nothing of φ (φ > 1e4 has prior odds of
-e^−100; below 1e-6 nearly all counts are 0)."""
+"""Interval of log φ.
+
+A posterior reaches its ends only where the counts hold almost no information on φ. Values of φ above 1e4 have prior odds
+of e^−100, and with φ below 1e-6 nearly all counts are 0.
+"""
 DEGREE = 159
-"""Degree of the Chebyshev interpolant in log φ of Σα log Γ(y + φ), whose singularities lie π off the interval: its error,
-1.3^−160 of the function's size, is below rounding."""
+"""Degree of the Chebyshev interpolant, in log φ, of Σα log Γ(y + φ).
+
+The function's singularities are π away from the interval. So the error, 1.3^−160 of the function's size, is below
+rounding.
+"""
 
 
 class NegativeBinomial(OutcomeModel):
     """Negative binomial model of one stratum's outcome.
 
-    Statistics are (distinct outcome, 2): y, Σα, sorted by y; those of blocks are concatenated. α = 0 leaves no row.
+    Its statistics are rows (y, Σα) of the distinct outcomes, sorted by y, (distinct outcome, 2). Those of several blocks
+    are concatenated. A record with α = 0 adds no row.
     """
 
     @property
@@ -58,7 +64,7 @@ class NegativeBinomial(OutcomeModel):
         return combined(np.column_stack([records.outcome[on], alpha[on]]))
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Draws from the grid's interpolant, within `grid.GRID_ERROR` of the posterior in total variation."""
+        """Draws from the grid's interpolant, which is within `grid.GRID_ERROR` of the posterior in total variation."""
         posterior = NegativeBinomialPosterior.of(combined(statistics))
         t, log_dispersion = grid.draw(posterior, LOG_DISPERSION, open_uniforms(rng, (draws, 2)))
         centre, scale = posterior.conditional(np.exp(log_dispersion))
@@ -76,18 +82,18 @@ class NegativeBinomial(OutcomeModel):
         return np.asarray(SHAPE * log_dispersion - RATE * np.exp(log_dispersion) - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         mean, dispersion = theta["mean"][0], theta["dispersion"][0]
         y = scipy.stats.nbinom.ppf(open_uniforms(rng, (len(frame_row),)), dispersion, dispersion / (mean + dispersion))
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
+        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         mean = limited_negative_binomial_mean(theta["mean"], theta["dispersion"], self.outcome_bounds)
         return self.per_row(mean[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records with an outcome of at most `value`, for pairs of a row and a value, (draw, pair)."""
+        """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, dispersion = theta["mean"][:, None], theta["dispersion"][:, None]
         found = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
         return self.within_bounds(np.asarray(found), value)
@@ -132,7 +138,7 @@ class NegativeBinomialPosterior:
 
     @classmethod
     def of(cls, rows: Floats) -> NegativeBinomialPosterior:
-        """From distinct outcomes with their summed α, (value, 2)."""
+        """The posterior from distinct outcomes with their summed α, (value, 2)."""
 
         def rising(log_dispersion: Floats) -> Floats:
             found, size = np.zeros(len(log_dispersion)), tile_records(len(log_dispersion))
@@ -145,7 +151,7 @@ class NegativeBinomialPosterior:
         return cls(series, float(rows[:, 1].sum()), float((rows[:, 0] * rows[:, 1]).sum()))
 
     def __call__(self, t: Floats, log_dispersion: Floats) -> Floats:
-        """Log density, (t, log φ)."""
+        """Log density at nodes of t and log φ, (t, log φ)."""
         dispersion = np.exp(log_dispersion)
         centre, scale = self.conditional(dispersion)
         log_mean = centre + scale * t[:, None]
@@ -156,7 +162,7 @@ class NegativeBinomialPosterior:
         return np.asarray(own + np.log(scale) + counts - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 
     def conditional(self, dispersion: Floats) -> tuple[Floats, Floats]:
-        """Centre and scale of log μ given φ: the normal limit around the mean outcome, shrunk by the prior."""
+        """Centre and scale of log μ given φ: a normal approximation around the mean outcome, shrunk towards the prior."""
         mean = (self.sum_y + 0.5) / (self.total + 0.5)
         information = (self.total + 0.5) * mean * dispersion / (mean + dispersion)
         precision = information + LOG_MEAN_SD**-2
@@ -164,13 +170,16 @@ class NegativeBinomialPosterior:
 
 
 def combined(rows: Floats) -> Floats:
-    """Distinct values in order with their summed α, (value, 2), from rows (value, α)."""
+    """Distinct values in rising order with their summed α, (value, 2), from rows (value, α)."""
     value, position = np.unique(rows[:, 0], return_inverse=True)
     return np.column_stack([value, np.bincount(position, weights=rows[:, 1], minlength=len(value))])
 
 
 def limited_negative_binomial_mean(mean: Floats, dispersion: Floats, bounds: tuple[float, float]) -> Floats:
-    """E min(max(Y, lower), upper); E Y·1(Y ≤ k) = μ·P(Y' ≤ k − 1) with Y' of dispersion φ + 1 and the same odds."""
+    """E min(max(Y, lower), upper) of a negative binomial law.
+
+    It follows from E Y·1(Y ≤ k) = μ·P(Y' ≤ k − 1), where Y' has the dispersion φ + 1 and the same odds.
+    """
     low, high = whole(bounds)
     share = dispersion / (mean + dispersion)
 

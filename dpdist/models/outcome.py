@@ -1,4 +1,7 @@
-"""Shared code of models of the outcome alone, without a weight: proper prior, design by pattern, records of weight 1."""
+"""Base classes of models of the outcome alone, without a weight: `OutcomeModel`, `ConjugateModel`, `RegressionModel`.
+
+Their priors are proper, and their synthetic records have the weight 1. In sums, α is a record's privacy weight.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from dpdist.models.stan_records import clamped_records
 
 @dataclass(frozen=True)
 class OutcomeModel:
-    """A model of y | x for one stratum; without predictors its design has one pattern."""
+    """A model of the outcome y given predictors x, for one stratum.
+
+    A pattern is a distinct combination of predictor levels. Without predictors there is one pattern.
+    """
 
     design: Design
     outcome_bounds: tuple[float, float]
@@ -31,7 +37,7 @@ class OutcomeModel:
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """Predictors of an outcome-only model: none, also in a pooled fit."""
+        """No predictors, not even in a pooled fit, one fit to all strata; a regression overrides this."""
         return ()
 
     @property
@@ -61,7 +67,7 @@ class OutcomeModel:
         return self.design.pattern[frame_row - self.design.first]
 
     def sums(self, records: Records, alpha: Floats, *columns: Floats) -> Floats:
-        """Σα and Σα·column per pattern, (pattern, 1 + column); records with α = 0 do not change them."""
+        """Σα and Σα·column by pattern, (pattern, 1 + column); records with α = 0 do not change them."""
         on, patterns = alpha > 0, len(self.design.matrix)
         pattern, weight = self.pattern(records.frame)[on], alpha[on]
         terms = (weight, *(weight * column[on] for column in columns))
@@ -74,7 +80,7 @@ class OutcomeModel:
         return values if len(first) == len(records) else values[:, inverse]
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws, computed in tiles from distinct (x, y) and widened by rounding error."""
+        """Extremes over draws, computed in tiles for distinct (x, y) only, and widened by the rounding error."""
         first, inverse = self._distinct(records)
         found = extremes_of(self.tiles(draws, records.take(first)), len(first))
         return Extremes(found.highest[inverse], found.lowest[inverse])
@@ -84,21 +90,27 @@ class OutcomeModel:
         raise NotImplementedError
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)): they replace `no_records`."""
+        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)); they replace `no_records`."""
         return clamped_records(alpha, reference, clamp, {"y": records.outcome})
 
     def per_row(self, mean: Floats) -> tuple[Floats, Floats]:
-        """E(w | x) = 1 and E(w y | x) = E(y | x) of every frame row, (draw, row), from E(y | x) per pattern."""
+        """E(w | x) = 1 and E(w y | x) = E(y | x) of every frame row, (draw, row), from `mean`, E(y | x) by pattern."""
         product = mean[:, self.design.pattern]
         return np.ones_like(product), product
 
     def within_bounds(self, share: Floats, value: Floats) -> Floats:
-        """Shares at or below a value (draw, pair) of an outcome that is limited to its public bounds."""
+        """The share at or below a value, (draw, pair), of an outcome that is limited to its public bounds.
+
+        `share` is the share without such limits.
+        """
         low, top = self.outcome_bounds
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
 
     def _distinct(self, records: Records) -> tuple[Ints, Ints]:
-        """Positions of records with different (x, y), and for every record the number of the one that it equals."""
+        """Positions of records with distinct (x, y), and for every record the number of the distinct one that it equals.
+
+        If there are few equal records, all records count as distinct.
+        """
         values, code = np.unique(records.outcome, return_inverse=True)
         key = self.pattern(records.frame) * np.int64(len(values)) + code
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
@@ -108,20 +120,20 @@ class OutcomeModel:
 
 
 class ConjugateModel(OutcomeModel):
-    """A model with one pattern and statistics Σα(1, y), whose fits on redrawn samples have a closed form."""
+    """A model with one pattern and statistics Σα(1, y), whose fits to redrawn samples have a closed form."""
 
     def as_sampled(self) -> Self:
         return self
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples of the same size and weights, (1, 2, 2)."""
+        """Covariance of the statistics over samples of the same size, (1, 2, 2); a record keeps its privacy weight."""
         terms = alpha[:, None] * np.column_stack([np.ones(len(records)), records.outcome])
         centred = terms - terms.mean(axis=0)
         return np.asarray(centred.T @ centred * (len(records) / max(1, len(records) - 1)))[None]
 
 
 class RegressionModel(OutcomeModel):
-    """A model whose location is x'coefficients; strata enter a pooled fit as main effects."""
+    """A model whose location is x'coefficients; in a pooled fit the strata are main effects."""
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
@@ -132,7 +144,7 @@ class RegressionModel(OutcomeModel):
         return Parameter("coefficients", (("predictor", self.design.names),))
 
     def with_aliased(self, kept: Floats) -> Floats:
-        """Coefficients (draw, predictor) from those of the identified predictors; NaN for the others."""
+        """Coefficients (draw, predictor) of all predictors; NaN for predictors that the stratum does not identify."""
         whole = np.full((len(kept), len(self.design.names)), np.nan)
         whole[:, self.design.kept] = kept
         return whole
@@ -142,7 +154,7 @@ class RegressionModel(OutcomeModel):
         return np.asarray(draws["coefficients"][:, self.design.kept] @ self.design.matrix.T)
 
     def summed(self, draws: Draws) -> float:
-        """1 + the largest Σ|coefficient| of a draw, to which the rounding error of a location is proportional."""
+        """1 plus the largest Σ|coefficient| over draws; the rounding error of a location is proportional to it."""
         return float(1.0 + np.abs(draws["coefficients"][:, self.design.kept]).sum(axis=1).max())
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
@@ -150,11 +162,11 @@ class RegressionModel(OutcomeModel):
         return clamped_records(alpha, reference, clamp, columns)
 
     def design_data(self) -> dict[str, Any]:
-        """A program's data of the patterns."""
+        """A Stan program's data of the patterns."""
         patterns, kept = self.design.matrix.shape
         return {"P": patterns, "K": kept, "X": self.design.matrix.tolist()}
 
 
 def whole(bounds: tuple[float, float]) -> tuple[float, float]:
-    """The whole numbers within bounds, as the first and the last."""
+    """The smallest and the largest whole number within bounds."""
     return float(np.ceil(bounds[0])), float(np.floor(bounds[1]))

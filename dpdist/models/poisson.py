@@ -1,7 +1,7 @@
 """Model of counts: y ~ Poisson(rate), rate ~ Gamma(.01, .01) (shape, rate), as in [V] §3.1 with a conjugate prior.
 
-The posterior under α-weighted records is Gamma(.01 + Σαy, .01 + Σα). [V] puts a hierarchical normal prior on log rate (as
-model `poisson_regression` does); both priors are almost flat relative to a stratum's records.
+With α a record's privacy weight, the posterior is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the
+log rate, as model `poisson_regression` has. Both priors are almost flat relative to a stratum's records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpdist.models.stan_records import no_records
 
 PRIOR_SHAPE = PRIOR_RATE = 0.01
 SMALLEST = 1e-300
-"""Lower limit of draws: without a positive count, a posterior has up to 10⁻³ of its mass below it."""
+"""Lower limit of draws; without a positive count, up to 10⁻³ of a posterior's mass lies below it."""
 
 
 class Poisson(ConjugateModel):
@@ -36,7 +36,10 @@ class Poisson(ConjugateModel):
         return self.sums(records, alpha, records.outcome)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by the inverse distribution function: the same uniforms serve every round."""
+        """Exact draws by the inverse distribution function.
+
+        With the same uniforms, similar statistics give similar draws.
+        """
         total, sum_y = statistics[0]
         standard = gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
         return Draws({"rate": np.maximum(standard / (PRIOR_RATE + total), SMALLEST)})
@@ -47,16 +50,16 @@ class Poisson(ConjugateModel):
         return Draws({"rate": np.maximum((PRIOR_SHAPE + sum_y) / (PRIOR_RATE + total), SMALLEST)})
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), theta["rate"][0])
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y, y limited to its public bounds, (draw, row)."""
+        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records with an outcome of at most `value`, for pairs of a row and a value, (draw, pair)."""
+        """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         found = np.where(value >= 0, pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
         return self.within_bounds(found, value)
 
@@ -78,12 +81,12 @@ class Poisson(ConjugateModel):
 
 
 def count_features(y: Floats) -> Floats:
-    """Factors of the Poisson density's parameters (−rate, log rate, −1): (1, y, log y!), (record, 3)."""
+    """Factors (1, y, log y!) of the Poisson log density, (record, 3); they multiply (−rate, log rate, −1)."""
     return np.column_stack([np.ones(len(y)), y, gammaln(y + 1.0)])
 
 
 def limited_poisson_mean(rate: Floats, bounds: tuple[float, float]) -> Floats:
-    """E min(max(Y, lower), upper) for Y ~ Poisson(rate); E Y·1(Y ≤ k) = rate·P(Y ≤ k − 1)."""
+    """E min(max(Y, lower), upper) for Y ~ Poisson(rate), from E Y·1(Y ≤ k) = rate·P(Y ≤ k − 1)."""
     low, high = whole(bounds)
 
     def at_most(k: float) -> Floats:

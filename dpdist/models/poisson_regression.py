@@ -1,7 +1,7 @@
 """Model of counts given predictors: y | x ~ Poisson(exp(x'β)) ([V], Appendix 2).
 
-Prior: β ~ N(0, diag(σ) Ω diag(σ)), σ_k ~ half Student t(3, 0, 1), Ω ~ LKJ(6). Only β belongs to the released draw:
-outcomes depend on β alone.
+Prior: β ~ N(0, diag(σ) Ω diag(σ)), σ_k ~ half Student t(3, 0, 1), Ω ~ LKJ(6). Only β is released, because outcomes depend
+on β alone. In sums, α is a record's privacy weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpdist.models.stan_records import no_records
 
 
 class PoissonRegression(RegressionModel):
-    """Poisson regression of one stratum's outcome; statistics are (pattern, 2): Σα, Σαy, which are sufficient."""
+    """Poisson regression of one stratum's outcome; its sufficient statistics are Σα and Σαy by pattern, (pattern, 2)."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -32,13 +32,13 @@ class PoissonRegression(RegressionModel):
         return self.sums(records, alpha, records.outcome)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds; weights 1."""
+        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         rate = np.exp(self.location(theta))[0][self.pattern(frame_row)]
         y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), rate)
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E(y | x), y limited to its public bounds, (draw, row)."""
+        """E w = 1 and E(y | x) with y limited to its public bounds, of every frame row, (draw, row)."""
         return self.per_row(limited_poisson_mean(np.exp(self.location(theta)), self.outcome_bounds))
 
     @property

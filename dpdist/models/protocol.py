@@ -1,6 +1,6 @@
-"""Protocols of models: each states one capability, and a model implements the ones that it has.
+"""Protocols of models: each states one capability, and a model implements those that it has.
 
-`model` objects are frozen, picklable and public: built from the job and the frame, never from records.
+A model is frozen, picklable and public: it is built from the job and the frame, never from records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpdist.job import Program
 
 
 class Parameter(NamedTuple):
-    """An array of parameters: its name and, for every dimension, the dimension's name and the names of its entries."""
+    """An array of parameters: its name, and for every dimension the dimension's name and the names of its entries."""
 
     name: str
     dims: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -34,10 +34,10 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Draws:
-    """Posterior draws by parameter name, each (draw, *dims); the draws of a chain lie together, chains of equal length.
+    """Posterior draws by parameter name, each (draw, *dims).
 
-    An entry that a stratum does not identify (a coefficient aliased with earlier ones) is NaN. `diagnostics` are the
-    sampler's own figures, confidential; independent draws have none.
+    All chains have the same length, and the draws of a chain lie together. An entry that a stratum does not identify is
+    NaN, such as the coefficient of a redundant predictor. `diagnostics` are the sampler's figures; they are confidential.
     """
 
     values: Mapping[str, Floats]
@@ -55,46 +55,46 @@ class Draws:
 
 
 class Extremes(NamedTuple):
-    """Largest and smallest log likelihood of each record over draws, shape (record,), rounded outward."""
+    """The largest and smallest log likelihood of each record over draws, (record,) each, rounded outward."""
 
     highest: Floats
     lowest: Floats
 
     @property
     def bound(self) -> Floats:
-        """max_s |f_i(θ_s)|."""
+        """The record bound max_s |f_i(θ_s)|, (record,)."""
         return np.maximum(self.highest, -self.lowest)
 
     @property
     def range(self) -> Floats:
-        """max_s f_i(θ_s) − min_s f_i(θ_s)."""
+        """The range max_s f_i(θ_s) − min_s f_i(θ_s), (record,)."""
         return self.highest - self.lowest
 
 
 @runtime_checkable
 class Density(Protocol):
-    """A record-level log density log p(record | θ), natural logarithm."""
+    """The log density of a record given parameters, log p(record | θ), in natural logarithms."""
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Log likelihood, shape (draw, record)."""
+        """Log likelihood, (draw, record)."""
         ...
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws, computed in one pass without storing (draw, record)."""
+        """Extremes over draws, computed in one pass that does not store (draw, record)."""
         ...
 
 
 @runtime_checkable
 class Additive(Protocol):
-    """Statistics of the α-weighted records for a fit, computed block by block."""
+    """Statistics from which a model is fitted, computed block by block; α is a record's privacy weight."""
 
     @property
     def combine(self) -> Literal["sum", "concat"]:
-        """Combines the statistics of blocks: sufficient statistics are added, compressed records are concatenated."""
+        """How statistics of blocks are combined: sums are added, compressed records are concatenated."""
         ...
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Statistics of the pseudo likelihood ∏ p(record)^α; a record with α = 0 leaves no trace in them."""
+        """Statistics of the pseudo likelihood ∏ p(record)^α; a record with α = 0 does not change them."""
         ...
 
 
@@ -118,9 +118,10 @@ class Gridded(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Clamped:
-    """The posterior π(θ) ∏ exp(clamp(α(f − offset), ±clamp)): it has no sufficient statistics, so it holds records.
+    """The posterior π(θ) ∏ exp(clamp(α(f − offset), ±clamp)), with f a record's log likelihood and α its privacy weight.
 
-    `rows` (record, 5): frame row, outcome, weight, α, offset ([G] eq. 3.5–3.6; METHODS §4b).
+    It has no sufficient statistics, so it holds records. `rows` (record, 5) are frame row, outcome, weight, α and offset
+    ([G] eq. 3.5–3.6; METHODS §4b).
     """
 
     rows: Floats
@@ -140,22 +141,22 @@ class Clamped:
         return self.rows[:, 4]
 
     def distinct(self) -> tuple[Clamped, Floats]:
-        """Distinct rows that have a weight, and the number of records that each represents."""
+        """The distinct rows with α > 0, and the number of records that each represents."""
         rows, count = np.unique(self.rows[self.alpha > 0], axis=0, return_counts=True)
         return Clamped(rows, self.clamp), count.astype(float)
 
 
 @runtime_checkable
 class Boxed(Protocol):
-    """A model of two parameters whose prior is restricted to a public box of coordinates: clamped posteriors on a grid."""
+    """A model of two parameters with a prior on a public box of coordinates, for clamped posteriors on a grid."""
 
     @property
     def box(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Public ends of the two coordinates."""
+        """Public ends of both coordinates."""
         ...
 
     def at(self, coordinates: Floats) -> Draws:
-        """Parameters at points, (point, 2)."""
+        """Parameters at given coordinates, (point, 2)."""
         ...
 
     def log_prior(self, coordinates: Floats) -> Floats:
@@ -172,13 +173,13 @@ class ClampedStan(Protocol):
     """A model whose Stan program takes clamped records."""
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp))."""
+        """Data of records for the program; they enter by exp(clamp(α(f − reference), ±clamp))."""
         ...
 
 
 @runtime_checkable
 class StanData(Protocol):
-    """A model that also is a Stan program. The program and `log_lik` state one density twice."""
+    """A model that is a Stan program too. So one density is stated twice: by the program and by `log_lik`."""
 
     @property
     def program(self) -> str | Program:
@@ -186,18 +187,20 @@ class StanData(Protocol):
         ...
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
-        """The program's data of the α-weighted records; raises `Improper` where the posterior does not exist."""
+        """Data of the α-weighted records for the program; raises `Improper` where the posterior does not exist."""
         ...
 
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """The model's parameters, from the program's, each (draw, *dims)."""
+        """The model's parameters from the program's, each (draw, *dims)."""
         ...
 
 
 @runtime_checkable
 class Synthesizer(Protocol):
+    """A model that can draw synthetic records."""
+
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcome and weight of one synthetic record per entry of frame_row, under the first draw of θ.
+        """Outcome and weight of one synthetic record for each entry of `frame_row`, under the first draw of θ.
 
         Several outcomes are (record, outcome).
         """
@@ -215,17 +218,19 @@ class Presampled(Protocol):
 
 @runtime_checkable
 class Expectation(Protocol):
+    """A model that gives expected weights and outcomes, from which tables are made."""
+
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w | x) and E(w y | x) of every frame row of the stratum, each of shape (draw, row)."""
+        """E(w | x) and E(w y | x) of every frame row of the stratum, (draw, row) each."""
         ...
 
 
 @runtime_checkable
 class Expectations(Expectation, Protocol):
-    """The expectations of a model of several outcomes."""
+    """A model that gives expectations of several outcomes."""
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w | x) and E(w y | x) of every frame row, where y is one of several outcomes."""
+        """E(w | x) and E(w y | x) of every frame row, (draw, row) each; y is the outcome of this number."""
         ...
 
 
@@ -239,10 +244,12 @@ def expected_of(model: Expectation, theta: Draws, outcome: int) -> tuple[Floats,
 
 @runtime_checkable
 class Distributed(Protocol):
+    """A model that gives the distribution function of an outcome, for medians, quantiles and proportions."""
+
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value`, (draw, pair).
 
-        A pair is a row of the frame, counted within the stratum, and a value.
+        A pair is a value and a frame row, which is counted within the stratum.
         """
         ...
 
@@ -261,16 +268,16 @@ class Described(Protocol):
 
 
 class StratumModel(Density, Additive, Described, Protocol):
-    """A model of one stratum, with all that the tilted posterior needs except a sampler's methods."""
+    """A model of one stratum, with all that a pseudo posterior needs except a sampler's methods."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Parameters of its draws; they are the same for every stratum of a frame."""
+        """Names and dimensions of the parameters; they are the same for every stratum of a frame."""
         ...
 
     @property
     def identified(self) -> int:
-        """Coefficients per component that the stratum's predictors identify."""
+        """Number of coefficients, for each component, that the stratum's predictors identify."""
         ...
 
     @property
@@ -280,10 +287,10 @@ class StratumModel(Density, Additive, Described, Protocol):
 
 
 class Builder(Protocol):
-    """The class of a model."""
+    """The class of a model, which builds the model of a stratum."""
 
     def build(self, job: Any, frame: Frame, rows: slice, proper: bool = False) -> StratumModel:
-        """The model of the frame rows of one stratum; `proper` asks for the weak proper prior whatever the job says."""
+        """The model of the frame rows of one stratum; with `proper` it has the weak proper prior, whatever the job says."""
         ...
 
 

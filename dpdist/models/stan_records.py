@@ -1,7 +1,7 @@
-"""Builds the part of a Stan program's data that contains records; it is empty in an ordinary fit, which uses sums only.
+"""Builds the part of a Stan program's data that holds records; it is empty in an ordinary fit, which uses sums only.
 
-A clamped likelihood ∏ exp(clamp(α(f − reference), ±M)) has no sufficient statistics ([G]; METHODS §4b): its records enter
-one by one. `log_lik` in the generated quantities is that of these records.
+A clamped likelihood ∏ exp(clamp(α(f − reference), ±M)) has no sufficient statistics ([G]; METHODS §4b). So its records
+enter one by one: f is a record's log likelihood, α its privacy weight and M the clamp.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def no_records(*columns: str) -> dict[str, Any]:
 def clamped_records(
     alpha: Floats, reference: Floats, clamp: float, columns: Mapping[str, Floats | Codes]
 ) -> dict[str, Any]:
-    """Data of records (record,) that enter by exp(clamp(α(f − reference), ±clamp)); patterns count from 1 in Stan."""
+    """Data of records (record,) that enter by exp(clamp(α(f − reference), ±clamp)); Stan counts patterns from 1."""
     one_based = {name: np.asarray(v) + 1 if name == "pattern" else v for name, v in columns.items()}
     said = {"alpha": alpha, "reference": reference, **one_based}
     return {"N": len(alpha), "clamp": float(clamp), **{name: np.asarray(v).tolist() for name, v in said.items()}}

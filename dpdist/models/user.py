@@ -1,6 +1,7 @@
 """Model from a user's Stan program: the data it receives, what it must declare, and what is released.
 
-The program receives these data, with N entries, one per record:
+The program receives N, the number of records, the following data, and the job's `model.data`. Data of records have N
+entries. Data that a program does not declare are ignored.
 
     y                      the outcome (an integer if its column is `whole`)
     w                      the sampling weight, where the job has one
@@ -9,7 +10,7 @@ The program receives these data, with N entries, one per record:
                            and the number of levels
     generate               0 while chains are run and 1 when quantities are generated
 
-and the job's `model.data`. Data that a program does not declare are ignored. The program must have
+The program must have the following blocks. It should generate nothing while `generate` is 0.
 
     parameters:            those that the job's `model.parameters` lists, with the same dimensions
     model:                 target += alpha[n] * log p(record n | parameters), and a proper prior
@@ -18,8 +19,7 @@ and the job's `model.data`. Data that a program does not declare are ignored. Th
     generated quantities:  vector[N] log_lik, each record's log p without alpha, unless the job names a Python function
                            vector[N] y_rep (and w_rep, where there are weights), a synthetic record under the same x
 
-and should generate nothing while `generate` is 0. A Python function takes the parameters by name, each (draw, *dims), and
-the data above, and gives (draw, record).
+A Python function takes the parameters by name, each (draw, *dims), and the data above. It returns log p, (draw, record).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ TILE_VALUES = 2**20
 ROUNDING = 1e-12
 """Relative widening of bounds, because the rounding error of a user's program is unknown."""
 UNCLAMPED = 1e300
-"""Value of `clamp` where nothing is clamped."""
+"""Value of the program's datum `clamp` where nothing is clamped."""
 CLAMPED_FACTOR = "fmin(fmax(alpha[n] * (log p(record n) - reference[n]), -clamp), clamp)"
 OUTCOME, WEIGHT = "synthetic outcome", "synthetic weight"
 
 
 @dataclass(frozen=True)
 class User:
-    """A user's program for one stratum; statistics are the records with α > 0 themselves: (record, 4) frame, y, w, α."""
+    """A user's program for one stratum; its statistics are the records with α > 0: frame row, y, w and α, (record, 4)."""
 
     program: Program
     parameters: tuple[Parameter, ...]
@@ -58,7 +58,7 @@ class User:
     frame_rows: Codes
     """Frame row of every sample record of the stratum."""
     codes: Mapping[str, Codes]
-    """Per category, the code of every frame row of the file."""
+    """By the name of a category, the code of every frame row of the file."""
     levels: Mapping[str, int]
     outcome_bounds: tuple[float, float]
     whole: bool
@@ -89,7 +89,7 @@ class User:
         )
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """The records that have a weight, (record, 4): frame row, outcome, sampling weight, α."""
+        """The records with a privacy weight above 0, (record, 4): frame row, outcome, sampling weight, α."""
         kept = alpha > 0
         return np.column_stack([records.frame, records.outcome, records.weight, alpha])[kept]
 
@@ -103,7 +103,7 @@ class User:
         return data | {"reference": reference, "clamp": float(clamp)}
 
     def data_of(self, frame: Codes, y: Floats, w: Floats, alpha: Floats, generate: bool = False) -> dict[str, Any]:
-        """The program's data of some records."""
+        """The program's data of the given records."""
         data: dict[str, Any] = {"N": len(y), "y": y.astype(np.int64) if self.whole else y, "alpha": alpha}
         data |= {"generate": int(generate), "reference": np.zeros(len(y)), "clamp": UNCLAMPED}
         if self.weighted:
@@ -138,7 +138,7 @@ class User:
         return {parameter.name: drawn[parameter.name] for parameter in self.parameters}
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Log likelihood (draw, record) by the job's Python function."""
+        """Log likelihood (draw, record) from the job's Python function."""
         assert self.function is not None
         data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)))
         found = np.asarray(_function(self.function)(dict(draws.values), data), dtype=np.float64)
@@ -147,7 +147,7 @@ class User:
         return found
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws, tile by tile, widened by an assumed rounding error."""
+        """Extremes over draws, tile by tile, widened by an assumed relative rounding error."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         size = max(1, TILE_VALUES // len(draws))
         for start in range(0, len(records), size):
@@ -181,7 +181,7 @@ def _parameter(name: str, dims: tuple[str | int, ...], frame: Frame) -> Paramete
 
 
 def _function(name: str) -> Callable[[dict[str, Floats], dict[str, Any]], Floats]:
-    """An entry point of the group dpdist.log_lik, or what `module:function` names."""
+    """The function that a name refers to: an entry point of the group dpdist.log_lik, or `module:function`."""
     found = entry_points(group=ENTRY_POINTS, name=name)
     point = next(iter(found)) if found else EntryPoint(name, name, ENTRY_POINTS)
     loaded: Callable[[dict[str, Floats], dict[str, Any]], Floats] = point.load()

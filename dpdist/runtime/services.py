@@ -1,6 +1,6 @@
-"""Runs the long-running services of a cluster: a scheduler and workers, on encrypted links, with no dashboard.
+"""Runs a cluster's long-running services, a scheduler and workers, on encrypted links and without a dashboard.
 
-Over HTTP they show health and Prometheus figures, but no facts of tasks. HTTP is on loopback by default.
+Over HTTP, by default on loopback only, they show their health and Prometheus figures, but nothing about tasks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HTTP_ROUTES = {
 
 
 def serve_scheduler(host: str, port: int, tls: Path, http: str = HTTP, json_logs: bool = False) -> None:
-    """Run a scheduler until SIGTERM or SIGINT."""
+    """Runs a scheduler until SIGTERM or SIGINT."""
     import dask
     import distributed
 
@@ -65,12 +65,11 @@ def serve_worker(
     patience: float = PATIENCE,
     json_logs: bool = False,
 ) -> None:
-    """Run one worker of one thread until SIGTERM or SIGINT.
+    """Runs one worker, with one thread, until SIGTERM or SIGINT.
 
-    A worker that lost its scheduler searches for it for `patience` seconds.
-
-    The worker listens on `host`, or on the address from which this machine reaches the scheduler. It uses `port`, and the
-    process that restarts a dead worker uses the next port.
+    A worker that has lost its scheduler searches for it for `patience` seconds. The worker listens on `host`, or else on
+    the address from which this machine reaches the scheduler. It uses `port`; the process that restarts a dead worker
+    uses the next port.
     """
     import dask
     import distributed
@@ -80,6 +79,7 @@ def serve_worker(
         log_as_json()
 
     def begun() -> Any:
+        """Returns the process that watches the worker, to be awaited until the worker has started."""
         return distributed.Nanny(
             address,
             host=host or address_here(address),
@@ -96,7 +96,7 @@ def serve_worker(
         )
 
     async def run() -> None:
-        """Runs a worker. The address of this machine may differ after a network outage."""
+        """Runs the worker again after each lost link, because this machine's address may have changed."""
         failed = 0
         while True:
             try:
@@ -120,9 +120,9 @@ def serve_worker(
 
 
 async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
-    """Waits until a server finishes, or a signal ends it; returns True for a signal.
+    """Waits until a server finishes or a signal arrives; returns True for a signal.
 
-    A later signal ends the process, because nothing needs closing during a search for a scheduler.
+    A second signal ends the process at once.
     """
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in _SIGNALS:

@@ -188,7 +188,7 @@ class Case:
         meter = Meter(self.sums, imposed)
         rounds = MECHANISMS[self.job.mechanism.name].protect(self.job, self.model, Unheard(), learned or self.learned)
         try:
-            run_rounds(rounds, self.model, None, Key(b"audit"), "all", [file], [Unheard()], meter)  # type: ignore[arg-type]
+            run_rounds(rounds, self.model, None, Key(b"audit"), "all", [file], [Unheard()], answer=meter)  # type: ignore[arg-type]
         except Enough:
             return meter
         assert self.sums is None
@@ -366,7 +366,7 @@ def fixed(case: Case) -> Imposed:
     meter = Meter(1)
     rounds = MECHANISMS[case.job.mechanism.name].protect(case.job, case.model, Unheard(), case.learned)
     try:
-        run_rounds(rounds, case.model, None, Key(b"audit"), "all", [case.survey(9, SIZE)], [Unheard()], meter)  # type: ignore[arg-type]
+        run_rounds(rounds, case.model, None, Key(b"audit"), "all", [case.survey(9, SIZE)], [Unheard()], answer=meter)  # type: ignore[arg-type]
     except Enough:
         drawn.append(meter.found[0])
     return impose

@@ -1,4 +1,8 @@
-"""What an attacker who knows all but one record can show of a mechanism as it runs: never more than ε, and every fault."""
+"""What an attacker who knows all but one record can show of a mechanism as it runs: never more than ε, and every fault.
+
+This attacker scores figures by their means and spreads. It has little power against `sanitized_statistics`, whose figures
+share ε among many; the likelihood ratios of `test_lower_bounds_of_all` have.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +51,6 @@ RUNS = 1_000
 SLOW = {
     "reference tables": (Case("reference_tables", "zero_out"), 1.0),
     "reference tables, add_remove": (Case("reference_tables", "add_remove"), 1.0),
-    "statistics": (Case("sanitized_statistics", "zero_out"), 1.0),
-    "statistics, Gaussian": (Case("sanitized_statistics", "zero_out", gaussian=True, epsilon="3"), 3.0),
 }
 QUICK = {
     "Laplace cells": (Case("laplace_strict", "zero_out"), 1.0),
@@ -94,7 +96,7 @@ def shown(case: Case, runs: int) -> float:
     """What the attacker shows of a mechanism with noise, over what is claimed."""
     sampler = sampler_of(case.job, None)  # type: ignore[arg-type]
     files = [draws(case.job, case.model, case.learned, sampler, file, runs, Key.from_os()) for file in pair(case)]
-    return lower_bound(*files, delta=1e-6 if case.gaussian else 0.0)
+    return lower_bound(*files)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -112,6 +114,7 @@ def test_nor_of_mechanisms_that_take_longer(name: str) -> None:
     found = shown(case, SEVERAL)
     print(f"| {name} | {claimed:g} | {found:.3f} |")
     assert found <= claimed
+    assert found >= 0.2 * claimed, "no power"
 
 
 def shown_by_sets(case: Case, runs: int) -> float:
@@ -155,7 +158,6 @@ def unclipped(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "fault"),
     [
         pytest.param("reference tables", halved, marks=pytest.mark.slow),
-        pytest.param("statistics", halved, marks=pytest.mark.slow),
         ("Laplace cells", halved),
         ("histogram", halved),
         ("Laplace cells", unclipped),

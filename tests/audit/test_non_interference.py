@@ -14,7 +14,7 @@ import pytest
 
 import dpdist
 from dpdist.core.records import Floats, Frame, Ints
-from dpdist.evaluation.metering import Meter
+from dpdist.engine.protocol import Measurement, Noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.runtime.fit_address import Fit
@@ -166,6 +166,8 @@ class Noisy:
     """Of the frame, by level, where predictors are protected."""
     imposing: bool = False
     used: int = 0
+    asked: tuple[int, int] = (0, 0)
+    """Stratum and number of the last noise."""
 
     def of_frame(self, space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
         """A level's noise, under which its counts are those that are kept."""
@@ -173,21 +175,22 @@ class Noisy:
             self.counts[number] = exact + np.rint(np.random.default_rng(number).laplace(0.0, 12.0, len(exact)))
         return self.counts[number] - exact
 
-    def of(self, stratum: int) -> Meter:
+    def of(self, stratum: int) -> Callable[[Noise], Floats]:
         """A stratum's noise: of a fixed seed, at its scale."""
 
-        def impose(number: int, query: Floats) -> Floats:
-            self.used += 1
-            if self.imposing:
-                return self.kept[stratum, number].copy()
-            scales = np.array([float(scale) for scale in meter.scales])[meter.drawn[-1].astype(np.int64)]
-            noise = np.random.default_rng([stratum, number]).laplace(0.0, 1.0, len(scales)) * scales
-            noisy = query + np.rint(noise).reshape(query.shape)
-            self.kept[stratum, number] = noisy
-            return noisy.copy()
+        def noise(request: Noise) -> Floats:
+            self.asked = stratum, request.set
+            own = np.random.default_rng([stratum, request.set]).laplace(0.0, 1.0, request.size)
+            return np.rint(own * float(request.scale))
 
-        meter = Meter(imposed=impose)
-        return meter
+        return noise
+
+    def under(self, query: Measurement, noise: Floats) -> Floats:
+        """The answer to the query that was asked last."""
+        self.used += 1
+        if not self.imposing:
+            self.kept[self.asked] = query.sums + noise.reshape(query.sums.shape)
+        return self.kept[self.asked].copy()
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +215,7 @@ def under(noisy: Noisy) -> Iterator[None]:
     """Runs get their noise from here: it is the instrument; all else is as in a release."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Fit, "noise", lambda fit, stratum, *_: noisy.of(stratum))
+        patch.setattr(Measurement, "under", lambda query, noise: noisy.under(query, noise))
         patch.setattr("dpdist.runtime.noisy_frame._noise", noisy.of_frame)
         yield
 

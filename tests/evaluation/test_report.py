@@ -247,6 +247,7 @@ def on_a_terminal(*arguments: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.long
 def test_a_run_tells_the_verdict_first_on_a_terminal_and_nowhere_else(finished: Path, tmp_path: Path) -> None:
     """Clipping moves means by many standard errors: not for publication, and the exit code stays 0."""
     again = tmp_path / "job.yaml"

@@ -20,7 +20,9 @@ import pytest
 import small_release
 from typer.testing import CliRunner
 
+import dpdist
 from dpdist.cli.main import app
+from dpdist.core.errors import WorkspaceError
 from dpdist.core.records import Records
 from dpdist.evaluation.report import material
 from dpdist.evaluation.report.error_sections import _cells_drawn
@@ -267,6 +269,20 @@ def test_a_release_that_is_published_again_has_a_page_of_its_own(workspace: Path
         (workspace / "confidential" / "away").rename(evaluation)
 
 
+def test_publish_in_python_writes_the_page_again_as_the_command_does(workspace: Path, html: str) -> None:
+    """Where there is one. Control: without a page none is written, and nothing is said of it."""
+    page, said = workspace / "confidential" / "report.html", list[str]()
+    page.write_text("of another release", encoding="utf-8")
+    dpdist.publish(workspace, lambda event: said.append(event.note))
+    assert page.read_text(encoding="utf-8") == html
+    page.unlink()
+    dpdist.publish(workspace, lambda event: said.append(event.note))
+    assert not page.exists()
+    assert not any("report.html" in each for each in said)
+    page.write_text(html, encoding="utf-8")
+    page.chmod(0o600)
+
+
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("typer.launch", lambda url: opened.append(url) or 0)
@@ -336,6 +352,26 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_relea
     assert "Traceback" in log
     again = CliRunner().invoke(app, ["report", str(tmp_path / "ws"), "--open"])
     assert again.exit_code != 0, "control: asked for by itself, the page still fails aloud"
+
+
+@pytest.mark.parametrize("verb", ["run", "publish"])
+def test_a_workspace_that_cannot_be_opened_for_the_page_fails_no_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    small_release.survey().to_parquet(tmp_path / "survey.parquet")
+    text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    run = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws"), "--json"]
+    assert CliRunner().invoke(app, run).exit_code == 0
+
+    def in_use(workspace: str | Path) -> Any:
+        raise WorkspaceError(str(workspace), "is in use", "wait")
+
+    monkeypatch.setattr("dpdist.cli.custodian.evaluated", in_use)
+    done = CliRunner().invoke(app, run if verb == "run" else ["publish", str(tmp_path / "ws"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert "report.html was not written (WorkspaceError" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["event"] == "done"
 
 
 def test_drawings_of_many_cells_fit_a_printed_page() -> None:

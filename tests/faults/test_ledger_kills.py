@@ -143,6 +143,7 @@ def test_killed_a_hundred_times(
     assert counted.kills >= 100
 
 
+@pytest.mark.long
 def test_control_a_run_that_forgets_its_charge_is_found_out(dpdist: Server, job: Path, tmp_path: Path) -> None:
     """The ledger taken away after the release: what is looked for above is seen."""
     folder = tmp_path / "campaign"

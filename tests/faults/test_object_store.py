@@ -167,6 +167,7 @@ def test_giant_strata_keep_their_journal_there_and_resume_from_it(
     assert {name for name in before if written[name] > 1} <= {"confidential/journal/strata-000000/004.request"}
 
 
+@pytest.mark.long
 def test_a_second_driver_is_refused_and_told_how_to_clear_the_lease(
     few: Survey, store: ObjectServer, command: Server
 ) -> None:

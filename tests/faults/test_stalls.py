@@ -120,6 +120,7 @@ def test_a_task_that_loses_its_worker_twice_is_done_by_a_third(tmp_path: Path) -
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_as_it_starts_and_one_that_left_for_good_are_replaced() -> None:
     others = family()
     killed: list[psutil.Process] = []

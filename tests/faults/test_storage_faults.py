@@ -170,6 +170,7 @@ def read_only(folder: Path) -> Iterator[None]:
             path.chmod(0o700)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begun", ["new", "half done", "done"])
 def test_a_read_only_folder_is_said_so_and_nothing_is_lost(
     few: Survey, undisturbed: Path, tmp_path: Path, dpdist: Server, begun: str

@@ -26,6 +26,7 @@ def peace(several: Survey, dpdist: Server, tmp_path_factory: pytest.TempPathFact
     return workspace
 
 
+@pytest.mark.long
 def test_a_second_run_on_a_workspace_is_refused_and_the_first_goes_on_unharmed(
     several: Survey, peace: Path, tmp_path: Path, dpdist: Server
 ) -> None:

@@ -1,5 +1,7 @@
 """Many processes that claim budget of one ledger at once, and are killed while they do. Run as a program.
 
+Until enough of them were killed, a process that ends is begun again too: a repeated command is charged no second time.
+
 Prints which runs were told that they are charged, and which that the budget is spent.
 """
 
@@ -59,9 +61,10 @@ def main(place: str, number: int, kills: int) -> None:
             os.kill(victim, signal.SIGKILL)
         child, status = os.wait()
         run = running.pop(child)
-        if os.waitstatus_to_exitcode(status) == -signal.SIGKILL:
-            killed += 1
-            running[begun(place, run, told)] = run  # the same command again
+        was_killed = os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        killed += was_killed
+        if was_killed or killed < kills:
+            running[begun(place, run, told)] = run  # the same command again, also of one that had ended
     os.close(told)
     with os.fdopen(heard) as ear:
         lines = [line.split() for line in ear]

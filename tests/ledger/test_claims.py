@@ -22,7 +22,7 @@ ROOM = 40
 
 def claimed(place: str, kills: int) -> dict[str, Any]:
     command = [sys.executable, str(Path(__file__).with_name("claimants.py")), place, str(CLAIMANTS), str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     assert done.stderr == ""
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.core.errors import LedgerError
 from dpdist.core.progress import Event, without_sizes
 from dpdist.job.loading import find_job, parse_job
 from dpdist.ledger.accounts import charges, total
@@ -237,6 +238,27 @@ def test_publishing_again_costs_nothing_and_stays_counted(folder: Path) -> None:
     dpdist.publish(folder / "one")
     assert public_files(folder / "one") == before
     assert kinds(folder) == ["begin", *CHARGED]
+
+
+def test_a_ledger_that_is_away_when_a_release_is_finished_is_told_and_learns_of_it_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release stands and is charged: exit code 0, with a note. Control: without the ledger no run begins."""
+
+    def away(*_: object) -> None:
+        raise LedgerError("ledger.sqlite", "it cannot be reached", "try again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "name_release", away)
+        done = run(folder, "one")
+    assert done.exit_code == 0, done.output
+    assert "the release stands, but this release's id is not entered" in done.stderr
+    assert kinds(folder) == ["begin", *CHARGED[:-1]]
+    dpdist.publish(folder / "one")
+    assert kinds(folder) == ["begin", *CHARGED]
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "reserve", away)
+        assert run(folder, "two").exit_code == 1
 
 
 def test_a_run_ends_with_the_ledger_that_it_began_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ HALVES = {
 STATES = ["CA", "NY", "TX", "FL", "WY", "VT"]
 
 
+@pytest.mark.long
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", HALVES)
 def test_quantiles_of_records_on_real_halves_err_like_the_references(

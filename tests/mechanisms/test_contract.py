@@ -7,21 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 from mechanism_contract import jobs_under, problems, problems_of_noise, record_dependent
-from mechanism_losses import Captured, captured, problems_of_scale
 from named_draws import Drawn
 from small_jobs import cases
 from small_runs import run, write_inputs
 
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
+from dpdist.job.mechanism import Noisy
 from dpdist.job.names import complete
 from dpdist.mechanisms.laplace_cells import release, statement
-from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.promises import promise_of
@@ -179,10 +176,12 @@ def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPat
         measurements._defined("laplace_strict", [{"statistic": "a"}, {"statistic": "b"}])
 
 
-def test_a_specification_without_a_guarantee_cannot_be_imported() -> None:
+@pytest.mark.parametrize("base", [MechanismSpec, Noisy])
+def test_a_specification_without_a_guarantee_cannot_be_imported(base: type[MechanismSpec]) -> None:
+    """One that adds noise states it too: noise alone makes nothing strict."""
     with pytest.raises(TypeError, match=r"Unsaid does not say its guarantee: write guarantee\(job\) in its class"):
 
-        class Unsaid(MechanismSpec):
+        class Unsaid(base):  # type: ignore[valid-type, misc]
             name: Literal["laplace_strict"]
 
 
@@ -236,62 +235,3 @@ def test_a_statement_that_names_other_noise_is_found_out() -> None:
     assert problems_of_noise("it", said | {"assumptions": []}, [Drawn("laplace", 1.0, 3)]) == [
         "it: Laplace noise is drawn, and the statement does not name it"
     ]
-
-
-STRICT = {name: case for name, case in first_cases(noisy=True).items() if jobs_under(name)[0].strict}
-
-
-@pytest.fixture(scope="module")
-def strict_cases(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Captured]:
-    return {
-        name: captured(case, cases()[case], inputs, tmp_path_factory.mktemp(name) / "work") for name, case in STRICT.items()
-    }
-
-
-@pytest.mark.parametrize("name", STRICT)
-def test_neighbouring_files_cost_no_more_than_the_budget(name: str, strict_cases: dict[str, Captured]) -> None:
-    assert problems_of_scale(name, strict_cases[name]) == []
-
-
-def _changed(**changes: Any) -> Any:
-    """Laplace's sums of cells with another model than its sensitivity was worked out for."""
-
-    class Changed(LaplaceStrict):
-        def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
-            given = {key: change(model) for key, change in changes.items()}
-            return super().rounds(job, settings, replace(model, **given), recorder, learned)
-
-    return Changed()
-
-
-class Unclipped(CellBounds):
-    """Bounds that clip no weight."""
-
-    def pairs(self, weight: Any, outcome: Any) -> Any:
-        a = weight / self.weight
-        return np.rint(
-            UNIT * np.column_stack([a, a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width])
-        )
-
-
-BROKEN = {
-    "an eighth of the scale": (_changed(scale=lambda model: model.scale / 8), 8.0),
-    "all of epsilon in each of two sets": (_changed(scale=lambda model: model.scale / 2), 2.0),
-    "no clipping of weights": (_changed(bounds=lambda model: Unclipped(*model.bounds)), 4.0),
-}
-
-
-@pytest.mark.parametrize("what", BROKEN)
-def test_noise_below_the_sensitivity_is_found_out(what: str, strict_cases: dict[str, Captured]) -> None:
-    """Control: each costs so many times the budget, and the message says so."""
-    broken, times = BROKEN[what]
-    case = strict_cases["laplace_strict"]
-    (line,) = problems_of_scale("it", case, broken)
-    assert line.startswith(
-        f"it: two neighbouring files cost {12 * times:.4g}, and the job's epsilon is 12: compare the scale"
-    )
-
-
-def test_a_share_of_the_budget_that_is_lost_is_found_out(strict_cases: dict[str, Captured]) -> None:
-    (line,) = problems_of_scale("it", strict_cases["laplace_strict"], _changed(scale=lambda model: model.scale * 100))
-    assert line.startswith("it: no neighbouring files cost more than 0.12 of epsilon = 12")

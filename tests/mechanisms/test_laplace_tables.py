@@ -322,7 +322,8 @@ def test_means_of_public_tables_lie_within_the_bounds() -> None:
     frame, records = many_small_cells(rng)
     model = NoisyTables.build(job, frame, slice(0, len(frame)))
     noise = np.rint(rng.laplace(0.0, float(model.scale), model.size))
-    found = model.figures(model.noisy(model.statistics(records, np.ones(len(records))), noise, None), "salaries")
+    exact = model.exact(model.statistics(records, np.ones(len(records))), None)
+    found = model.figures(model.tables_of(exact + noise), "salaries")
     ratio, there = found["total"] / found["count"], model.tables[0].occupied > 0
     assert (found["count"][0, there] <= 0).sum() > 5
     assert ((ratio < 0) | (ratio > 200_000))[0, there].sum() > 5
@@ -345,11 +346,13 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
         frame, records = many_small_cells(rng)
         model = NoisyTables.build(job, frame, slice(0, len(frame)))
         noise = np.rint(rng.laplace(0.0, float(model.scale), model.size))
-        theta = model.noisy(model.statistics(records, np.ones(len(records))), noise, None)
+        theta = model.tables_of(model.exact(model.statistics(records, np.ones(len(records))), None) + noise)
         totals.append(model.figures(theta, "salaries")["count"][0, -1])
         if number < 10:
             key = SimpleNamespace(generator=lambda _: rng)
-            release = SimpleNamespace(frame=frame, job=job, seed=key, theta=lambda *_, theta=theta: theta)
+            release = SimpleNamespace(
+                frame=frame, job=job, design_effects=(), seed=key, theta=lambda *_, theta=theta: theta
+            )
             cells = model.tables[0].cells
             said.append(noisy_figures._variances(release, model, job.tables[0], cells)[0][-1])
             old.append(noisy_figures._composition(release, cells, *(values[0] for values in model.expect(theta)))[0][-1])

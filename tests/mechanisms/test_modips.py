@@ -155,7 +155,7 @@ def test_candidates_leave_the_truncated_law_exactly(total: int, high: int, b: fl
     found = np.bincount(drawn[kept].astype(int), weights=weight[kept], minlength=high + 1)
     assert found / found.sum() == pytest.approx(law(total, b, high, "bounded"), rel=1e-9)
     assert weight[kept].sum() > 0.35 * weight.sum()
-    set_to_ends = np.bincount(clamped(sums, every, low, top).astype(int), weights=weight, minlength=high + 1)
+    set_to_ends = np.bincount(clamped(sums + every, low, top).astype(int), weights=weight, minlength=high + 1)
     assert np.abs(set_to_ends / set_to_ends.sum() - found / found.sum()).max() > 0.01
 
 

@@ -246,10 +246,10 @@ def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
     lifted = np.array([0.0, 1e15, 0.0])
     rounds = chosen(model, margins, exact, count(1))
     first = next(rounds)
-    second = rounds.send(first.among(lifted))
+    second = rounds.send(first.under(lifted))
     assert (first.noise.size, second.noise.size) == (3, 2)
     with pytest.raises(StopIteration) as done:
-        rounds.send(second.among(np.zeros(2)))
+        rounds.send(second.under(np.zeros(2)))
     assert (0, 2) in done.value.value
 
 

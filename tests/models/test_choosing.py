@@ -45,6 +45,7 @@ def test_no_window_reaches_where_no_outcome_is() -> None:
     assert (share.centre[0], share.reach[0]) == (0.5, 0.5)
 
 
+@pytest.mark.long
 def test_a_window_from_the_zeros_lets_in_less_noise_than_one_about_the_mean() -> None:
     """Of the same upper limit: same records clipped, and the error of means falls by a fifth or more; 400 cells of 200."""
     rng = np.random.default_rng(7)

@@ -38,6 +38,7 @@ def released(power: float, scale: float, seed: int) -> tuple[ClippingInversion, 
     return found, cells, np.log([w.mean() for w, _ in now])
 
 
+@pytest.mark.long
 def test_a_file_of_the_references_law_drifts_in_few_cells() -> None:
     """A chance of .001 by cell and variable if errors were normal; at most 6 of 480 here (Poisson of .48: below 1e-5)."""
     away = [np.abs(released(1.0, 1.0, seed)[0].departure) > DRIFTED for seed in range(4)]

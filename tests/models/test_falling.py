@@ -84,6 +84,7 @@ def released(level: float, seed: int, draws: int) -> tuple[float, list[ClippingI
     return before.mean, found
 
 
+@pytest.mark.long
 def test_a_cell_that_is_surely_low_is_released_low(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a tenth it is told as less than half, on average over noise. Control: shrunk by the slope where its statistic
     ends, it is told as most of what it was."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import EVERYWHERE, job_of
+from scipy.stats import beta, expon, lognorm, poisson
 
-from dpdist.core.records import Records
-from dpdist.job.families import FAMILIES, SAMPLERS
+from dpdist.core.records import Floats, Records
+from dpdist.job.families import COUNT, FAMILIES, POSITIVE, SAMPLERS, UNIT, Support
 from dpdist.models import FIGURES, LIKELIHOODS, lacking
 from dpdist.models.poisson import Poisson
 from dpdist.models.protocol import Distributed, Draws
@@ -59,17 +60,36 @@ def _prior(family: str, model: Any) -> list[str]:
     return [] if same else [f"{family}: records with a privacy weight of 0 change the posterior"]
 
 
-def _mass(family: str, model: Any) -> list[str]:
-    """The density over all outcomes, by sums or by Gauss-Legendre's rule in 400 points."""
-    support, theta = FAMILIES[family].support, drawn(model, records(family, FEW, 1), 1.0, 5)
+def points(support: Support) -> tuple[Floats, Floats]:
+    """Outcomes and their weights in a sum over a support, by Gauss-Legendre's rule in 400 points."""
     if support.whole:
         y = np.arange(0.0, min(support.high, 5_000.0) + 1.0)
-        steps = np.ones(len(y))
-    else:
-        nodes, steps = np.polynomial.legendre.leggauss(400)
-        y, steps = (nodes + 1.0) / 2.0, steps / 2.0
-        if support.high == np.inf:
-            y, steps = 20.0 * y / (1.0 - y), 20.0 * steps / (1.0 - y) ** 2
+        return y, np.ones(len(y))
+    assert support.low == 0.0
+    nodes, steps = np.polynomial.legendre.leggauss(400)
+    y, steps = (nodes + 1.0) / 2.0, steps / 2.0
+    if support.high == np.inf:
+        return 20.0 * y / (1.0 - y), 20.0 * steps / (1.0 - y) ** 2
+    return support.high * y, support.high * steps
+
+
+@pytest.mark.parametrize(
+    ("support", "law"),
+    [(POSITIVE, lognorm(0.8, scale=8.0)), (POSITIVE, expon(scale=30.0)), (UNIT, beta(2.0, 3.0)), (COUNT, poisson(7.0))],
+)
+def test_the_points_of_a_support_give_a_known_law_its_mass(support: Support, law: Any) -> None:
+    """Control: the points of the unit interval miss what lies beyond it."""
+    y, steps = points(support)
+    density = law.pmf if support.whole else law.pdf
+    assert density(y) @ steps == pytest.approx(1.0, abs=1e-6)
+    if support is POSITIVE:
+        y, steps = points(UNIT)
+        assert density(y) @ steps < 0.5
+
+
+def _mass(family: str, model: Any) -> list[str]:
+    """The density over all outcomes."""
+    theta, (y, steps) = drawn(model, records(family, FEW, 1), 1.0, 5), points(FAMILIES[family].support)
     n = len(y)
     grid = Records(np.arange(n), np.zeros(n, np.int32), y, np.ones(n), np.full(n, -1, np.int32))
     mass = np.exp(model.log_lik(theta, grid)) @ steps

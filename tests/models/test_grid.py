@@ -56,6 +56,7 @@ def counts(size, mean, dispersion, seed):
 SIZES = st.sampled_from([5, 20, 200, 2000, 100_000])
 
 
+@pytest.mark.long
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(SIZES, st.floats(-4, 5), st.floats(-4, 5), st.floats(0.05, 1.0), st.integers(0, 2**20))
 def test_a_beta_grid_errs_by_less_than_it_says(size, log_a, log_b, alpha, seed):

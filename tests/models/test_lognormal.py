@@ -423,6 +423,7 @@ def intervals_that_hold_the_truth(prior=None, power=1.0):
     return inside
 
 
+@pytest.mark.long
 def test_intervals_cover_at_their_nominal_rate():
     """Binomial(400, .8) at p > 1e-5, three figures: false alarm < 3e-5; controls: ν + 4, and the data used twice."""
 

@@ -107,6 +107,7 @@ def test_a_cell_that_stands_alone_has_the_figures_of_no_merging() -> None:
     assert single is cells[0]
 
 
+@pytest.mark.long
 def test_totals_of_small_cells_err_less_together_and_as_much_as_is_said() -> None:
     """30 cells of 45 records under noise of scale 10; 24 draws of noise and of both files, fixed. The total's error over
     its stated one has a root mean square between .5 and 1.6 (where it is 1, a χ of 24 is outside with a chance below 1e-3,

@@ -137,6 +137,7 @@ def test_more_replicates_add_to_those_that_are_there(done, tmp_path):
     assert table(folder).equals(table(done))
 
 
+@pytest.mark.long
 def test_a_study_that_was_killed_resumes_and_does_only_what_is_missing(done, tmp_path):
     path, folder = tmp_path / "small.yaml", tmp_path / "out"
     path.write_text(STUDY)

@@ -1,4 +1,4 @@
-"""Lists the noisy sums of base cells for `measurements.parquet`."""
+"""Lists the noisy sums of base cells for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.release import CellSums
 from dpdist.mechanisms.laplace_cells.statement import SUMS
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
@@ -18,9 +18,9 @@ from dpdist.privacy.units import moves
 
 
 class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):
-    """Noisy sums of the finest cells under public bounds, with margins as sums of cells (METHODS §7).
+    """Noisy sums of base cells under public bounds, with margins as sums of cells (METHODS §7).
 
-    The guarantee is strict, with δ = 0, and there is no model.
+    The guarantee is strict, with δ = 0, and no law of the outcome is fitted.
     """
 
     sums = CellSums
@@ -38,12 +38,12 @@ class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):
 
 
 def cell_sums(model: CellSums, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Computes bounded sums of every finest cell; every synthetic set releases them under its own noise (METHODS §7)."""
+    """Computes bounded sums of every base cell once; each synthetic set releases them under its own noise (METHODS §7)."""
     sums = yield Pass(Count(model), "sum")
-    on, drawn = NoiseOn.of(model, sums), list[Draws]()
+    own, drawn = Defined.by(model), list[Draws]()
     for number in range(1, sets + 1):
-        noise = yield on.draw(model.scale, sums.size, number)
-        drawn.append(Draws({"sums": (sums + noise.reshape(sums.shape))[None]}))
+        noisy = yield own.sums(sums, model.scale, number)
+        drawn.append(Draws({"sums": noisy[None]}))
     return released(recorder, drawn, epsilon, cells=float(len(sums)))
 
 

@@ -1,8 +1,7 @@
-"""The model of noisy sums of every finest cell: tables and synthetic records from a strict Laplace release.
+"""The model of noisy sums of base cells, from which `laplace_strict` makes tables and synthetic records.
 
-All of it is post-processing. A cell's mean weight is clipped to the public bounds of the weight, and its mean outcome to
-those of the outcome. Margins are sums of cells, so that a table is additive. A synthetic record has its cell's mean
-weight and mean outcome.
+All of it is post-processing. A cell's mean weight and mean outcome are clipped to their public bounds. Margins are sums
+of cells, so that a table is additive. A synthetic record has its cell's mean weight and mean outcome.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dpdist.privacy.units import moves, record_epsilon
 
 @dataclass(frozen=True)
 class CellSums(OutcomeModel):
-    """Cells of one stratum; statistics are (cell, 2): sums of records' pairs in whole units."""
+    """Base cells of one stratum; the statistics are sums of `CellBounds.pairs` in whole units of 1/UNIT, (cell, 2)."""
 
     labels: tuple[str, ...]
     count: Floats
@@ -33,7 +32,7 @@ class CellSums(OutcomeModel):
     bounds: CellBounds
     least_weight: float
     scale: Fraction
-    """The scale of the noise on a set's sums, in units."""
+    """The scale of the noise on a set's sums, in units of 1/UNIT."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> CellSums:
@@ -70,7 +69,7 @@ class CellSums(OutcomeModel):
         return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in pairs.T])
 
     def means(self, theta: Draws) -> tuple[Floats, Floats]:
-        """Mean weight and mean outcome of every cell within their public bounds, (draw, cell)."""
+        """Mean weight and mean outcome of every cell, within their public bounds, (draw, cell) each."""
         sums = self.bounds.sums(theta["sums"])
         weight = np.clip(sums[..., 0] / theta.values.get("count", self.count), self.least_weight, self.bounds.weight)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -78,7 +77,7 @@ class CellSums(OutcomeModel):
         return weight, np.clip(outcome, *self.outcome_bounds)
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
         weight, outcome = (values[:, self.design.pattern] for values in self.means(theta))
         return weight, weight * outcome
 

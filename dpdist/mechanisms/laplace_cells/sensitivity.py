@@ -1,13 +1,15 @@
-"""Sensitivity of strict Laplace tables: bounded sums of disjoint cells, with margins as sums of cells (METHODS §7).
+"""Sensitivity of sums of base cells under public bounds, for strict Laplace tables (METHODS §7).
 
-The public bounds are w ∈ [0, U] and y ∈ [L, H]; c and R are the middle and the half width of [L, H]. A record enters only
-its own finest cell, by the pair (w/U, w(y − c)/(UR)) = (a, b) with 0 ≤ |b| ≤ a ≤ 1. A record that is switched off has the
-pair (0, 0). The pairs lie in the triangle with corners (0, 0), (1, 1) and (1, −1), and any two corners are 2 apart in L1.
-So Laplace noise of scale 2/ε on both sums of a cell gives ε, under zero_out and under an exchange within the cell. A
-record that changes its cell leaves one cell and enters another. This costs 2ε, and the public counts show the change
-anyway. Disjoint cells compose in parallel, and margins cost nothing. The bounds clip, so the file need not satisfy them.
-Pairs are rounded to whole multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace noise on exact sums of whole
-numbers then has no floating-point error.
+A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public bounds; c and R are the middle and the half width
+of [L, H]. It enters only its own base cell, by the pair (a, b) = (w/U, w(y − c)/(UR)) with |b| ≤ a ≤ 1. A record that is
+switched off has the pair (0, 0). The pairs lie in the triangle with corners (0, 0), (1, 1) and (1, −1), and any two
+corners are 2 apart in L1. So Laplace noise of scale 2/ε on both sums of a cell gives ε, under zero_out and under an
+exchange within the cell.
+
+A record that changes its cell leaves one cell and enters another. This costs 2ε, and the public counts show the change
+anyway. Cells are disjoint, so they compose in parallel. Margins are sums of cells and cost nothing. The bounds clip, so
+the file need not satisfy them. Pairs are rounded to whole multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace
+noise on exact sums of whole numbers then has no floating-point error.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ import numpy as np
 from dpdist.core.records import Floats
 
 UNIT = 2**20
+"""Pairs are whole multiples of 1/UNIT."""
 SENSITIVITY = 2
+"""L1 sensitivity of a cell's two sums."""
 
 
 class CellBounds(NamedTuple):
-    """Public bounds [0, weight] of the weight and [low, high] of the outcome."""
+    """Public bounds: [0, weight] of the weight, and [low, high] of the outcome."""
 
     weight: float
     low: float
@@ -39,20 +43,20 @@ class CellBounds(NamedTuple):
         return (self.high - self.low) / 2.0
 
     def pairs(self, weight: Floats, outcome: Floats) -> Floats:
-        """(a, b) of every record in whole units, (record, 2)."""
+        """The pair (a, b) of every record in whole units of 1/UNIT, (record, 2)."""
         a = np.clip(weight, 0.0, self.weight) / self.weight
         b = a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width
         return np.rint(UNIT * np.column_stack([a, np.clip(b, -a, a)]))
 
     def sums(self, units: Floats) -> Floats:
-        """Σw and Σwy from sums of pairs in units, (…, 2)."""
+        """Σw and Σwy from sums of pairs in units of 1/UNIT, (…, 2)."""
         weight = units[..., 0] * self.weight / UNIT
         return np.stack([weight, weight * self.centre + units[..., 1] * self.weight * self.half_width / UNIT], axis=-1)
 
     def mean(self, count: Floats, total: Floats) -> Floats:
         """Total over count, clipped to the bounds.
 
-        A count ≤ 0 gives the bound on the side of the total's sign, and NaN where both are 0.
+        If the count is 0 or less, the result is the bound on the side of the total's sign. It is NaN where both are 0.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (total - self.centre * count) / np.where(count > 0, count, 0.0)
@@ -60,5 +64,5 @@ class CellBounds(NamedTuple):
 
 
 def noise_scale(epsilon: Fraction) -> Fraction:
-    """Scale of the noise, in units, under one budget for the whole table."""
+    """Scale of the noise, in units of 1/UNIT, where one budget covers the whole table."""
     return Fraction(SENSITIVITY * UNIT) / epsilon

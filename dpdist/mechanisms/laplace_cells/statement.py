@@ -1,4 +1,4 @@
-"""Texts of statements about noisy sums of base cells under public bounds."""
+"""Texts for the statement of a release by `laplace_strict`: noisy sums of base cells under public bounds."""
 
 from __future__ import annotations
 

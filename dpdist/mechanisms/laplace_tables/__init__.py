@@ -1,4 +1,1 @@
-"""Mechanisms `laplace` and `laplace_composed`: noisy figures of whole tables, with noise on margins too ([T].
-
-METHODS §7).
-"""
+"""Mechanisms `laplace` and `laplace_composed`: noisy figures of whole tables; margins get noise too ([T]; METHODS §7)."""

@@ -1,4 +1,4 @@
-"""Lists the noisy figures of whole tables for `measurements.parquet`."""
+"""Lists the noisy figures of whole tables for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """Lists the figures; cells without a sample record are left out, because they are known to be empty."""
+    """The figures of every table; cells without a sample record are left out, because they are known to be empty."""
     for table in model.tables:
         kept = np.flatnonzero(table.occupied)
         cells = [dict(zip(table.cells.by, table.cells.labels[k], strict=True)) for k in kept]

@@ -9,15 +9,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dpdist.core.confidential import Confidential
-from dpdist.core.digests import digest
 from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass, Released, Rounds, StratumRecorder
+from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
 from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
 from dpdist.mechanisms.laplace_tables.statement import ANYWHERE, COMPOSED, FULL, LOCAL, SHARED
 from dpdist.mechanisms.promises import of_frame, promise_of
+from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
@@ -27,8 +27,9 @@ from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 class LaplaceTables:
     """Noisy figures of whole tables; margins get noise as cells do ([T]; METHODS §7).
 
-    `laplace` uses the file's own sensitivities, as on the slides, and has no guarantee. `laplace_composed` uses public
-    bounds and is strict: its budget is split over the cells that a record enters.
+    `laplace` gives all of ε to every figure, and `laplace_composed` divides ε among the figures of a record. With the
+    file's own sensitivities, as in [T], there is no guarantee. With public bounds, which `laplace` does not take, the
+    guarantee is strict.
     """
 
     scope: Literal["file"] = "file"
@@ -52,7 +53,10 @@ class LaplaceTables:
 
 
 class Extremes(NamedTuple):
-    """Kernel: the largest of w, −w, wy and −wy in every frame row, (row, 4); −∞ without a record."""
+    """Kernel, which runs on each block of records: the largest w, −w, wy and −wy in every frame row, (row, 4).
+
+    A row without a record has −∞.
+    """
 
     rows: int
 
@@ -70,17 +74,20 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if model.bounds is None:
         high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
-    # sums that are not whole are rounded differently by block size; these figures have no guarantee
-    query, exact = digest(model), digest(sums) if local is None else ""
-    noise = yield Noise(model.scale, model.size, 1, "laplace", query, exact)
-    if local is not None:
-        # whole multiples of Δ/UNIT would reveal Δ, because it divides differences of figures that should agree
-        fine = yield Noise(FINE_SCALE, model.size, 2, "laplace", query, exact)
-        noise = noise + fine / FINER
+    own, figures = Defined.by(model), model.exact(sums, local)
+    if local is None:
+        noisy = yield own.sums(figures, model.scale, 1)
+    else:
+        # Sums of numbers that are not whole vary with the block size. They have no guarantee; noise is not bound to them.
+        none = np.zeros_like(figures)
+        coarse = yield own.sums(none, model.scale, 1)
+        # Multiples of Δ/UNIT alone would reveal Δ: figures that should agree would differ by such multiples.
+        fine = yield own.sums(none, FINE_SCALE, 2)
+        noisy = figures + (coarse + fine / FINER) * model.steps(local)
     told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
     found = {f"{name} of {t.name}": each[name] for t, each in zip(model.tables, local or (), strict=False) for name in each}
     recorder.summary(Confidential({**told, "diagnostics": {"figures": float(model.size), **found}}))
-    return Released((model.noisy(sums, noise, local),))
+    return Released((model.tables_of(noisy),))
 
 
 MECHANISMS: dict[str, Mechanism] = {"laplace": LaplaceTables(), "laplace_composed": LaplaceTables()}

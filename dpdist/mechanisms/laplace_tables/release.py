@@ -1,8 +1,8 @@
-"""The model of noisy figures of whole tables, as `laplace` and `laplace_composed` release them.
+"""The model of noisy figures of whole tables, which mechanisms `laplace` and `laplace_composed` release.
 
-Cells without a sample record are known to be empty. Figures made consistent agree over all tables. They are the least
-squares fit on the finest cells, for counts and totals separately; means are ratios of the two. There are no synthetic
-records, because separate noisy figures do not define any.
+Cells without a sample record are known to be empty. If the job asks for consistent figures, the figures of all tables
+agree. They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of
+the two. There are no synthetic records, because separate noisy figures define none.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 
 FINER = 2**32
-"""Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER), at most float64's spacing at Δ."""
+"""Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER).
+
+These steps are no wider than float64's spacing at Δ.
+"""
 FINE_SCALE = Fraction(2**36)
-"""Scale of the second noise, in lattice steps: 16/UNIT of Δ, which hides the first lattice (uniform to 1e-4 on it)."""
+"""Scale of the second noise, in lattice steps: 16/UNIT of Δ. It hides the first lattice, on which it is uniform to 1e-4."""
 
 
 def _largest_weight(job: Job) -> float:
-    """The public upper bound of the weight; a record without a weight counts as one."""
+    """The public upper bound of the weight; 1 without weights."""
     declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
     return (declared or (0.0, 1.0))[1]
 
 
 @dataclass(frozen=True)
 class NoisyTable:
-    """A table's cells and its noisy statistics; under public sensitivity these are its two sums."""
+    """A table's cells and its noisy statistics; under public sensitivity these are its two sums, count and total."""
 
     name: str
     cells: Cells
     statistics: tuple[StatisticName, ...]
     occupied: Floats
-    """1 for a cell that may have sample records, else 0; public; 1 everywhere where sample counts are noisy."""
+    """1 for a cell that may have sample records, else 0; public. Where sample counts are noisy, it is 1 everywhere."""
 
     @property
     def parameter(self) -> Parameter:
@@ -54,19 +57,19 @@ class NoisyTable:
 
 @dataclass(frozen=True)
 class NoisyTables(OutcomeModel):
-    """The tables of a job, with the file as its one stratum.
+    """The tables of a job; the whole file is one stratum.
 
-    Statistics are (row, 2): Σw and Σwy, or sums of pairs in units.
+    The statistics are (row, 2): Σw and Σwy, or sums of `CellBounds.pairs` in whole units of 1/UNIT.
     """
 
     tables: tuple[NoisyTable, ...]
     count: Floats
     """Sample records of every frame row, public."""
     bounds: CellBounds | None
-    """Public bounds; None where the noise follows the file's own sensitivities."""
+    """Public bounds; None if the noise follows the file's own sensitivities."""
     consistency: bool
     scale: Fraction
-    """The scale of the noise on a figure, in 1/UNIT of its sensitivity, or in units."""
+    """The scale of the noise on a figure, in 1/UNIT of the figure's sensitivity, or in units of the pairs."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
@@ -86,7 +89,7 @@ class NoisyTables(OutcomeModel):
 
     @property
     def noise_of_one(self) -> tuple[float, float] | None:
-        """Least noise of a count and of a mean of one record, in direct errors; unknown under local sensitivities."""
+        """Least noise of a count and of a mean of one record, in direct standard errors; None under local sensitivities."""
         least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
         return None if self.bounds is None else (least, least)
 
@@ -107,28 +110,43 @@ class NoisyTables(OutcomeModel):
         rows = len(self.count)
         return np.column_stack([np.bincount(records.frame, alpha * column, minlength=rows) for column in columns.T])
 
-    def noisy(self, sums: Floats, noise: Floats, sensitivity: Sequence[Mapping[StatisticName, float]] | None) -> Draws:
-        """The released parameters: every figure under its own noise; `sensitivity` is by table where it is local."""
-        values, start = {}, 0
-        for number, table in enumerate(self.tables):
-            parameter = table.parameter
-            own, start = noise[start : start + parameter.size].reshape(parameter.shape), start + parameter.size
+    def exact(self, sums: Floats, local: Sequence[Mapping[StatisticName, float]] | None) -> Floats:
+        """All figures, (figure,): sums of pairs in units of 1/UNIT, or the tables' own under local sensitivities."""
+        found = list[Floats]()
+        for table in self.tables:
             count, total = (table.cells.membership @ sums).T
-            if sensitivity is None:
-                figures = np.column_stack([count, total][: len(table.statistics)]) + own
+            if local is None:
+                columns = [count, total][: len(table.statistics)]
             else:
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    exact = {"count": count, "mean": total / count, "total": total}
-                step = np.array([sensitivity[number][name] for name in table.statistics]) / UNIT
-                figures = np.column_stack([exact[name] for name in table.statistics]) + own * step
+                    figures = {"count": count, "mean": total / count, "total": total}
+                columns = [figures[name] for name in table.statistics]
+            found.append(np.column_stack(columns).ravel())
+        return np.concatenate(found)
+
+    def steps(self, local: Sequence[Mapping[StatisticName, float]]) -> Floats:
+        """The unit of the noise on every figure, (figure,), if sensitivities are local; `local` has these by table."""
+        each = (
+            np.broadcast_to([own[name] / UNIT for name in table.statistics], table.parameter.shape)
+            for table, own in zip(self.tables, local, strict=True)
+        )
+        return np.concatenate([values.ravel() for values in each])
+
+    def tables_of(self, noisy: Floats) -> Draws:
+        """The released parameters, from all noisy figures, (figure,)."""
+        values, start = {}, 0
+        for table in self.tables:
+            parameter = table.parameter
+            own, start = noisy[start : start + parameter.size].reshape(parameter.shape), start + parameter.size
             known = np.array([np.nan if name == "mean" else 0.0 for name in table.statistics])
-            values[parameter.name] = np.where(table.occupied[:, None] > 0, figures, known)[None]
+            values[parameter.name] = np.where(table.occupied[:, None] > 0, own, known)[None]
         return Draws(values)
 
     def figures(self, theta: Draws, name: str) -> dict[StatisticName, Floats]:
         """Published figures of a table, (draw, cell) each.
 
-        They are made consistent if the job asks for it, and means are ratios of sums.
+        They are made consistent if the job asks for it. Means are then ratios of sums, as they always are under public
+        bounds.
         """
         (table,) = (table for table in self.tables if table.name == name)
         found = self._noised(theta, table)
@@ -149,7 +167,7 @@ class NoisyTables(OutcomeModel):
         return np.array([finest(one, membership) for one in noisy])
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row from `finest`, (draw, row); 0 for an outcome that no table needs."""
+        """E(w|x) and E(wy|x) of every frame row from `finest`, (draw, row) each; 0 for an outcome that no table needs."""
         count = np.maximum(self.count, 1.0)
         weight = self.finest(theta, "count") / count
         known = "total" in self.tables[0].statistics
@@ -165,7 +183,7 @@ class NoisyTables(OutcomeModel):
         return Draws(again)
 
     def _noised(self, theta: Draws, table: NoisyTable) -> dict[StatisticName, Floats]:
-        """Noisy figures in the file's units, (draw, cell) each."""
+        """Noisy figures as released, converted to the file's units, (draw, cell) each."""
         values = theta[table.parameter.name]
         if self.bounds is not None:
             pairs = values if values.shape[-1] == 2 else np.concatenate([values, np.zeros_like(values)], axis=-1)

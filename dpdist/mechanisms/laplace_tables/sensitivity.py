@@ -1,13 +1,13 @@
 """Sensitivities of the figures of whole tables, where margins get noise as cells do ([T]; METHODS §7).
 
-Local sensitivities are computed from the file at hand, as the largest over a table's cells: count max w − min w, total
-max wy − min wy, mean (max wy − min wy) / (Σw − (max w − min w)). They depend on the records themselves, so there is no
-guarantee.
+Local sensitivities are computed from the file at hand, with weight w and outcome y. Each is the largest over a table's
+cells: for a count max w − min w; for a total max wy − min wy; for a mean (max wy − min wy) / (Σw − (max w − min w)). They
+depend on the records themselves, so there is no guarantee.
 
-Public sensitivities: a record enters every cell that contains it, over all tables, by its pair of `privacy.cell_sums`. A
-pair has L1 sensitivity 2 (1 where no table needs the outcome), so K cells have 2K. This holds under zero_out and under an
-exchange within the cells. A record that changes cells leaves and enters at most K cells, at up to 2ε. Means are ratios of
-noisy totals and counts.
+Public sensitivities: a record enters every cell that contains it, over all tables, by its pair of sums
+(`laplace_cells.sensitivity`). A pair has the L1 sensitivity 2, or 1 where no table needs the outcome. So K cells have 2K.
+This holds under zero_out and under an exchange within the cells. A record that changes cells leaves and enters at most K
+cells, and costs up to 2ε. Means are ratios of noisy totals and counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Extremes = tuple[Floats, Floats]
 
 
 def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells: Cells) -> dict[StatisticName, float]:
-    """Local sensitivities of a count, a mean and a total, from the extremes of every frame row's records."""
+    """Local sensitivities of a count, a mean and a total, from the extremes of the records of every frame row."""
     low_w, high_w = _over_cells(weight, cells)
     low_p, high_p = _over_cells(product, cells)
     occupied = high_w >= low_w
@@ -49,53 +49,50 @@ def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells
 
 
 def figures_met(frame: Frame, tables: Sequence[Table]) -> int:
-    """Number of figures, over all tables, that one record enters."""
+    """Number of figures, over all tables, to which one record contributes."""
     return sum(cross(frame, table.by, table.margins).per_record * len(table.statistics) for table in tables)
 
 
 def local_scale(job: Job, frame: Frame) -> Fraction:
     """Scale of the noise on a figure, in 1/UNIT of its sensitivity.
 
-    Each figure gets all of ε, or the figures of one record share it.
+    Under `laplace` each figure gets all of ε. Under `laplace_composed` the figures to which a record contributes share
+    it.
     """
     share = figures_met(frame, job.tables) if job.mechanism.name == "laplace_composed" else 1
     return Fraction(share * UNIT) / job.epsilon_of_tables
 
 
 def public_scale(job: Job, frame: Frame) -> Fraction:
-    """Scale of the noise on a cell's sums of pairs, in their units."""
+    """Scale of the noise on a cell's sums of pairs, in units of the pairs."""
     met = moves(job) * sum(cross(frame, table.by, table.margins).per_record for table in job.tables)
     moved = met * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT
     return moved / record_epsilon(job, job.epsilon_of_tables)
 
 
 def outcome_needed(tables: Sequence[Table]) -> bool:
-    """True if some table has more than counts."""
+    """True if some table asks for more than counts."""
     return any(statistic.name != "count" for table in tables for statistic in table.statistics)
 
 
 def consistent(noisy: Floats, membership: csr_array) -> Floats:
     """The additive figures that are nearest to noisy ones in least squares, (cell,).
 
-    Additive means that margins are sums of cells.
-
-    `membership` is (cell, frame row). All figures have noise of one variance, so this is the best linear unbiased
-    estimate (Hay, Rastogi, Miklau & Suciu 2010).
+    Additive means that margins are sums of cells. `membership` is (cell, frame row). All figures have noise of one
+    variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu 2010).
     """
     return np.asarray(membership @ finest(noisy, membership))
 
 
 def finest(noisy: Floats, membership: csr_array) -> Floats:
-    """Figures of the frame rows, (row,), whose sums are nearest to the noisy ones.
+    """Figures of the frame rows, (row,), whose sums over cells are nearest to the noisy ones in least squares.
 
-    Rows that share all cells get equal figures.
-
-    The fit is unweighted. With local sensitivities the tables have noise of different scales, but these scales are
-    confidential, so the fit does not use them.
+    Rows that are in the same cells of all tables get equal figures. The fit is unweighted. With local sensitivities the
+    tables have noise of different scales, but these scales are confidential, so the fit does not use them.
     """
     if not noisy.any():
         return np.zeros(membership.shape[1])
-    # crossed margins have few different singular values, so that this ends after about as many steps
+    # The matrix of crossed margins has few distinct singular values, and the solver needs about as many steps.
     steps = 10 * min(membership.shape) + 100
     found, stopped, *_ = lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0, maxiter=steps)
     if stopped == OUT_OF_STEPS:

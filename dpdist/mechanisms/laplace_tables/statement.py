@@ -1,4 +1,4 @@
-"""Texts of statements about noisy figures of whole tables."""
+"""Texts for the statement of a release by `laplace` or `laplace_composed`: noisy figures of whole tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SUMS_NOISED_AGAIN = (
 
 @dataclass(frozen=True)
 class TableWords(Words):
-    """Texts about tables whose noise has a public scale, and about tables whose noise has a local one."""
+    """Texts that depend on whether the noise has a public scale or follows the file's own sensitivities."""
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         return [*super().post_processing(release), *([] if release.job.local else [RATIOS])]

@@ -1,4 +1,1 @@
-"""Mechanism `modips`: sufficient statistics under noise, a posterior given them, and synthetic records ([M].
-
-METHODS §8).
-"""
+"""Mechanism `modips`: noisy sufficient statistics, and synthetic records from a posterior given them ([M]; METHODS §8)."""

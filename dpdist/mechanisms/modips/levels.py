@@ -1,8 +1,8 @@
-"""The MODIPS model of an outcome with public levels: a Dirichlet posterior by cell, given sanitised counts.
+"""The MODIPS model of an outcome with public levels: a Dirichlet posterior by cell, given noisy counts.
 
-The prior counts as one record: 1/K for each of K levels, so that many levels have no more prior weight than few. Noisy
-counts are projected onto the nearest non-negative ones with the cell's Σv as their sum. If they were only cut off at 0,
-noise on many empty levels would add up.
+The prior counts as one record: 1/K for each of K levels, so that many levels have no more prior weight than few. A record
+counts as v, its weight over the weight's public bound. Noisy counts are projected onto the nearest non-negative ones that
+sum to the cell's Σv. If they were only cut off at 0, noise on many empty levels would add up.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.models.protocol import Draws, Parameter
 
 PRIOR = 1.0
-"""Number of records that the prior counts as, over all levels of a cell."""
+"""Number of records that a cell's prior counts as, over all levels."""
 
 
 @dataclass(frozen=True)
 class LevelCounts(Sanitized):
-    """Sums of 1 − v by cell and of v by cell and level; levels are the whole numbers between the public bounds."""
+    """Sums of 1 − v by cell, and of v by cell and level; levels are the whole numbers between the public bounds."""
 
     @property
     def levels(self) -> Floats:
@@ -56,7 +56,10 @@ class LevelCounts(Sanitized):
         return np.concatenate([self.absent(cell, alpha, v), counts])
 
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
-        """Probabilities of levels; where all gammas are too small for float64, the largest level gets probability 1."""
+        """Probabilities of levels, drawn from their posteriors given noisy sums.
+
+        If all gamma draws of a cell are too small for float64, the level with the largest count gets probability 1.
+        """
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
         counts = nearest_on_simplex(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, self.held(sums))
         gammas = rng.standard_gamma(PRIOR / levels + counts)
@@ -65,19 +68,19 @@ class LevelCounts(Sanitized):
         return {"probability": np.divide(gammas, total, out=most, where=total > 0.0)}
 
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Probabilities scaled by the change of Σv, at least 0 and with sum 1."""
+        """Probabilities of levels, changed as their estimates change with Σv; they stay non-negative and sum to 1."""
         old, new = (self._shares(theta["sums"], held) for held in (before, after))
         probability = theta["probability"] + new - old
         return {"probability": nearest_on_simplex(probability, np.ones(probability.shape[:-1]))}
 
     def _shares(self, sums: Floats, held: Floats) -> Floats:
-        """The part of a cell's Σv in every level, from the sums, (draw, cell, level)."""
+        """Each level's part of a cell's Σv, from the noisy sums, (draw, cell, level)."""
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
         values = np.broadcast_to(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, (*held.shape, levels))
         return np.asarray(nearest_on_simplex(values, held) / held[..., None])
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x), (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
         weight = self.weight(theta)
         typical = theta["probability"] @ self.levels
         return weight[:, self.design.pattern], (weight * typical)[:, self.design.pattern]

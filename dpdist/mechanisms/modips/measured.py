@@ -1,4 +1,4 @@
-"""Lists the noisy sufficient statistics for `measurements.parquet`."""
+"""Lists the noisy sufficient statistics for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """Figures by group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells."""
+    """Figures by group: sums of 1 − v, of vu or of v 1[y = k] in every cell, and of v(u² − 1/2) over all cells.
+
+    `DEFINITIONS` explains the letters.
+    """
     cells, said = cells_of(release, model, stratum), release.job.mechanism
     assert isinstance(said, Modips)
     given = sums_of(release.job)
@@ -54,6 +57,9 @@ def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) 
 
 
 def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
-    """Centre and half width of the outcome's bounds (logarithms under a lognormal law), and the weight's upper bound."""
+    """The centre of the outcome's bounds, the weight's upper bound, and the half width of the outcome's bounds.
+
+    Under a lognormal law, they are the bounds of the outcome's logarithm.
+    """
     cap = None if model.weights is None else model.weights[1]
     return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)

@@ -1,8 +1,10 @@
-"""The MODIPS models with a normal or lognormal law: posterior means by cell and one variance, given sanitised moments.
+"""The MODIPS models with a normal or lognormal law: means by cell and one variance, drawn given noisy moments.
 
-In half widths of the bounds the model is u = Xβ + σe. The prior of β is flat. The prior of σ² counts as one record with a
-quarter of the half width as standard deviation. The posterior is β | σ ~ N(B, σ²K⁻¹) with K = X'AX, A = diag(Σv), B =
-K⁻¹X'Σvu, and σ² = (S + 1/16)/χ² with Σv − p + 1 degrees of freedom.
+u is the outcome (or log outcome) less the middle of its public bounds, in half widths of the bounds. v is the weight over
+its public bound. The model is u = Xβ + σe, where X (cell, predictor) are the predictors of cells. The prior of β is flat.
+The prior of σ² counts as one record with a standard deviation of a quarter of the half width. The posterior is β | σ ~
+N(B, σ²K⁻¹) with K = X'AX, A = diag(Σv) over cells, and B = K⁻¹X'Σvu. σ² is (S + 1/16)/χ² with Σv − p + 1 degrees of
+freedom, where S is the residual sum of squares and p the number of coefficients.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from dpdist.models.numerics.chi import chi_quantiles
 from dpdist.models.protocol import Draws, Parameter
 
 PRIOR_SD = 0.25
-"""Prior standard deviation, in half widths of the bounds; the prior counts as one record."""
+"""Prior standard deviation of the law, in half widths of the bounds; the prior counts as one record."""
 LEAST_SD = 0.01
-"""Smallest standard deviation of the law, in half widths."""
+"""Smallest standard deviation of the law, in half widths of the bounds."""
 
 
 @dataclass(frozen=True)
 class Moments(Sanitized):
-    """Model with the sums of (1 − v, vu) by cell and of v(u² − 1/2) over all cells."""
+    """Model with the sums of 1 − v and of vu by cell, and of v(u² − 1/2) over all cells."""
 
     @property
     def names(self) -> tuple[tuple[str, ...], ...]:
@@ -53,7 +55,7 @@ class Moments(Sanitized):
 
     @property
     def middle(self) -> tuple[float, float]:
-        """Centre and half width of the bounds; of the logarithms' bounds under the lognormal law."""
+        """Centre and half width of the outcome's bounds; under the lognormal law, of the bounds of its logarithm."""
         low, high = np.log(self.outcome_bounds) if self.law == "lognormal" else self.outcome_bounds
         return (low + high) / 2.0, (high - low) / 2.0
 
@@ -86,7 +88,11 @@ class Moments(Sanitized):
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Laws with means moved as the posterior's centre moves, and standard deviations scaled as the scatter is."""
+        """The laws after a change of Σv.
+
+        Means move as far as the posterior's centre does. Standard deviations change in proportion to those about the
+        means.
+        """
         middle, half = self.middle
         old, new = (self._centre(theta["sums"], held) for held in (before, after))
         mean = np.clip((theta["mean"] - middle) / half + new - old, -1.0, 1.0)
@@ -97,7 +103,7 @@ class Moments(Sanitized):
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
     def _centre(self, sums: Floats, held: Floats) -> Floats:
-        """Posterior means of cells given the sums, in half widths, (draw, cell)."""
+        """Posterior means of cells given the sums, in half widths of the bounds, (draw, cell)."""
         start = 0 if self.weights is None else len(self.count)
         b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -held, held)
         if self.matrix is None:
@@ -107,13 +113,13 @@ class Moments(Sanitized):
         return np.asarray(beta @ x.T)
 
     def _variance(self, sums: Floats, held: Floats, centre: Floats) -> Floats:
-        """Variance about these means, in half widths squared, (draw,)."""
+        """Variance of u about the cells' means, (draw,)."""
         total = held.sum(axis=1)
         square = sums[:, -1] / UNIT / total + 0.5 - (held * centre**2).sum(axis=1) / total
         return np.asarray(np.clip(square, LEAST_SD**2, 1.0))
 
     def _deviation(self, last: Floats, total: Floats, explained: Floats, uniforms: Floats) -> Floats:
-        """Standard deviations drawn from their posteriors, (draw,), in half widths."""
+        """Standard deviations drawn from their posteriors, in half widths of the bounds, (draw,)."""
         if self.variance is not None:
             return np.full(len(total), np.sqrt(self.variance))
         scatter = np.clip(last / UNIT + total / 2.0 - explained, LEAST_SD**2 * total, total)
@@ -123,7 +129,7 @@ class Moments(Sanitized):
         return np.clip(np.sqrt(scatter + PRIOR_SD**2) / chi, LEAST_SD, 1.0)
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) with y limited to its public bounds, (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each, with y limited to its public bounds."""
         mean, sd = theta["mean"], np.broadcast_to(theta["standard_deviation"][:, None], theta["mean"].shape)
         limit = limited_lognormal_mean(mean, sd**2, self.outcome_bounds) if self.law == "lognormal" else None
         typical = limited_normal_mean(mean, sd, self.outcome_bounds) if limit is None else limit
@@ -140,7 +146,10 @@ class Moments(Sanitized):
 
 
 def limited_normal_mean(mean: Floats, sd: Floats, bounds: tuple[float, float]) -> Floats:
-    """E min(max(Y, low), high) for Y ~ N(mean, sd²): low + sd (g(low) − g(high)), sd·g(t) = E max(Y − t, 0)."""
+    """E min(max(Y, low), high) for Y ~ N(mean, sd²), with `bounds` (low, high).
+
+    It is low + sd (g(low) − g(high)), with sd·g(t) = E max(Y − t, 0).
+    """
 
     def above(limit: float) -> Floats:
         t = (mean - limit) / sd
@@ -150,7 +159,7 @@ def limited_normal_mean(mean: Floats, sd: Floats, bounds: tuple[float, float]) -
 
 
 def _chi(degrees: Floats, uniforms: Floats) -> Floats:
-    """Quantiles of χ distributions with a different number of degrees of freedom each."""
+    """Quantiles of χ distributions, each with its own number of degrees of freedom."""
     from scipy.special import gammaincinv
 
     return np.asarray(np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms)))

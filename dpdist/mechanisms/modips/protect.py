@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, Sample, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Query, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.job import Modips as Settings
 from dpdist.mechanisms.counting import Count
@@ -26,15 +26,18 @@ from dpdist.mechanisms.modips.statement import (
     SANITIZATION,
     TRUNCATION,
 )
-from dpdist.mechanisms.modips.truncation import CANDIDATES, clamped, truncated
+from dpdist.mechanisms.modips.truncation import CANDIDATES, Truncated, clamped
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, with_frame
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
 
 
 class Modips(NoisySums[Settings, Sanitized]):
-    """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε."""
+    """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε.
+
+    A sanitization is one draw of noise for all sums. One or several synthetic sets follow from it.
+    """
 
     spec, sums = Settings, Sanitized
 
@@ -61,7 +64,10 @@ class Modips(NoisySums[Settings, Sanitized]):
 
 
 def _exchange(job: Job, settings: Settings) -> Fraction:
-    """The ε of an exchange at the same x, over ε: at most two zero-outs, or less where only one L1 sensitivity counts."""
+    """The ε of exchanging a record's values at the same x, over the ε of switching it off: at most 2.
+
+    It may be less than 2 if the noise follows from one L1 sensitivity of all sums together.
+    """
     if job.sizes_secret or settings.sanitization == "individual" or settings.truncation == "bounded":
         return Fraction(2)
     known, weighted = settings.variance is not None, job.survey.weight is not None
@@ -72,30 +78,29 @@ def _exchange(job: Job, settings: Settings) -> Fraction:
 def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: StratumRecorder) -> Rounds:
     """Algorithms 1 and 2 of [M], with `nested` sets for every sanitization; posterior and records are post-processing."""
     sums = yield Pass(Count(model), "sum")
-    on, numbers, drawn = NoiseOn.of(model, sums), count(1), list[Draws]()
+    own, numbers, drawn = Defined.by(model), count(1), list[Draws]()
     for number in range(0, sets, nested):
-        noisy = yield from _sanitized(model, sums, on, numbers)
+        noisy = yield from _sanitized(model, sums, own, numbers)
         for inner in range(nested):
             theta = yield Sample(noisy, "release", number + inner + 1, model)
             drawn.append(theta)
     return released(recorder, drawn, epsilon, statistics=float(len(sums)))
 
 
-def _sanitized(model: Sanitized, sums: Floats, on: NoiseOn, numbers: count[int]) -> Generator[Noise, Any, Floats]:
-    """All sums under noise, within the public ranges of the sums."""
+def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:
+    """All sums under noise, within the public ranges of the sums, (sum,)."""
     found = np.empty_like(sums)
     for (start, stop), scale in zip(model.parts, model.scales, strict=True):
         own = slice(start, stop)
         low, high = (ends[own] for ends in model.domain)
-        size = stop - start
         if model.truncation == "clamped":
-            noise = yield on.draw(scale, size, next(numbers))
-            found[own] = clamped(sums[own], noise, low, high)
+            noisy = yield defined.sums(sums[own], scale, next(numbers))
+            found[own] = clamped(noisy, low, high)
             continue
         found[own] = np.nan
         while np.isnan(found[own]).any():
-            noise = yield on.draw(scale, size * CANDIDATES, next(numbers))
-            drawn = truncated(sums[own], noise.reshape(size, CANDIDATES), low, high)
+            noise = defined.noise(sums[own], scale, next(numbers), (stop - start) * CANDIDATES)
+            drawn = yield Truncated(sums[own], noise, low, high)
             found[own] = np.where(np.isnan(found[own]), drawn, found[own])
     return found
 

@@ -1,8 +1,9 @@
-"""The base model of MODIPS: a set's sanitised sums, and a law drawn from the posterior given them ([M]; METHODS §8).
+"""The base model of MODIPS: a synthetic set's noisy sums, and a law drawn from the posterior given them ([M]; METHODS §8).
 
-All of it is post-processing. The noise is not modelled. The posterior is conditional on the released sums, clipped to
-their public range. Weights enter as v = w/U, which is at most 1. So Σv is at most the effective number of records, and
-the posterior is at least as wide as the sampling error. A synthetic record has its cell's mean weight.
+All of it is post-processing. The noise is not modelled: the posterior is conditional on the released sums, clipped to
+their public range. Weights w enter as v = w/U, at most 1, where U is the weight's public bound. So Σv is at most the
+effective number of records, and the posterior is at least as wide as the sampling error. A synthetic record has its
+cell's mean weight.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
-"""Smallest mean v of a cell; smaller values are raised to it."""
+"""Smallest mean v of a cell; smaller means are raised to it."""
 
 
 def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
-    """The sums to measure, by the law, the weights, whether the variance is known, and the adjacency.
+    """What decides which sums are measured: law, whether there are weights, whether the variance is known, and adjacency.
 
-    An exchange for any other record, also in another cell, is two moves of one record.
+    If sample sizes are secret the adjacency is zero_out, because an exchange for any other record is two such changes.
     """
     said = job.mechanism
     assert isinstance(said, Modips)
@@ -41,7 +42,10 @@ def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
 
 @dataclass(frozen=True)
 class Sanitized(OutcomeModel):
-    """Cells of one stratum; statistics are (sum,), by group and cell, in whole units of 1/UNIT."""
+    """Cells of one stratum; the statistics are (sum,), by group and cell, in whole units of 1/UNIT.
+
+    A group is a kind of sum: 1 − v, vu, v(u² − 1/2) or v 1[y = k] (see `sensitivity`).
+    """
 
     labels: tuple[str, ...]
     count: Floats
@@ -50,9 +54,9 @@ class Sanitized(OutcomeModel):
     """Public bounds of the weight; None without a weight."""
     law: Law
     variance: float | None
-    """Public variance of the normal law, in half widths of the bounds, squared; None where it is not public."""
+    """Public variance of the normal law, in squared half widths of the outcome's bounds; None where it is not public."""
     scales: tuple[Fraction, ...]
-    """The scales of the noise on every group's sums, in units."""
+    """The scale of the noise on each group's sums, in units of 1/UNIT."""
     truncation: Truncation
     matrix: Floats | None
     """Predictors of every cell, (cell, predictor); None: every cell has a mean of its own."""
@@ -85,24 +89,24 @@ class Sanitized(OutcomeModel):
     @property
     @abstractmethod
     def names(self) -> tuple[tuple[str, ...], ...]:
-        """Statistics of every group, by name."""
+        """Names of the sums, by group."""
 
     @property
     @abstractmethod
     def domain(self) -> tuple[Floats, Floats]:
-        """Smallest and largest possible value of every sum, for any records, (sum,) each, in whole units."""
+        """Smallest and largest possible value of every sum, for any records, (sum,) each, in whole units of 1/UNIT."""
 
     @abstractmethod
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Sums of records, (sum,), in whole units."""
+        """Sums of records, (sum,), in whole units of 1/UNIT."""
 
     @abstractmethod
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
-        """Laws drawn from the posteriors given sums (draw, sum), by parameter."""
+        """Laws drawn from the posteriors given sums (draw, sum), by the parameter's name."""
 
     @abstractmethod
     def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
-        """Released laws, adjusted for a change from Σv `before` (1, cell) to `after` (draw, cell), by parameter."""
+        """Released laws after a change of Σv from `before` (1, cell) to `after` (draw, cell), by the parameter's name."""
 
     @property
     @abstractmethod
@@ -111,7 +115,7 @@ class Sanitized(OutcomeModel):
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """First and last position of every group's sums."""
+        """First position of every group's sums, and the position after the last."""
         return tuple(pairwise(np.cumsum([0, *map(len, self.names)]).tolist()))
 
     @property
@@ -121,7 +125,7 @@ class Sanitized(OutcomeModel):
         return (Parameter("sums", (("statistic", names),)), *self.drawn, *weight)
 
     def entered(self, records: Records, alpha: Floats) -> Floats:
-        """v of every record in whole units; 0 for a record that is switched off."""
+        """v of every record in whole units of 1/UNIT; 0 for a record that is switched off."""
         whole = alpha * UNIT
         return np.rint(whole if self.weights is None else whole * np.minimum(records.weight / self.weights[1], 1.0))
 
@@ -136,7 +140,7 @@ class Sanitized(OutcomeModel):
         return self._all(np.repeat(statistics[None], draws, axis=0), rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Laws drawn given the released sums: they vary as laws of other samples do, without noise."""
+        """Laws drawn again given the released sums; they vary as laws of other samples do, without noise."""
         return self._all(np.repeat(theta["sums"], draws, axis=0), rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
@@ -154,7 +158,7 @@ class Sanitized(OutcomeModel):
         return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """The released laws, adjusted for other sample counts (draw, row)."""
+        """The released laws, adjusted to other sample counts (draw, row)."""
         count = counted_again(self.design, counts)
         sums = np.repeat(theta["sums"], len(counts), axis=0)
         held = self.held(sums, count)
@@ -164,7 +168,7 @@ class Sanitized(OutcomeModel):
         return Draws({parameter.name: found[parameter.name] for parameter in self.parameters})
 
     def held(self, sums: Floats, count: Floats | None = None) -> Floats:
-        """Σv of every cell, clipped to its public range, (draw, cell), under the published sample counts or others."""
+        """Σv of every cell, (draw, cell), clipped to its range under the published sample counts, or under `count`."""
         count = np.repeat(self.count[None], len(sums), axis=0) if count is None else count
         if self.weights is None:
             return count

@@ -1,19 +1,21 @@
 """Sensitivities of MODIPS's bounded sufficient statistics, and the noise scales that follow (METHODS §8).
 
-With public bounds a record has v = min(w, U)/U in [0, 1]. It has u in [−1, 1]: its outcome (or log outcome), less the
-middle of the bounds, over their half width. It enters by (1 − v, vu, v(u² − 1/2)). For a fixed u this is linear in v. So
-distances are largest at v = 0, the point (1, 0, 0), or at v = 1, the curve (0, u, u² − 1/2). L1 norms are at most 3/2,
-attained at v = 1, u = ±1. L1 distances are at most 5/2, attained between these points and v = 0. On the curve they are at
-most 9/4, attained between u = 1 and u = −1/2; this is the bound for a file without weights. Where the variance is public
-the last term is left out, and the bounds are 1 and 2. An outcome with levels enters by (1 − v, v 1[y = k]). These are
-corners of a simplex, which have norm 1 and are 2 apart.
+A record has a weight w and v = min(w, U)/U in [0, 1], where U is the public bound. It has u in [−1, 1]: its outcome (or
+log outcome), less the middle of the bounds, over their half width. It enters by (1 − v, vu, v(u² − 1/2)). For a fixed u
+this is linear in v. So distances are largest at v = 0, the point (1, 0, 0), or at v = 1, the curve (0, u, u² − 1/2). L1
+norms are at most 3/2, attained at v = 1, u = ±1. L1 distances are at most 5/2, attained between these points and v = 0.
+On the curve they are at most 9/4, attained between u = 1 and u = −1/2; this is the bound for a file without weights.
+Where the variance is public the last term is left out, and the bounds are 1 and 2. An outcome y with levels k enters by
+(1 − v, v 1[y = k]). These are points of a simplex, whose corners have norm 1 and are 2 apart.
 
-Conjoint sanitization adds noise to all statistics with the L1 sensitivity over ε. Individual sanitization gives each of G
-groups of statistics its own ε/G. Clamping to the public range of a sum is post-processing. Drawing again until a sum lies
-in its range is not post-processing. Let a sum move by d, and x = d/b. The constant of the truncated law then changes by
-at most 2 − e^(−x), so the loss is x + log(2 − e^(−x)) = log(2e^x − 1). This is concave in x. If at most C sums move, by X
-noise scales in all, the loss is at most C log(2e^(X/C) − 1). It equals ε at X = C log((1 + e^(ε/C))/2), and the scale is
-the sensitivity over X. That is the bounded-domain scale of Holohan et al. (2018) for the widest domain.
+Conjoint sanitization adds noise to all statistics, of scale L1 sensitivity over ε. Individual sanitization gives each of
+G groups of statistics its own ε/G. Clamping a noisy sum to its public range is post-processing.
+
+Drawing again until a sum lies in its range is not post-processing. Let a sum move by d, let b be the noise scale, and x =
+d/b. The constant of the truncated law then changes by a factor of at most 2 − e^(−x). So the loss is x + log(2 − e^(−x))
+= log(2e^x − 1), which is concave in x. If at most C sums move, by X noise scales in all, the loss is at most C
+log(2e^(X/C) − 1). It equals ε at X = C log((1 + e^(ε/C))/2), and the scale is the sensitivity over X. That is the
+bounded-domain scale of Holohan et al. (2018) for the widest domain.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ ROUNDING = Fraction(4, UNIT)
 
 
 class Group(NamedTuple):
-    """Statistics that are sanitised together: their L1 sensitivity, and how many of them one record can change."""
+    """A kind of statistics that are sanitised together: L1 sensitivity, and how many of them one record can change."""
 
     name: str
     sensitivity: Fraction
@@ -39,7 +41,7 @@ class Group(NamedTuple):
 
 
 def groups(law: Law, weighted: bool, known: bool, adjacency: Adjacency) -> tuple[Group, ...]:
-    """Groups of statistics of a law; `known`: the law's variance is public."""
+    """The groups of statistics of a law; `known`: the law's variance is public."""
     exchanged = adjacency == "substitution"
     first = (Group("1 - v", Fraction(1), 1),) if weighted else ()
     if law in ("bernoulli", "multinomial"):
@@ -61,9 +63,9 @@ def together(law: Law, weighted: bool, known: bool, adjacency: Adjacency) -> Fra
 def scales(
     kinds: tuple[Group, ...], whole: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
 ) -> tuple[Fraction, ...]:
-    """Scales of the noise of every group, in units.
+    """Scales of the noise of every group, in units of 1/UNIT.
 
-    `whole` is the L1 sensitivity of all groups, `epsilon` that of one set.
+    `whole` is the L1 sensitivity of all groups together, and `epsilon` is the ε of one sanitization.
     """
     if sanitization == "individual":
         return tuple(scale(each.sensitivity, epsilon / len(kinds), each.moved, truncation) for each in kinds)
@@ -71,19 +73,19 @@ def scales(
 
 
 def scale(sensitivity: Fraction, epsilon: Fraction, moved: int, truncation: Truncation) -> Fraction:
-    """Scale in units at which at most `moved` sums, changed by `sensitivity` in all, cost ε."""
+    """Scale of noise, in units of 1/UNIT, at which a change of at most `moved` sums by `sensitivity` in all costs ε."""
     if truncation != "bounded":
         return sensitivity * UNIT / epsilon
     return Fraction(math.ceil(float(sensitivity * UNIT) / (moved * distance(float(epsilon) / moved)) * (1.0 + 1e-12)))
 
 
 def distance(epsilon: float) -> float:
-    """The x with log(2e^x − 1) = ε: log((1 + e^ε)/2)."""
+    """The x at which log(2e^x − 1) = ε: log((1 + e^ε)/2)."""
     return (
         math.log1p(math.expm1(epsilon) / 2.0) if epsilon < 1.0 else epsilon + math.log1p(math.exp(-epsilon)) - math.log(2.0)
     )
 
 
 def renormalised_loss(epsilon: float) -> float:
-    """The loss of the truncated law at the scale of the plain Laplace law, in a wide domain: ε + log(2 − e^(−ε))."""
+    """The loss of the truncated law with the scale of the plain Laplace law, in a wide domain: ε + log(2 − e^(−ε))."""
     return epsilon + math.log(2.0 - math.exp(-epsilon))

@@ -1,4 +1,4 @@
-"""Texts of statements about sanitised sufficient statistics."""
+"""Texts for the statement of a release by `modips`: noisy sufficient statistics and a posterior given them."""
 
 from __future__ import annotations
 

@@ -1,25 +1,42 @@
-"""Keeps noisy whole sums within a public domain, by clamping (BIT) or by drawing from the truncated law.
+"""Keeps noisy whole sums within a public range: sets them to its nearest end, or draws from the truncated law.
 
-Noise that is not negative has a geometric size g; negative noise has the geometric size −1 − noise. There are R + 1
-values from the sum up to the upper end and L below the sum. A geometric variable modulo m is a geometric variable
-truncated at m. So g is taken modulo the larger of R + 1 and L, and kept where it is below the number of values on its
-side. The kept values follow exactly the discrete Laplace law truncated to the domain. At least one side keeps all of its
-noise, so that at least half of the candidates are kept.
+Draws of the truncated law are made from unlimited ones. Noise that is not negative has a geometric size g; negative noise
+has the geometric size g = −1 − noise. The range has R values from the sum upwards, itself included, and L values below
+it. A geometric variable modulo m is a geometric variable truncated at m. So g is taken modulo the larger of R and L, and
+kept where it is below the number of values on its side. The kept values follow exactly the discrete Laplace law truncated
+to the range. At least one side keeps all of its noise, so that at least half of the candidates are kept.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.engine.protocol import Noise
 
 CANDIDATES = 64
-"""Noise candidates for a sum. All of them are refused with a probability of about 2^−64, and then more are drawn."""
+"""Noise candidates for a sum. All of them are refused with a probability of about 2^−64; then more are drawn."""
 
 
-def clamped(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
-    """Sums plus noise, (sum,), clamped to their domain."""
-    return np.clip(sums + noise, low, high)
+class Truncated(NamedTuple):
+    """Query for draws of the law truncated to [low, high], (sum,); NaN where all candidates were refused."""
+
+    sums: Floats
+    """Whole numbers; confidential."""
+    noise: Noise
+    """CANDIDATES for every sum."""
+    low: Floats
+    high: Floats
+
+    def under(self, noise: Floats) -> Floats:
+        return truncated(self.sums, noise.reshape(len(self.sums), CANDIDATES), self.low, self.high)
+
+
+def clamped(noisy: Floats, low: Floats, high: Floats) -> Floats:
+    """Noisy sums, (sum,), set to the nearest end of their range where they lie outside."""
+    return np.clip(noisy, low, high)
 
 
 def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:

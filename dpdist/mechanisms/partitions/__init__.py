@@ -1,4 +1,1 @@
-"""Mechanisms `flat_laplace`, `universal_histogram` and `steps`: counts over a partition, layer by layer ([S].
-
-METHODS §9).
-"""
+"""Mechanisms `flat_laplace`, `universal_histogram` and `steps`: noisy counts of a partition's layers ([S]; METHODS §9)."""

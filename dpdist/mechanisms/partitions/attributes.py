@@ -27,7 +27,7 @@ class Attribute:
 
     @property
     def width(self) -> float:
-        """The width of a bin; 1 between levels."""
+        """The width of a bin, or 1 for whole numbers."""
         return (self.high - self.low) / self.levels if self.binned else 1.0
 
     @property
@@ -50,7 +50,7 @@ class Attribute:
         return np.clip(place, 0, self.levels - 1).astype(np.int64)
 
     def drawn(self, level: Ints | Codes, rng: np.random.Generator) -> Floats:
-        """Draws a value for every level."""
+        """Draws a value for each given level."""
         spread = rng.random(len(level)) - 0.5 if self.binned else 0.0
         return np.asarray(np.clip(self.values[level] + self.width * spread, self.low, self.high))
 

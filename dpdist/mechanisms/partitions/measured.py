@@ -1,4 +1,4 @@
-"""Lists the noisy counts of every layer for `measurements.parquet`."""
+"""Lists the noisy counts of every layer for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """With weights the sum of 1 − v, then the counts of every layer.
+    """With weights the sum of 1 − v first, then the counts of every layer of the tree.
 
     A node is described by the levels that all its cells share.
     """

@@ -1,6 +1,6 @@
-"""Protects by noisy counts over a partition: the promise, the one pass over records, and the selection ([S].
+"""Protects by noisy counts over a partition: the promise, the pass over records, and the selection of attributes.
 
-METHODS §9).
+See [S] and METHODS §9.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.mechanisms.partitions.selection import scores
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.privacy.guarantees import Promise, Strict
 
 
 class Partitions(NoisySums[Partitioned, PartitionCounts]):
-    """Strict mechanism with δ = 0 and no model. Every set has separate noise at ε/m."""
+    """Noisy counts over a partition: strict, with δ = 0; every synthetic set has separate noise at ε/m.
+
+    m is the number of sets. No law of the outcomes is fitted.
+    """
 
     spec, sums = Partitioned, PartitionCounts
 
@@ -40,28 +43,25 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 
 
 def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Runs algorithm 1 of [S]. `epsilon` is that of one set, for the summary."""
+    """Runs algorithm 1 of [S]; `epsilon` is the ε of one set; only the summary uses it."""
     sums = yield Pass(Count(model), "sum")
     numbers, drawn = count(1), []
     for _ in range(sets):
         selected = yield from _selected(model, sums, numbers)
         nodes = model.layered(model.tree(selected), sums)
-        noise = yield NoiseOn.of((model, selected), sums).draw(model.scale, len(nodes), next(numbers))
-        drawn.append(model.released(selected, nodes + noise))
+        noisy = yield Defined.by((model, selected)).sums(nodes, model.scale, next(numbers))
+        drawn.append(model.released(selected, noisy))
     return released(recorder, drawn, epsilon, cells=float(model.cells))
 
 
 def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
-    """Returns attributes that split the nodes of every layer but the last, selected under noise.
-
-    None where the job names them.
-    """
+    """The attributes that split the nodes of every layer but the last, selected under noise; none if the job names them."""
     found: tuple[Ints, ...] = ()
     for _ in range(model.selections):
         assert model.score_scale is not None
         known = scores(sums[-model.cells :], found, model.shape)
-        noise = NoiseOn.of((model, found, "scores"), sums).draw(model.score_scale, known.size, next(numbers))
-        best = yield Choice(-known, noise)  # the smallest AIC
+        own = Defined.by((model, found, "scores"))
+        best = yield own.scores(-known, model.score_scale, next(numbers))  # the smallest AIC
         found = (*found, best)
     return found
 

@@ -1,8 +1,10 @@
 """The model of noisy counts over a partition, and synthetic records that follow the counts ([S]; METHODS §9).
 
-Counts of all layers are made consistent, from the root down, with none below 0. The root is the public number of records,
-less the noisy sum of 1 − v where there are weights. A synthetic record's cell is drawn by its share of the counts. Its
-weight is the stratum's mean weight.
+Attributes are the outcomes, with their levels or bins. A cell is a combination of levels. A partition is a tree over the
+cells; each of its layers divides the cells into nodes. Counts of all layers are made consistent, from the root down, with
+none below 0. The root has the public number of records, less the noisy sum of 1 − v where there are weights; v is the
+weight over its public bound. A synthetic record's cell is drawn by its share of the counts. Its weight is the stratum's
+mean weight.
 """
 
 from __future__ import annotations
@@ -27,16 +29,19 @@ from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
-"""Smallest mean v of a stratum; smaller values are raised to it."""
+"""Smallest mean v of a stratum; smaller means are raised to it."""
 
 
 @dataclass(frozen=True)
 class PartitionCounts(OutcomeModel):
-    """One stratum; statistics are (sum,): with weights the sum of 1 − v, then v in every cell, in units of 1/UNIT."""
+    """The counts of one stratum; the statistics are (sum,), in units of 1/UNIT.
+
+    With weights the first is the sum of 1 − v. Then follows v of every cell.
+    """
 
     attributes: tuple[Attribute, ...]
     layers: tuple[tuple[int, ...], ...] | None
-    """Attributes by layer; the last layer is left out and has the other attributes.
+    """The attributes by which each layer splits its nodes; the last layer, which takes all other attributes, is left out.
 
     None: attributes are selected node by node.
     """
@@ -46,9 +51,9 @@ class PartitionCounts(OutcomeModel):
     weights: tuple[float, float] | None
     """Public bounds of the weight."""
     scale: Fraction
-    """The scale of the noise on counts, in units."""
+    """The scale of the noise on counts, in units of 1/UNIT."""
     score_scale: Fraction | None
-    """The scale of the noise on scores, in units; None: nothing is selected."""
+    """The scale of the noise on scores, in units of 1/UNIT; None: nothing is selected."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> PartitionCounts:
@@ -89,7 +94,7 @@ class PartitionCounts(OutcomeModel):
         return Parameter("share", (("level", levels),)), Parameter("weight")
 
     def tree(self, selected: tuple[Ints, ...] = ()) -> Tree:
-        """The tree of the layers that the job names, or of selected attributes."""
+        """The tree of the layers that the job names, or of the selected attributes."""
         return chosen(selected, self.shape) if self.layers is None else self._named
 
     @cached_property
@@ -105,17 +110,17 @@ class PartitionCounts(OutcomeModel):
         return counts if self.weights is None else np.concatenate([[(whole - v).sum()], counts])
 
     def layered(self, tree: Tree, sums: Floats) -> Floats:
-        """Sums of every node (node,), layer by layer, from those of cells; a sum of 1 − v stays in front of them."""
+        """Sums of every node, layer by layer, from the sums of cells; with weights the sum of 1 − v stays in front."""
         first = self._first
         return np.concatenate([sums[:first], *tree.sums(sums[first:])])
 
     @property
     def _first(self) -> int:
-        """Number of sums before those of nodes: that of 1 − v; 0 without weights."""
+        """Number of sums before the nodes' sums: 1 with weights, for the sum of 1 − v, otherwise 0."""
         return int(self.weights is not None)
 
     def parts(self, tree: Tree, sums: Floats) -> tuple[Floats, tuple[Floats, ...]]:
-        """The sums (sum,) split into that of 1 − v and those of every layer's nodes."""
+        """The sums (sum,) in parts: the sum of 1 − v, and the sums of each layer's nodes."""
         ends = self._first + np.cumsum(tree.sizes)[:-1]
         return sums[: self._first], tuple(np.split(sums, [self._first, *ends])[1:])
 
@@ -132,7 +137,10 @@ class PartitionCounts(OutcomeModel):
         return consistent(tree, counts, n - absent.sum(), self.weights is None, (least, n))
 
     def _followed(self, cells: Floats) -> Draws:
-        """The share of every attribute's levels, (draw, level), and the mean weight, from counts of cells (draw, cell)."""
+        """The parameters from counts of cells (draw, cell): the shares of every attribute's levels, and the mean weight.
+
+        The shares are (draw, level).
+        """
         total, table = cells.sum(axis=1), cells.reshape(len(cells), *self.shape)
         axes = range(1, len(self.shape) + 1)
         sums = [table.sum(axis=tuple(each for each in axes if each != own)) for own in axes]
@@ -146,7 +154,7 @@ class PartitionCounts(OutcomeModel):
         return theta["share"][:, start : start + self.shape[outcome]]
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x), (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
         weight = np.repeat(theta["weight"][:, None], len(self.design.pattern), axis=1)
         return weight, weight * (self.shares(theta, outcome) @ self.attributes[outcome].values)[:, None]
 
@@ -157,7 +165,7 @@ class PartitionCounts(OutcomeModel):
         return np.asarray((self.shares(theta, outcome) @ below)[:, pair.reshape(-1)])
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Draws cells by their shares, with the mean weight; several outcomes are (record, outcome)."""
+        """Draws cells by their shares; records have the mean weight. Several outcomes are (record, outcome)."""
         n, cumulated = len(frame_row), np.cumsum(theta["cells"][0])
         cell = np.minimum(np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right"), self.cells - 1)
         levels = np.unravel_index(cell, self.shape)
@@ -168,8 +176,8 @@ class PartitionCounts(OutcomeModel):
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Shares under other samples, without noise.
 
-        A sample has Σv records, which is at most the effective number. Among weights with a given mean, those that are 0
-        or the bound vary most.
+        A sample has Σv records, which is at most the effective number. How weights vary is unknown: they are taken to be
+        0 or at their bound, which varies most for a given mean.
         """
         held, cells = max(1, round(self._total(theta))), theta["cells"][0]
         each = [self._followed(rng.multinomial(held, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
@@ -193,7 +201,7 @@ class PartitionCounts(OutcomeModel):
         return float(self.count * theta["weight"][0] / (1.0 if self.weights is None else self.weights[1]))
 
     def _selected(self, theta: Draws) -> tuple[Ints, ...]:
-        """Selected attributes by layer, from the number of nodes of each layer."""
+        """Selected attributes by layer; a layer has as many as the layer before it has nodes."""
         flat, found, nodes = theta["selected"][0].astype(np.int64), list[Ints](), 1
         for _ in range(self.selections):
             found.append(flat[:nodes])
@@ -206,7 +214,7 @@ class PartitionCounts(OutcomeModel):
         return tree, *self.parts(tree, theta["sums"][0])
 
     def named(self, tree: Tree) -> list[list[dict[str, str]]]:
-        """Labels, by layer and node, of the attributes that have one level in the whole node."""
+        """By layer and node, the labels of the attributes that have one level in the whole node."""
         codes, found = codes_of(self.shape), []
         for layer, size in zip(tree.nodes, tree.sizes, strict=True):
             first = np.unique(layer, return_index=True)[1]
@@ -220,7 +228,7 @@ class PartitionCounts(OutcomeModel):
         return found
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        """Describes selected attributes and noisy sums as whole numbers in units of 1/UNIT."""
+        """Selected attributes and noisy sums, as whole numbers in units of 1/UNIT."""
         return {
             "prior": "proper",
             "selected": theta["selected"][0].astype(int).tolist(),
@@ -236,7 +244,7 @@ class PartitionCounts(OutcomeModel):
         return self.released(self._selected(raw), np.array(described["sums"], dtype=float))
 
     def averaged(self, drawn: Draws) -> Draws:
-        """The mean of parameters over other noise; expectations are linear in the parameters."""
+        """The mean of the parameters over other noise; expectations are linear in the parameters."""
         return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
@@ -248,7 +256,7 @@ class PartitionCounts(OutcomeModel):
 
 
 def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
-    """Numbers of the attributes of every layer but the last; None where attributes are selected."""
+    """Positions of the attributes of every layer but the last; None where attributes are selected."""
     if isinstance(spec, UniversalHistogram):
         order = np.random.default_rng(spec.order_seed).permutation(len(job.outcomes))
         return tuple((int(each),) for each in order[: spec.layers - 1])

@@ -1,4 +1,7 @@
-"""Selects the attribute that splits a node: the one with the least AIC under noise ([S], eq. 4 and lemma 1; METHODS §9)."""
+"""Selects the attribute that splits a node of a partition: the one with the least AIC under noise ([S]; METHODS §9).
+
+See eq. 4 and lemma 1 of [S].
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from dpdist.mechanisms.partitions.tree import codes_of, grown
 
 
 def aic(counts: Floats) -> Floats:
-    """2K − 2 log L of every row of counts (…, level), log L = g(n) − Σ g(c), g(c) = log Γ(c + 1) − c log c."""
+    """2K − 2 log L of every row of K counts (…, level), with log L = g(n) − Σ g(c) and g(c) = log Γ(c + 1) − c log c.
+
+    c are the counts and n is their sum.
+    """
 
     def g(value: Floats) -> Floats:
         return np.asarray(gammaln(value + 1.0) - xlogy(value, value))
@@ -22,9 +28,9 @@ def aic(counts: Floats) -> Floats:
 
 
 def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Floats:
-    """Returns the AIC of every attribute in every node of the present tree, (node, attribute), in whole units.
+    """The AIC of every attribute in every node of the present tree, (node, attribute), in whole units of 1/UNIT.
 
-    It is infinite for attributes that already split the node. `cells` are in whole units.
+    It is infinite for attributes that already split the node. `cells` are the cells' counts in whole units of 1/UNIT.
     """
     layers, used = grown(selected, levels)
     nodes, codes = layers[-1], codes_of(levels)

@@ -1,22 +1,23 @@
 """Sensitivity of counts over a tree and of scores of attributes, and the noise scales of both ([S]; METHODS §9).
 
-Counts. A record has v = min(w, U)/U in [0, 1], 1 without weights, and lies in one node of every layer. It adds v to that
-node, and 1 − v to the sum that is measured with the first layer. So its L1 norm is at most 1 in a layer. Under zero_out a
-layer changes by 1. Under an exchange at the same x the record moves from one such point to another, so a layer changes by
-2. Each of L layers has an equal part of ε, and discrete Laplace noise of scale 1 or 2 over that part.
+Counts. A record has v = min(w, U)/U in [0, 1], where w is its weight and U the weight's public bound; v = 1 without
+weights. It lies in one node of every layer of the tree. It adds v to that node, and 1 − v to the sum that is measured
+with the first layer. So its L1 norm is at most 1 in a layer. Under zero_out a layer changes by at most 1. An exchange at
+the same x moves the record from one such point to another, so a layer changes by at most 2. Each of L layers has an equal
+part of ε, and discrete Laplace noise of scale 1 or 2 over that part.
 
-Scores. Let an attribute have K levels in a node, with counts c_1..c_K and their sum n. Its AIC is 2K − 2 log L, log L =
-g(n) − Σ g(c_k), g(c) = log Γ(c + 1) − c log c: the multinomial likelihood at its maximum. K is the public number of
-levels. Let a record of weight v enter level j. Then log L changes by the integral of g'(n + t) − g'(c_j + t) over t from
-0 to v. The function h(c) = g'(c) + 1 = ψ(c + 1) − log c falls from ∞ to 0, and its integral over [0, 1] is 1. As c_j ≤ n,
-the change lies between −1 and 0, and AIC rises by 0 to 2, for every attribute of that node.
+Scores. Let an attribute have K levels in a node, with counts c_1..c_K and their sum n. Its AIC is 2K − 2 log L. The
+multinomial likelihood at its maximum has log L = g(n) − Σ g(c_k), with g(c) = log Γ(c + 1) − c log c. K is the public
+number of levels. Let a record of weight v enter level j. Then log L changes by the integral of g'(n + t) − g'(c_j + t)
+over t from 0 to v. The function h(c) = g'(c) + 1 = ψ(c + 1) − log c falls from ∞ to 0, and its integral over [0, 1] is 1.
+As c_j ≤ n, the change lies between −1 and 0, and AIC rises by 0 to 2, for every attribute of that node.
 
 Selection. The attribute with the lowest noisy score is selected; every score has Laplace noise of scale b. An attribute
 stays selected in a neighbouring file if its own noise is lower by the largest change of a difference of scores (report
 noisy max, Dwork & Roth 2014, claim 3.9). Under zero_out a record lowers all scores of one node by 0 to 2. Differences
 change by at most 2, so b = 2/ε. Under an exchange the record leaves one node and enters another, at a loss of 2/b each,
-or changes differences in one node by 4. So b = 4/ε. Nodes of a layer are disjoint, so the cost is one per layer. L layers
-need L − 1 selections, which share the selections' part of ε.
+or changes differences in one node by 4. So b = 4/ε. Nodes of a layer are disjoint, so the cost is one ε for a layer. L
+layers need L − 1 selections, which share the selections' part of ε.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ UNIT = 2**20
 """Counts and scores are whole multiples of 1/UNIT."""
 AIC_SENSITIVITY = Fraction(2)
 SLACK = Fraction(1, 2**10)
-"""What rounding errors of log Γ can add to a score's change, in all files of up to 10⁹ records."""
+"""The most by which rounding errors of log Γ change a score, in all files of up to 10⁹ records."""
 
 
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on a layer's counts, in units, for the layer's ε."""
+    """Scale of the noise on a layer's counts, in units of 1/UNIT; `epsilon` is the layer's part."""
     return (2 if adjacency == "substitution" else 1) * UNIT / epsilon
 
 
 def score_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on scores, in units, for one layer's selections."""
+    """Scale of the noise on scores, in units of 1/UNIT; `epsilon` is the part of one layer's selections."""
     return (2 if adjacency == "substitution" else 1) * (AIC_SENSITIVITY + SLACK) * UNIT / epsilon

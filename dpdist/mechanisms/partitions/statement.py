@@ -1,4 +1,4 @@
-"""Texts of statements about noisy counts over a partition."""
+"""Texts for the statement of a release by noisy counts over a partition."""
 
 from __future__ import annotations
 

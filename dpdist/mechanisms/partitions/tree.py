@@ -1,15 +1,16 @@
 """Builds a tree over the cells of a cross, and makes noisy counts consistent over its layers ([S]; METHODS §9).
 
-A layer numbers its nodes and gives the node of every cell. Every layer refines the one before it. The nodes of the last
-layer are the cells. Nodes may have different numbers of children, and branches may split by different attributes. So the
-phantom categories of [S] are not needed.
+The cells are all combinations of the attributes' levels. A layer divides them into nodes: it numbers the nodes and gives
+the node of every cell. Every layer refines the one before it, and the nodes of the last layer are the cells. Nodes may
+have different numbers of children, and branches may split by different attributes. So the phantom categories of [S] are
+not needed.
 
 Every node of every layer has a noisy count, all with one variance. The root's count is noisy as well, or known. Two
 passes find the consistent counts of least squares (Hay et al. 2010). The first pass goes from the cells up. It weights a
-node's own count y and the sum s of its children's estimates by their precision. With V and V_s the variances of the two
-estimates, in those of one noisy count: z = (V_s y + s)/(V_s + 1), V = V_s/(V_s + 1). The second pass goes from the root
-down. It adds to a node its part of the difference between its parent's count and the children's sum: z + (V/V_s)(parent −
-s). With b children each and L layers these are eq. (2) and (3) of [S].
+node's own noisy count y, and the sum s of its children's estimates, by their precision: z = (V_s y + s)/(V_s + 1), with
+the variance V = V_s/(V_s + 1). V_s is the variance of s; both are in variances of one noisy count. The second pass goes
+from the root down. It adds to a node its part of the difference between its parent's count and the sum s of the parent's
+children: z + (V/V_s)(parent − s). If every node has equally many children, these are eq. (2) and (3) of [S].
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Tree:
 
 
 def codes_of(levels: Sequence[int]) -> Ints:
-    """Level of every attribute in every cell of the cross, (attribute, cell); the last one varies fastest."""
+    """The level of every attribute in every cell, (attribute, cell); the last attribute varies fastest."""
     return np.indices(tuple(levels), dtype=np.int64).reshape(len(levels), -1)
 
 
@@ -77,7 +78,7 @@ def ordered(layers: Sequence[Sequence[int]], levels: Sequence[int]) -> Tree:
 def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, ...], NDArray[np.bool_]]:
     """Layers of a tree whose nodes were split by one attribute each, starting with the root.
 
-    Also gives the attributes by which the last layer's nodes were split, (node, attribute).
+    Also returns by which attributes the nodes above each node of the last layer were split, (node, attribute).
     """
     codes, used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
     found = [np.zeros(codes.shape[1], dtype=np.int64)]
@@ -98,10 +99,11 @@ def chosen(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
 
 
 def consistent(tree: Tree, noisy: Sequence[Floats], root: float, known: bool, ends: tuple[float, float] | None) -> Floats:
-    """Counts of the cells, (cell,), consistent with all layers; `known`: the root's count is exact.
+    """Counts of the cells, (cell,), that are consistent with all layers' noisy counts.
 
-    With `ends` of the root's count no count is negative. The children are then projected onto the nearest non-negative
-    counts with the parent's count as their sum. Without `ends`, the counts are unbiased.
+    `root` is the root's count, which is exact if `known`. With `ends`, the limits of the root's count, no count is
+    negative: the children are projected onto the nearest non-negative counts with the parent's count as their sum.
+    Without `ends`, the counts are unbiased.
     """
     parents, first = tree.parents(), [np.asarray(noisy[-1])]
     spread = [np.ones(len(noisy[-1]))]

@@ -1,4 +1,4 @@
-"""Lists the noisy counts of bins for `measurements.parquet`."""
+"""Lists the noisy counts of bins for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 

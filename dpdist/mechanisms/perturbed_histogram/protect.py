@@ -10,14 +10,17 @@ from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.perturbed_histogram.statement import COUNTS
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
 
 
 class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
-    """Perturbed histogram [G], Supplement 1: strict, with δ = 0 and no model; every set has independent noise at ε/m."""
+    """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; every synthetic set has independent noise at ε/m.
+
+    m is the number of sets. No law of the outcome is fitted.
+    """
 
     sums = Histogram
 
@@ -32,15 +35,15 @@ class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
 
 
 def perturbed_histogram(model: Histogram, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Releases the counts for every set under independent noise ([G], Supplement 1).
+    """Counts records by bin, and releases the counts for every set under independent noise ([G], Supplement 1).
 
-    `epsilon` is one set's, for the summary.
+    `epsilon` is the ε of one set; only the summary uses it.
     """
     counts = yield Pass(Count(model), "sum")
-    on, drawn = NoiseOn.of(model, counts), list[Draws]()
+    own, drawn = Defined.by(model), list[Draws]()
     for number in range(1, sets + 1):
-        noise = yield on.draw(model.scale, model.bins, number)
-        drawn.append(Draws({"counts": counts + noise}))
+        noisy = yield own.sums(counts, model.scale, number)
+        drawn.append(Draws({"counts": noisy}))
     empty = [float((theta["counts"] <= 0).mean()) for theta in drawn]
     return released(recorder, drawn, epsilon, bins=float(model.bins), share_of_empty_bins=float(np.mean(empty)))
 

@@ -1,7 +1,8 @@
-"""Perturbed histogram ([G], Supplement 1): noisy counts of equal bins over public bounds, uniform within a bin.
+"""The model of a perturbed histogram: noisy counts of equal bins over public bounds ([G], Supplement 1).
 
-Counts below 0 become 0. Where no count is above 0, all bins are equally likely. The job states the number of bins.
-Otherwise it is ⌈ln n⌉, with the public mean number n of records per stratum. It is never chosen from the outcomes.
+Values are uniform within a bin. Counts below 0 become 0; if no count is above 0, all bins are equally likely. The job may
+state the number of bins. Otherwise it is ⌈ln n⌉, where n is the public mean number of records of a stratum. It is never
+chosen from the outcomes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dpdist.privacy.units import record_epsilon
 
 @dataclass(frozen=True)
 class Histogram(OutcomeModel):
-    """Bins of one stratum; statistics are (1, bin): Σα of the records in each bin."""
+    """Bins of one stratum; the statistics are the sums of privacy weights by bin, (1, bin)."""
 
     bins: int
     scale: Fraction
@@ -53,18 +54,18 @@ class Histogram(OutcomeModel):
         return np.bincount(self.bin(records.outcome), weights=alpha, minlength=self.bins).astype(np.float64)[None, :]
 
     def bin(self, outcome: Floats) -> Ints:
-        """Returns the bin of every outcome, from 0. The upper bound is in the last bin."""
+        """The bin of every outcome, from 0; the upper bound is in the last bin."""
         return np.clip(np.searchsorted(self.edges, outcome, side="right") - 1, 0, self.bins - 1)
 
     def shares(self, counts: Floats) -> Floats:
-        """Returns the bins' probabilities from noisy counts, (draw, bin)."""
+        """The bins' probabilities from noisy counts, (draw, bin)."""
         positive = np.maximum(counts, 0.0)
         total = positive.sum(axis=1, keepdims=True)
         even = np.full_like(positive, 1.0 / self.bins)
         return np.asarray(np.divide(positive, total, out=even, where=total > 0.0))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Returns the log density, (draw, record), which is −∞ in an empty bin."""
+        """The log density, (draw, record), which is −∞ in an empty bin."""
         with np.errstate(divide="ignore"):
             density = np.log(self.shares(draws["counts"]) / np.diff(self.edges))
         return np.asarray(density[:, self.bin(records.outcome)])
@@ -80,12 +81,12 @@ class Histogram(OutcomeModel):
         return self.edges[own] + uniforms[:, 1] * np.diff(self.edges)[own], np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """Returns E w = 1 and E y, (draw, row)."""
+        """E w = 1 and E y of every frame row, (draw, row)."""
         middle = (self.edges[1:] + self.edges[:-1]) / 2.0
         return self.per_row((self.shares(theta["counts"]) @ middle)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Returns the share of records that are at most `value`, uniform within a bin, (draw, pair)."""
+        """The share of records that are at most `value`, (draw, pair); values are uniform within a bin."""
         share = self.shares(theta["counts"])
         reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
         own = self.bin(value)
@@ -93,20 +94,23 @@ class Histogram(OutcomeModel):
         return np.asarray(reached[:, own] + part * share[:, own])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Returns counts of other samples of the same size from the released histogram, without noise."""
+        """Counts of other samples of the same size from the released histogram, without noise."""
         return Draws({"counts": rng.multinomial(records, self.shares(theta["counts"])[0], draws).astype(float)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Returns the released histogram's expected counts with new noise of the same law, for standard errors only."""
+        """The released histogram's expected counts with new noise of the same law, for standard errors only."""
         expected = records * self.shares(theta["counts"])
         return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
 
     def averaged(self, drawn: Draws) -> Draws:
-        """Returns counts with the mean of the shares under other noise. No share is below 0, so noise fills empty bins."""
+        """Counts in proportion to the mean shares under other noise.
+
+        No share is below 0, so that noise fills empty bins.
+        """
         return Draws({"counts": self.shares(drawn["counts"]).mean(axis=0, keepdims=True)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """Returns the released histogram for any sample counts (draw, row), because its shares do not depend on them."""
+        """The released histogram for any sample counts (draw, row), because its shares do not depend on them."""
         return Draws({"counts": np.repeat(theta["counts"], len(counts), axis=0)})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
@@ -114,5 +118,5 @@ class Histogram(OutcomeModel):
 
 
 def model_of(job: Job) -> type[Histogram]:
-    """Returns the model of every job under the mechanism."""
+    """The model of every job under the mechanism."""
     return Histogram

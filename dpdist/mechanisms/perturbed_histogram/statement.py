@@ -1,4 +1,4 @@
-"""Texts of statements about noisy histograms."""
+"""Texts for the statement of a release by `perturbed_histogram`: noisy counts of bins."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Mechanisms that release draws of a tilted or clamped posterior ([T], [V], [G]; METHODS §3, §4)."""
+"""Mechanisms that release draws of a pseudo posterior or of a clamped posterior ([T], [V], [G]; METHODS §3, §4)."""

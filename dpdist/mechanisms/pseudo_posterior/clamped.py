@@ -1,8 +1,10 @@
 """The clamped posterior: draws θ from π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6; METHODS §4, §4b).
 
-Every record's factor lies in [e^−M, e^M] for any data. So M enforces what privacy weights only aim at. The rounds of one
-stratum: first α, with the fits that it needs; then the records with α and g; then S draws for confidential by-products;
-last θ_1..θ_m.
+f_i is a record's log likelihood, α_i its privacy weight, and g_i its log likelihood at a fixed parameter θ_ref, or 0.
+Every record's factor lies in [e^−M, e^M] for any data. So the clamp M enforces what privacy weights only aim at.
+
+For one stratum there are four steps. The first computes α, with the fits that it needs. The second gathers the records
+with α and g. The third draws S parameters for confidential by-products. The last draws the released θ_1..θ_m.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from dpdist.privacy.weights import Ones, product
 
 
 class Gather(NamedTuple):
-    """Kernel: the records of the posterior, as rows (frame row, outcome, weight, α, offset), to be concatenated.
+    """Kernel, which runs on each block of records: rows (frame row, outcome, weight, α, offset), to be concatenated.
 
-    The offset is log p(record | θ_ref). It is 0 without a θ_ref, and where the density is not finite. It is a function of
-    the record alone.
+    The offset is log p(record | θ_ref), a function of the record alone. It is 0 without a θ_ref, and where the density is
+    not finite.
     """
 
     model: StratumModel
@@ -40,10 +42,10 @@ class Gather(NamedTuple):
 
 
 class Censor(NamedTuple):
-    """Kernel: bounds under the present draws.
+    """Kernel: how much the clamp M limits records under the present draws; one row (1, 3) for a block, to be concatenated.
 
-    Partial (1, 3), to be concatenated: records with |α(f − g)| > M in any draw, largest |clamp(α(f − g))|, and largest
-    range of clamp(α(f − g)).
+    The row has three figures: the number of records with |α(f − g)| > M in any draw, the largest |clamp(α(f − g))|, and
+    the largest range of clamp(α(f − g)) over draws.
     """
 
     model: StratumModel
@@ -69,9 +71,10 @@ def protect(
     earlier: tuple[Fit, ...] = (),
     reference: Draws | None = None,
 ) -> Rounds:
-    """Protects one stratum by the clamped posterior; `step` gives α from the last of the `earlier` fits, without it α = 1.
+    """Protects one stratum by the clamped posterior.
 
-    `reference` is one draw θ_ref, fixed before the records were seen. Log likelihoods are centred at it.
+    `step` gives α from the last of the `earlier` fits; without it α = 1. `reference` is one draw θ_ref, fixed before the
+    records were seen, at which log likelihoods are centred.
     """
     rows = yield Pass(Gather(model, Ones() if step is None else step, reference), "concat")
     posterior = Clamped(rows, clamp)

@@ -1,7 +1,8 @@
-"""Computes what a stratum's reference fixes before the current file is seen: θ_ref and its power, or privacy weights.
+"""Computes what a reference fixes for a stratum before the current file is seen: a parameter θ_ref, or privacy weights.
 
-The rounds use the reference's records alone (METHODS §2, §4b). A privacy weight that a rule computes from one record,
-under the reference's own fits, depends on no other record. The clamped likelihood then has a bound for every file.
+The passes are over the reference's records alone (METHODS §2, §4b). f is a record's log likelihood and α its privacy
+weight. A weight rule may compute a privacy weight from one record and the reference's own fits. Such a weight depends on
+no other record of the current file. So the clamped likelihood has a bound for every file.
 """
 
 from __future__ import annotations
@@ -28,40 +29,40 @@ from dpdist.privacy.weight_search import reference_counts, reference_search
 from dpdist.privacy.weights import Constant, Ones, Reweight
 
 CHECKED = 4000
-"""Number of reference records, over all strata, that are checked for a spurious mode."""
+"""Number of reference records, over all strata, on which a spurious mode is looked for."""
 
 
 class Spurious(Exception):
-    """Raised if the clamp makes another mode than the reference's own win, on the reference's own records."""
+    """Raised if, on the reference's own records, the clamp lets another mode than the reference's win."""
 
 
 class Centre(NamedTuple):
-    """θ_ref, one draw, and the power a of the likelihood."""
+    """A parameter θ_ref, as one draw, and the power a of the likelihood."""
 
     theta: Draws
     power: float
 
 
 class RecordWeights(NamedTuple):
-    """A record's privacy weight as a fixed function of the record.
+    """Privacy weights as a fixed function of a record.
 
-    `theta` is one draw of the reference's fit with α = 1.
+    `theta` is the centre of the reference's fit with α = 1, as one draw.
     """
 
     theta: Draws
     frozen: Frozen
     facts: Facts | None = None
-    """Distributions of the reference, for a score model."""
+    """The reference's distributions, for a score model."""
 
 
 class Distributions(NamedTuple):
-    """The reference's distributions, without weights, for a score model."""
+    """The reference's distributions for a score model, without privacy weights."""
 
     facts: Facts
 
 
 def facts_of(learned: Learned) -> Facts | None:
-    """A score model's distributions, if the reference fixed any."""
+    """The distributions of a score model, if the reference fixed any."""
     return learned.facts if isinstance(learned, RecordWeights | Distributions) else None
 
 
@@ -72,7 +73,7 @@ def fixed_model(model: StratumModel, learned: Learned) -> StratumModel:
 
 
 class Loss(NamedTuple):
-    """Kernel: Σ f(θ_ref) − f(θ_s) over records, to be added up. Partial: (draw,)."""
+    """Kernel, which runs on each block of records: Σ f(θ_ref) − f(θ_s) over the records, (draw,), to be added up."""
 
     model: StratumModel
     theta: Draws
@@ -86,9 +87,9 @@ class Loss(NamedTuple):
 def learn_centre(
     job: Job, model: StratumModel, records: int, reference: int
 ) -> Generator[Pass | Sample, Any, tuple[Centre, Draws]]:
-    """Computes θ_ref and a from `reference` records, for a current stratum of `records`.
+    """Computes θ_ref and the power a from `reference` records, for a current stratum of `records`.
 
-    Also gives draws of the fit with α = 1.
+    Also returns the draws of the reference's fit with α = 1.
     """
     statistics = yield Pass(Weigh(model, Ones()), model.combine)
     draws = yield Sample(statistics, "reference")
@@ -100,7 +101,7 @@ def learn_centre(
 
 
 def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pass | Sample, Any, None]:
-    """Runs the mechanism's own posterior on records of the reference; raises `Spurious` where it is not near θ_ref."""
+    """Draws from the mechanism's own posterior on the reference; raises `Spurious` if draws are not near θ_ref."""
     clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
     draws = yield Sample(Clamped(rows, clamp), "check")
@@ -110,9 +111,9 @@ def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pa
 
 
 def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
-    """The weights at which the job's rule ends on the reference, and draws of its fit with α = 1. Raises `NotReached`.
+    """The privacy weights at which the job's rule ends on the reference, and the draws of the reference's fit with α = 1.
 
-    Tuned weights are adjusted `for_later_files`.
+    Weights that were tuned are adjusted for later files (`Frozen`, `reference_search`). Raises `NotReached`.
     """
     mechanism, target = job.mechanism, target_of(job)
     kept, _ = yield from fits(model, reference_search(mechanism, target), reference_counts(mechanism))
@@ -125,9 +126,9 @@ def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any
 
 
 def centre_of(model: StratumModel, draws: Draws) -> Draws:
-    """One parameter for all draws: their mean, which lies in the convex parameter spaces of our models.
+    """One parameter in place of all draws: their mean, which is valid because our models' parameter spaces are convex.
 
-    A user's model may have a parameter space that is not convex. Then it is the draw nearest to the mean, in standard
+    The parameter space of a user's model may not be convex. Then it is the draw nearest to the mean, in standard
     deviations.
     """
     mean = {name: values.mean(axis=0, keepdims=True) for name, values in draws.values.items()}
@@ -142,7 +143,7 @@ def centre_of(model: StratumModel, draws: Draws) -> Draws:
 
 
 def dimensions(theta: Draws) -> int:
-    """Number of free parameters that the stratum identifies; a symmetric matrix counts its triangle."""
+    """Number of free parameters that the stratum identifies; of a symmetric matrix one triangle counts."""
     total = 0
     for values in theta.values.values():
         one = values[0]

@@ -1,4 +1,8 @@
-"""Mechanisms that release draws of a tilted or clamped posterior, with the guarantee of each."""
+"""The mechanisms that release draws of a pseudo posterior or a clamped posterior, each with its guarantee.
+
+f is a record's log likelihood and α its privacy weight. F is the largest |f| over the draws of the fit with α = 1. Δ is
+the largest α |f| over records and over the draws of the fit with weights α, and Δ* is the target of Δ. M is the clamp.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ from dpdist.privacy.weights import Constant, Kept, Reweight
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:
-    """Adds a caution about the weight rule's known excess, where weights are computed from the confidential file."""
+    """Adds what exact losses the weight rule is known to have, where weights are computed from the confidential file."""
     weights = job.mechanism.weights
     exceeds = [] if job.frozen else [EXCEEDS.get(weights.rule, UNMEASURED.format(weights.rule))]
     exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
@@ -41,10 +45,10 @@ def cautioned(job: Job, promise: Promise) -> Promise:
 
 @dataclass(frozen=True)
 class Weighted:
-    """Pseudo posterior with privacy weights tuned to Δ ≤ Δ* on the file itself: asymptotic ([T], [V]).
+    """Pseudo posterior whose privacy weights are tuned on the file itself until Δ ≤ Δ*: asymptotic ([T], [V]).
 
-    Without weights this is the ordinary posterior, with no guarantee. Studies accept a bound over Δ* (not `enforced`), as
-    the papers do; there is no guarantee then.
+    Without weights this is the ordinary posterior, with no guarantee. With `enforced` False, a bound above Δ* is
+    accepted, as in the papers. There is then no guarantee; studies use it.
     """
 
     enforced: bool = True
@@ -75,9 +79,9 @@ class Weighted:
 
 @dataclass(frozen=True)
 class WeightedE(Weighted):
-    """Weighted-e [G]: weights by the rule's constants, and 0 where α F > Δ*: asymptotic.
+    """Mechanism weighted_e [G]: weights have the rule's fixed constants, and are 0 where α F > Δ*: asymptotic.
 
-    In [G] the final fit's bound may be over Δ*; here a release is refused then.
+    In [G] the final fit's bound may be above Δ*. Here such a release is refused.
     """
 
     def search(self, job: Job) -> Search:
@@ -86,7 +90,7 @@ class WeightedE(Weighted):
 
 @dataclass(frozen=True)
 class CensorUW:
-    """Censor_uw [G]: the likelihood is clamped, with α = 1: strict."""
+    """Mechanism censor_uw [G]: the likelihood is clamped, with α = 1: strict."""
 
     scope: Literal["stratum"] = "stratum"
 
@@ -99,9 +103,9 @@ class CensorUW:
 
 @dataclass(frozen=True)
 class Centred:
-    """The centred clamp (METHODS §4b): u = clamp(a(f − f at θ_ref), ±M), with θ_ref and a fixed in advance: strict.
+    """The centred clamp (METHODS §4b): a record's log factor is clamp(a(f − f at θ_ref), ±M): strict.
 
-    A θ_ref from the current file would have no bound at all. The prior must be proper.
+    θ_ref and a are fixed in advance. A θ_ref from the current file would have no bound at all. The prior must be proper.
     """
 
     scope: Literal["stratum"] = "stratum"
@@ -117,11 +121,11 @@ class Centred:
 
 @dataclass(frozen=True)
 class CensorW:
-    """Censor_w [G]: the likelihood with *re-weighted* privacy weights (METHODS §4), clamped.
+    """Mechanism censor_w [G]: the likelihood is clamped and has *re-weighted* privacy weights (METHODS §4).
 
     With a reference, α is a fixed function of a record, and the guarantee is strict. Without one, α is learned on the
-    confidential file, and the guarantee is asymptotic. The steps are then: fit 0 → F → α → fit 1 → Δ_i → α^w → clamped
-    fit.
+    confidential file, and the guarantee is asymptotic. The steps are then: fit with α = 1; bounds F; α; fit with α;
+    bounds Δ_i; re-weighted α; clamped fit.
     """
 
     scope: Literal["stratum"] = "stratum"

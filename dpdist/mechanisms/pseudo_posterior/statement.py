@@ -1,4 +1,4 @@
-"""Texts of statements about pseudo posteriors and clamped posteriors."""
+"""Texts for the statement of a release by a pseudo posterior or a clamped posterior."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EXCEEDS: dict[WeightRule, str] = {
         "records lay far off. `dpdist audit` measures it on this file."
     ),
 }
-"""Measured exact losses over ε, by weight rule; the loss of the release itself may be larger."""
+"""By weight rule, the exact losses above ε that were measured; the loss of the release itself may be larger."""
 UNMEASURED = (
     "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
     "`dpdist audit` measures it on this one."
 )
-"""Text for a rule that `EXCEEDS` does not list."""
+"""Text for a weight rule that `EXCEEDS` does not list."""
 REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
 OBSERVED = "The bound is the one observed on this file over S posterior draws; it is not a bound over every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."

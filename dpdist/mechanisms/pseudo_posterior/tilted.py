@@ -1,7 +1,11 @@
-"""The tilted posterior: draws θ from π(θ) ∏ p(record_i | θ)^α_i, with weights α that bring every record's bound under Δ*.
+"""The pseudo posterior: draws θ from π(θ) ∏ p(record_i | θ)^α_i, where privacy weights α bound every record's influence.
 
-The rounds of one stratum ([T] steps 1–5; METHODS §3): statistics → θ draws → F; then, until Δ ≤ Δ*: α → statistics(α) → θ
-draws → F(α). The released θ_1..θ_m are further exact draws from the last posterior, with a random key of their own.
+f is a record's log likelihood. F is its bound: the largest |f| over the draws of the fit with α = 1. F(α) is the largest
+|f| over the draws of the fit with weights α. Δ is the largest α F(α) over records, and Δ* is the target of Δ.
+
+For one stratum ([T] steps 1–5; METHODS §3), the first fit has α = 1: statistics, draws of θ, bounds F. Further fits
+follow until Δ ≤ Δ*: α, statistics under α, draws of θ, bounds F(α). The released θ_1..θ_m are further exact draws from
+the last posterior, with a random key of their own.
 """
 
 from __future__ import annotations
@@ -38,16 +42,17 @@ from dpdist.privacy.weights import (
 
 
 class Frozen(NamedTuple):
-    """Privacy weights fixed on a reference: rules' values at a record, under fits of the reference alone.
+    """Privacy weights fixed on a reference: the values of weight rules at a record, under fits of the reference alone.
 
-    `unweighted` are draws with α = 1, under which F is computed. Each of the `steps` has the draws of the fit before it.
+    `unweighted` are draws of the fit with α = 1, under which F is computed. `steps` are the rules, each with the draws of
+    the fit before it.
     """
 
     unweighted: Draws
     steps: tuple[tuple[Step, Draws], ...]
 
     def weigh(self, model: StratumModel, records: Records) -> tuple[Floats, Floats]:
-        """F and α, (record,)."""
+        """The unweighted record bounds F and the privacy weights α, (record,) each."""
         unweighted = model.extremes(self.unweighted, records).bound
         alpha = np.ones(len(records))
         for step, draws in self.steps:
@@ -57,11 +62,16 @@ class Frozen(NamedTuple):
 
 
 Weighing = Step | Frozen
+"""A step of the weight search, or weights fixed on a reference."""
 Weighings = Generator[Weighing, Summary, None]
+"""A search for weights: it yields steps, and is sent the summary of the fit under each."""
 
 
 def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
-    """Computes new α from the carry and stores it there; weights that are fixed on a reference begin a carry."""
+    """Computes new α from the block's carry, which holds figures of its records between rounds, and stores α there.
+
+    Weights that are fixed on a reference begin a new carry.
+    """
     if not isinstance(step, Frozen):
         return weigh_by(step, records.outcomes, carry)
     carry.clear()
@@ -70,14 +80,14 @@ def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -
 
 
 class Outcomes(NamedTuple):
-    """Kernel: the outcomes, to be concatenated."""
+    """Kernel, which runs on each block of records: the outcomes, to be concatenated."""
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         return records.outcome.copy()  # a column of a block keeps the whole block in memory
 
 
 class Weigh(NamedTuple):
-    """Kernel: new α from the carry, and the statistics of records with these weights. Partial: the statistics."""
+    """Kernel: computes new α from the carry, and returns the statistics of the records with these weights."""
 
     model: StratumModel
     step: Weighing
@@ -88,7 +98,10 @@ class Weigh(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Kernel: F(α) under the present draws. Partial: (Δ, max F, −min F, largest range), to be combined by max."""
+    """Kernel: F(α) under the present draws.
+
+    Returns (Δ, max F, −min F, largest range of α f), to be combined by the maximum.
+    """
 
     model: StratumModel
     draws: Draws
@@ -99,9 +112,10 @@ class Bound(NamedTuple):
 
 
 class Byproducts(NamedTuple):
-    """Kernel: hands the block's weights, bounds and log likelihood under the final draws to the recorder.
+    """Kernel: gives the block's weights, bounds and log likelihood under the final draws to the recorder.
 
-    Partial: (Σα, records that the last step truncated). Without an unweighted fit the unweighted bounds are NaN.
+    Returns Σα and the number of records that the last step truncated. Without an unweighted fit the unweighted bounds are
+    NaN.
     """
 
     model: StratumModel
@@ -128,7 +142,7 @@ class Byproducts(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A fit under the weights of a step: its statistics, draws and bounds."""
+    """A fit under the weights of one step: its statistics, draws and bounds."""
 
     step: Weighing
     statistics: Floats
@@ -140,7 +154,7 @@ class Fit(NamedTuple):
 def fits(
     model: StratumModel, steps: Weighings, counted: Counted = itself
 ) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
-    """Run a weight search, one fit a step; returns the first, the last three fits and the number of fits.
+    """Runs a weight search, with one fit for each step; returns the first fit, the last three fits and the number of fits.
 
     `counted` gives a record's weight in a fit from its privacy weight.
     """
@@ -165,12 +179,12 @@ def fits(
 
 
 def fixed_on_reference(frozen: Frozen) -> Weighings:
-    """Runs one fit with fixed weights, without a search."""
+    """A search of one step: the weights that a reference fixed."""
     yield frozen
 
 
 def protect(model: StratumModel, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Protects one stratum by the tilted posterior, with weights from a search; raises `Improper` or `NotReached`."""
+    """Protects one stratum by the pseudo posterior, with weights from a search; raises `Improper` or `NotReached`."""
     kept, number = yield from fits(model, steps)
     first, final = kept[0], kept[-1]
     if not final.summary.database_bound <= target:
@@ -201,7 +215,7 @@ def protect(model: StratumModel, steps: Weighings, target: float, sets: int, rec
 
 
 def release(posterior: Floats | Clamped, sets: int) -> Rounds:
-    """One released draw for each set; bounds use other draws."""
+    """One released draw for each synthetic set; bounds were taken over other draws."""
     released = []
     for number in range(1, sets + 1):
         theta = yield Sample(posterior, "release", number)

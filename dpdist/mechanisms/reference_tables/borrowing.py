@@ -1,11 +1,14 @@
-"""Small-area borrowing: mixes a cell's own shape with the shape of similar cells, by size and similarity.
+"""Small-area borrowing: mixes a cell's reference records with records of similar cells, by size and similarity.
 
-A mean of a few dozen heavy-tailed records depends more on its largest record than on its cell. So every cell is a mixture
-of its own records and of the pooled shape of similar cells. The pooled shape is moved to the cell's own mean weight. Its
-outcome scale is solved from the cell's own clipped statistics, which no record changes much. These scales are shrunk to
-each other, as far as sampling moved them. The two shapes differ in the mean beyond the clip. There the cell's own records
-err by sampling, and the pooled shape errs by how unlike the cell is. Each gets the weight of its precision. Everything is
-computed from the reference alone.
+A mean of a few dozen heavy-tailed records depends more on its largest record than on its cell. So each cell becomes a
+mixture of its own records and of a borrowed shape. The borrowed shape is made of the records of similar cells, relative
+to their cells' means. It is scaled to the cell's own mean weight. Its outcomes are scaled so that it has the cell's
+clipped statistics, which no single record changes much. These scales are shrunk towards each other, as far as sampling
+moved them.
+
+The cell's own records and the borrowed shape then differ in what lies beyond the clipping limits. There the own records
+have a sampling error, and the borrowed shape errs by how unlike the cells are. Each gets a weight by its precision.
+Everything is computed from the reference alone.
 """
 
 from __future__ import annotations
@@ -21,15 +24,19 @@ from dpdist.mechanisms.reference_tables.cell_shape import condensed
 from dpdist.mechanisms.reference_tables.clipping import Cell
 
 POOLED_POINTS = 2_000
-"""Largest number of points of a pooled shape. A mixed cell has this many, or as many as its records if they are more."""
+"""Largest number of points of a borrowed shape and of a mixed cell; a cell with more records may have as many points."""
 HIGH = 0.95
-"""Quantile of the shape at which a cell's own statistics are clipped."""
+"""Level of the quantiles at which a cell's own statistics are clipped."""
 ALONE = 0.98
-"""Weight of a cell's own records above which nothing is borrowed."""
+"""If a cell's own records have at least this weight, it borrows nothing."""
 
 
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
-    """Cells mixed with the shape of similar cells; `codes` (cell, column) determine which cells are similar."""
+    """The cells, each mixed with the shape of similar cells; `codes` (cell, column) are the cells' levels.
+
+    The levels decide which cells are similar; without them all are. Only a cell whose outcomes are multiplied, not
+    shifted, borrows and is borrowed from (`Shape.scaled`).
+    """
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
     completed = list(cells)
     for number in np.unique(group):
@@ -44,9 +51,9 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
 
 
 def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:
-    """A cell with `share` own records and, for the rest, another's points.
+    """The cell with points of which a share `share` is its own records, and the rest are points of `other`.
 
-    The log mean of these points errs by `unlike`.
+    `unlike` is the standard deviation of the log mean of the other points about the cell's own.
     """
     if share >= ALONE:
         return cell
@@ -60,7 +67,7 @@ def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:
 
 
 def _points(cell: Cell, number: int) -> tuple[Floats, Floats]:
-    """`number` points of a cell's law: its records, repeated as often as needed or condensed to fewer."""
+    """`number` points of a cell: its records, repeated as often as needed or condensed to fewer points."""
     if number <= 0:
         return np.empty(0), np.empty(0)
     if number >= len(cell.weight):
@@ -70,7 +77,7 @@ def _points(cell: Cell, number: int) -> tuple[Floats, Floats]:
 
 
 def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
-    """The pooled shape for every cell, at the cell's own mean weight and clipped statistics."""
+    """The borrowed shape for every cell: the points of all cells, at the cell's own mean weight and clipped statistics."""
     weight = np.concatenate([cell.weight / cell.mean_weight for cell in cells])
     outcome = np.concatenate([cell.outcome / cell.mean for cell in cells])
     weight, outcome = condensed(weight, outcome, POOLED_POINTS)
@@ -80,9 +87,9 @@ def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
-    """Weight of every cell's own records, and deviation of the pooled shape's log mean from the cell's, (cell,) each.
+    """The weight of every cell's own records, and the standard deviation of borrowed log means about the cells' own.
 
-    Cells are compared by the log of own over borrowed mean (`small_area.composite`).
+    Both are (cell,). Cells are compared by the log of the own mean over the borrowed mean (`small_area.composite`).
     """
     apart = np.array([np.log(cell.mean / other.mean) for cell, other in zip(cells, borrowed, strict=True)])
     sampling = np.array([_tail(other) / cell.records for cell, other in zip(cells, borrowed, strict=True)])
@@ -91,20 +98,23 @@ def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats,
 
 
 def _tail(cell: Cell) -> float:
-    """Variance, by record, of the part of the log mean that the clipped statistics do not determine."""
+    """Variance, for one record, of the part of a log mean outcome that the clipped statistics do not determine."""
     direct = cell.direct_influence()[:, 1] / cell.mean
     clipped = cell.slopes(_limits(cell)).influence[:, 1] * cell.mean_rate / cell.mean
     return float((direct - clipped).var())
 
 
 def _limits(cell: Cell) -> tuple[float, float, float]:
-    """Centre, weight cap and half-width at HIGH quantiles."""
+    """Centre, weight cap and half width of clipping; the last two are quantiles of the level HIGH."""
     half_width = float(np.quantile(np.abs(cell.outcome - cell.mean), HIGH))
     return cell.mean, float(np.quantile(cell.weight, HIGH)), max(half_width, 1e-9 * (cell.top - cell.low))
 
 
 def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
-    """Log scales of the outcome's shape in every cell, (cell,)."""
+    """The log scale of the borrowed shape's outcomes for every cell, (cell,).
+
+    It is solved from the cell's clipped statistics. With three cells or more, the scales are shrunk towards each other.
+    """
     solved, sampling, level = [], [], []
     for cell, held in zip(pooled, cells, strict=True):
         limits = _limits(cell)
@@ -118,9 +128,10 @@ def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
 
 
 def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
-    """Groups cells by the column whose levels best explain the shares of low outcomes, at most half of the mean.
+    """The group of every cell, (cell,): its level of one column, so that cells of a group have similar outcomes.
 
-    A column that has a level for every cell gives no groups.
+    The column is the one whose levels best explain the shares of low outcomes, at most half of the cell's mean. A column
+    with a level of its own for every cell is not used.
     """
     records = np.array([cell.records for cell in cells], dtype=np.float64)
     share = np.array([np.mean(cell.outcome <= cell.mean / 2.0) for cell in cells])

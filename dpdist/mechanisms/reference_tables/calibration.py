@@ -1,14 +1,15 @@
-"""Calibrates a cell's records to its released means by weights, and moves outcomes only where weights do not suffice.
+"""Calibrates a cell's donor records to its released means: by their weights, and by their outcomes only if necessary.
 
-w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)) with λ such that Σw' = n w̄ and Σw'(y_k − m_k) = 0 is the set of weights that is
-nearest to w in relative entropy (raking; Deville & Särndal 1992). It exists where the means lie inside the outcomes'
-range. The weighted shares of atoms (0, a top-code) are kept as further constraints where possible, because a release does
-not measure them. Sometimes no such weights exist, or a weight would move LARGEST_WEIGHT_RATIO times further than another.
-Outcomes are then scaled within their public bounds (shifted, if they may be negative); atoms and round figures stay. If
-that is not enough either, outcomes are moved until their weighted mean is the released one.
+Let w be the weights of n records, w̄ the released mean weight, y_k outcome k and m_k its released mean. The new weights
+are w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)), with λ such that Σw' = n w̄ and Σw'(y_k − m_k) = 0. They are the weights nearest
+to w in relative entropy (raking; Deville & Särndal 1992). They exist if the means lie inside the outcomes' range. Atoms
+are values that many records have, such as 0 or a top-code. Their weighted shares are kept as further constraints where
+possible, because a release does not measure them.
 
-Outcomes that are whole numbers stay whole. Without weights their mean is then the released one up to half a record's
-share, which is the nearest that n whole numbers allow.
+Sometimes no such weights exist, or a weight would change by LARGEST_WEIGHT_RATIO times the factor of another. Outcomes
+are then scaled within their public bounds (shifted, if they may be negative); atoms and round figures stay. If that is
+not enough either, outcomes are moved until their weighted mean is the released one. Outcomes that are whole numbers stay
+whole. Without weights, the mean of n whole numbers then differs from the released one by at most 1/(2n).
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.value_domains import HALVINGS, Domain
 
 LARGEST_WEIGHT_RATIO = 20.0
+"""Largest ratio of the factors by which two records' weights may change."""
 ROUNDS = 60
+"""Largest number of Newton steps."""
 NEAR = 4.0
-"""Largest ratio of odds, between a share and that of the records, that weights may correct."""
+"""For an outcome of two values, weights correct the odds of its share by at most this factor."""
 MET = 1e-13
-"""Tolerance of a mean, in the outcome's standard deviations."""
+"""Tolerance of a mean, in standard deviations of the outcome."""
 
 
 def agree(
     weight: Floats, outcomes: Floats, mean_weight: float, means: Floats, domains: tuple[Domain, ...], weighted: bool
 ) -> tuple[Floats, Floats]:
-    """Weights (record,) and outcomes (record, outcome) with these means; without a weight column weights stay 1."""
+    """Weights (record,) and outcomes (record, outcome) with the given mean weight and mean outcomes.
+
+    Without a weight column, `weighted` False, weights stay 1.
+    """
     if not weighted:
         each = zip(outcomes.T, means, domains, strict=True)
         return np.ones(len(weight)), np.column_stack([_unweighted(y, m, domain) for y, m, domain in each])
@@ -46,7 +52,7 @@ def agree(
 
 
 def _tried(weight: Floats, outcomes: Floats, means: Floats, domains: tuple[Domain, ...]) -> Iterator[tuple[Floats, Floats]]:
-    """Outcomes to try, the least moved first, and the deviations that weights must bring to 0, (record, …)."""
+    """Yields outcomes to try, the least moved first, with deviations (record, …) whose weighted sums must become 0."""
     each = list(zip(outcomes.T, means, domains, strict=True))
     shares = _of_atoms(weight, outcomes, domains)
     if shares.shape[1]:
@@ -68,7 +74,10 @@ def _tried(weight: Floats, outcomes: Floats, means: Floats, domains: tuple[Domai
 
 
 def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> Floats:
-    """For every atom that some but not nearly all records have: who has it, less the atom's weighted share."""
+    """Columns (record, atom) for the atoms that some records have: 1 for such a record, else 0, less the weighted share.
+
+    An outcome that consists of atoms alone has none of these columns.
+    """
     found = []
     for values, domain in zip(outcomes.T, domains, strict=True):
         if domain.still(values).all():
@@ -79,7 +88,7 @@ def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> 
 
 
 def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
-    """Outcomes whose plain mean is this one; whole numbers have the nearest possible mean."""
+    """Outcomes whose unweighted mean is `mean`; whole numbers have the nearest possible mean."""
     if domain.whole:
         return _counted(outcome, mean, domain.low, domain.top)
     ones = np.ones(len(outcome))
@@ -88,9 +97,10 @@ def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
 
 
 def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
-    """Outcomes on both sides of the mean.
+    """Outcomes such that weights can give them the mean `mean`.
 
-    An outcome of two values gets enough records of either value to determine its share.
+    A mean at or beyond a bound makes all outcomes equal to the bound. An outcome of two values gets enough records of
+    either value, if its share is far from the wanted one.
     """
     if mean <= low or mean >= top:
         return np.full(len(outcome), min(max(mean, low), top))
@@ -104,7 +114,7 @@ def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
 
 
 def _counted(outcome: Floats, mean: float, low: float, top: float) -> Floats:
-    """Whole numbers whose mean is the nearest to this one; yes-or-no outcomes change as little as possible."""
+    """Whole numbers whose mean is nearest to `mean`; of yes-or-no outcomes as few as possible change."""
     if top - low != 1.0:
         return _rounded(moved_to(outcome, np.ones(len(outcome)), mean, low, top), low, top)
     share = min(max((mean - low) / (top - low), 0.0), 1.0)
@@ -115,7 +125,7 @@ def _counted(outcome: Floats, mean: float, low: float, top: float) -> Floats:
 
 
 def _rounded(outcome: Floats, low: float, top: float) -> Floats:
-    """Whole numbers with the nearest whole sum; those with the largest fractions are rounded up."""
+    """Whole numbers with the nearest whole sum; outcomes with the largest fractions are rounded up."""
     down = np.clip(np.floor(outcome), np.ceil(low), np.floor(top))
     left = round(float(outcome.sum() - down.sum()))
     first = np.argsort(down - outcome, kind="stable")
@@ -125,9 +135,9 @@ def _rounded(outcome: Floats, low: float, top: float) -> Floats:
 
 
 def _tilt(weight: Floats, away: Floats) -> Floats | None:
-    """exp(Σ λ_k away_k), (record,), so that weighted `away` (record, outcome) sums to 0.
+    """Factors exp(Σ λ_k away_k) of weights, (record,), under which the weighted sums of `away` (record, …) are 0.
 
-    None where the weights would move too far.
+    None if the weights would move too far.
     """
     scale = np.sqrt((away**2).mean(axis=0))
     if not (scale > 0).all():
@@ -166,13 +176,13 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
 
 
 def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: float) -> Floats:
-    """Outcomes scaled, or shifted, within their bounds, until their weighted mean is this one."""
+    """Outcomes scaled, or shifted, within their bounds until their weighted mean is `mean`."""
     scaled = low >= 0.0 and bool((outcome > 0).any())
     if mean <= low or mean >= top:
         return np.full(len(outcome), min(max(mean, low), top))
 
     def at(share: float) -> Floats:
-        """Outcomes from all at the lower bound (0) to all at the upper bound (1)."""
+        """Outcomes, from all at the lower bound for `share` 0 to all at the upper bound for `share` 1."""
         if scaled:
             return np.asarray(np.clip(outcome * np.tan(share * np.pi / 2.0), low, top))
         return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))

@@ -1,4 +1,8 @@
-"""A cell's shape in the reference: its weights and outcomes, and how they change under log scales (METHODS §7b)."""
+"""A cell's shape in the reference: the weights and outcomes of its records, and how they change under log scales.
+
+A cell's current file is modelled as its reference with weights multiplied by exp(s) and outcomes by exp(g). Outcomes that
+may be negative, or have two values only, are shifted by g units instead (METHODS §7b).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,19 @@ import numpy as np
 from dpdist.core.records import Floats
 
 DRIFT = 1.1
-"""Planned drift of shape: weights and outcomes are raised to this power."""
+"""The planned drift of shape: weights and outcomes are raised to this power."""
 LARGEST_LOG_SCALE = 3.0
-"""Largest |log s| and |log g|; for a shift, in the outcome's standard deviations in the reference."""
+"""Largest |s| and |g|; for a shift, g is in units of `Shape.unit`."""
 BISECTIONS = 50
+"""Number of steps of a bisection."""
 FLAT = 1e-9
+"""Slopes and shares below this count as 0."""
 
 
 class Blur(NamedTuple):
-    """Noise of the histograms from which a cell's records were made: the bins, and the covariance of their shares.
+    """Noise of the histograms from which a cell's records were made: the bins' values, and the covariances of their shares.
 
-    The histograms are of the current file. So the tails of such a cell are those of the current records, up to noise.
+    The histograms are of the current file. So such a cell has the tails of the current records, up to noise.
     """
 
     weight: Floats
@@ -33,12 +39,17 @@ class Blur(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """Reference records of one cell, or points in place of them; `records` is the number that its means are based on.
+    """The reference records of one cell, or points in place of them.
 
-    `low` and `top` are the outcome's public bounds. `scaled`: outcomes are multiplied, not shifted. Without a weight
-    column (`weighted` False) every weight stays 1. A share `borrowed` of the points comes from similar cells. `unlike` is
-    the standard deviation of their log mean outcome about the cell's own (small-area borrowing). Cells with one number
-    `shrunk_within` are shrunk towards each other; cells of one `group` share their histograms.
+    - `low`, `top`: the outcome's public bounds.
+    - `scaled`: outcomes are multiplied, not shifted.
+    - `records`: the number of records that its means are based on.
+    - `weighted`: False without a weight column; every weight then stays 1.
+    - `blur`: the histograms' noise, if the points come from noisy histograms.
+    - `borrowed`: the share of points that come from similar cells.
+    - `unlike`: the standard deviation of their log mean outcome about the cell's own (small-area borrowing).
+    - `shrunk_within`: cells with the same number here are shrunk towards each other.
+    - `group`: cells of one group share their histograms.
     """
 
     weight: Floats
@@ -62,16 +73,17 @@ class Shape:
     def with_borrowed(self, weight: Floats, outcome: Floats) -> Self:
         """The shape with other points in place of its own, at its own means.
 
-        Weights and outcomes are relative to their cells' means.
+        Their weights and outcomes are given relative to their cells' means.
         """
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 
     def under(self, s: float, g: float) -> Self:
+        """The shape with log scales s and g applied to its points."""
         return replace(self, weight=self.weight * np.exp(s), outcome=self.moved(g))
 
     @cached_property
     def two_valued(self) -> bool:
-        """True for outcomes that are only at the two public bounds, so that their mean is a share."""
+        """True if outcomes are only at the two public bounds, so that their mean is a share."""
         values = np.unique(self.outcome)
         return bool(np.isin(values, (self.low, self.top)).all()) and (len(values) == 2 or self.top - self.low == 1.0)
 
@@ -85,9 +97,9 @@ class Shape:
 
     @cached_property
     def unit(self) -> float:
-        """The unit of a shift: one standard deviation in the reference.
+        """The unit of a shift: one standard deviation of the outcome in the reference.
 
-        For a share, its change when its log odds change by 1.
+        For an outcome of two values, it is the change of the mean when the log odds of the share change by 1.
         """
         variance, width = float(np.average((self.outcome - self.mean) ** 2, weights=self.weight)), self.top - self.low
         if self.two_valued:
@@ -101,9 +113,9 @@ class Shape:
 
     @cached_property
     def movable(self) -> tuple[float, float]:
-        """Weighted shares of records that a shift can move down and up.
+        """Weighted shares of the records that a shift can move down, and up.
 
-        For a share only the records at the other bound move.
+        For an outcome of two values, only the records at the other bound move.
         """
         if not self.two_valued:
             return 1.0, 1.0
@@ -111,33 +123,32 @@ class Shape:
         return upper, 1.0 - upper
 
     def moved(self, g: float) -> Floats:
-        """Outcomes under log scale g, or shifted so that their mean changes by g units.
-
-        They stay within the public bounds.
-        """
+        """Outcomes under log scale g, within the public bounds; outcomes that are shifted change their mean by g units."""
         return self.moving(self.outcome, g)
 
     def moving(self, outcome: Floats, g: float) -> Floats:
-        """The same change of any outcomes, (record,)."""
+        """The same change applied to other outcomes, (record,)."""
         share = self.movable[int(g > 0)] or 1.0
         moved: Floats = outcome * np.exp(g) if self.scaled else outcome + g * self.unit / share
         return np.clip(moved, self.low, self.top)
 
     def mean_at(self, g: float) -> float:
+        """The mean outcome under log scale g."""
         return float(np.clip(np.average(self.moved(g), weights=self.weight), self.low, self.top))
 
     @property
     def rate(self) -> Floats:
-        """d outcome / d g of every record, (record,)."""
+        """The derivative of every record's outcome by g at g = 0, (record,)."""
         inside = (self.outcome < self.top) if self.scaled else np.ones(len(self.outcome), dtype=bool)
         return inside * (self.outcome if self.scaled else np.full(len(self.outcome), self.unit))
 
     @property
     def mean_rate(self) -> float:
+        """The derivative of the mean outcome by g at g = 0."""
         return float(np.average(self.rate, weights=self.weight))
 
     def growth(self, g: float) -> float:
-        """Factor by which an outcome's deviations grow under log scale g, apart from top-coded ones; 1 for a shift."""
+        """Factor by which deviations of outcomes grow under log scale g; 1 for a shift. Top-coded records do not grow."""
         if not self.scaled or self.mean_rate <= 0.0:
             return 1.0
         inside = self.outcome * np.exp(g) < self.top
@@ -145,9 +156,9 @@ class Shape:
 
     @property
     def effective_size(self) -> float:
-        """Number of records on which the shape is based.
+        """Number of records that the shape is worth.
 
-        Fewer where histogram noise is as large as their sampling error.
+        It is below `records` where the noise of histograms is comparable to the sampling error of the mean outcome.
         """
         if self.blur is None:
             return float(self.records)
@@ -156,16 +167,16 @@ class Shape:
 
     @property
     def of_unlikeness(self) -> float:
-        """Variance of the mean outcome because the cells that it borrows from are unlike it."""
+        """Variance of the mean outcome that comes from how unlike the cells are from which this one borrows."""
         return (self.borrowed * self.unlike * self.mean_rate) ** 2
 
     def direct_influence(self) -> Floats:
-        """Influence of a record on (log mean weight, mean outcome), (record, 2)."""
+        """Influence of each record on (log mean weight, mean outcome), (record, 2)."""
         share = self.weight / self.mean_weight
         return np.column_stack([share - 1.0, share * (self.outcome - self.mean)])
 
     def drifted(self) -> tuple[Floats, Floats]:
-        """Weights and outcomes of another shape with the same means."""
+        """Weights and outcomes after the planned drift of shape, with the same means."""
         heavier = self.weight**DRIFT
         heavier = heavier * self.mean_weight / heavier.mean()
         if not self.scaled:
@@ -174,7 +185,7 @@ class Shape:
         return heavier, np.minimum(wider * self.mean / np.average(wider, weights=self.weight), self.top)
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
-        """Weights and outcomes of this shape with these means, at most `points`, as a later period's reference."""
+        """Weights and outcomes of this shape with the given means, at most `points`, as a reference for a later period."""
         if self.two_valued:
             weight, outcome = self._with_share((mean - self.low) / (self.top - self.low), points)
         else:
@@ -184,7 +195,7 @@ class Shape:
         return weight * (mean_weight / weight.mean()), outcome
 
     def _with_share(self, share: float, points: int) -> tuple[Floats, Floats]:
-        """Weights of records at the upper bound and of the others, so that the weighted share is `share`."""
+        """Weights and outcomes of records at the two bounds, such that the weighted share at the upper bound is `share`."""
         upper = self.outcome == self.top
         groups = [self.weight[own] if self.weight[own].any() else self.weight for own in (upper, ~upper)]
         share = min(1.0, max(0.0, share))
@@ -198,7 +209,7 @@ class Shape:
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:
-    """At most `points` records in place of these; each is the mean of neighbours, by weight and then by outcome."""
+    """At most `points` records in place of these; each is the mean of neighbours in order of weight, then of outcome."""
     if len(weight) <= points:
         return weight, outcome
     blocks = np.array_split(np.argsort(weight, kind="stable"), round(points**0.5))
@@ -211,7 +222,7 @@ def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Flo
 
 
 def bisect(rising: Callable[[float], float]) -> float:
-    """The root of a rising function within ±LARGEST_LOG_SCALE."""
+    """The root of a rising function between ±LARGEST_LOG_SCALE."""
     low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
     for _ in range(BISECTIONS):
         middle = (low + high) / 2.0

@@ -1,8 +1,11 @@
-"""Models a cell by its reference records: clipping limits, and what clipping removes from sums (METHODS §7b).
+"""Models the clipped statistics of a table cell by its reference records, for given clipping limits (METHODS §7b).
 
-All of it follows from the reference's records and from the current file's public size n. No current outcome is used. The
-current file is modelled as the reference with weights times s and outcomes times g. Outcomes that can be negative or are
-two-valued are also shifted by h. Clipped statistics determine (s, g); the reference determines the rest.
+The limits of a cell are a centre μ, a weight cap U and a half width R. A record with weight w and outcome y has v =
+min(w, U)/U, and c = (y − μ)/R clipped to ±1. The statistics are the means of v and of vc. The current file is modelled as
+the reference with weights multiplied by exp(s) and outcomes by exp(g). Outcomes that may be negative, or have two values
+only, are shifted by g units instead. The clipped statistics determine (s, g), which are called log scales. The reference
+determines what lies beyond the limits. All of this follows from the reference's records and from the current file's
+public size n; no current outcome is used.
 """
 
 from __future__ import annotations
@@ -18,15 +21,16 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.cell_shape import FLAT, LARGEST_LOG_SCALE, Shape, bisect
 
 MISFIT = 0.5
-"""Standard deviation of the part beyond the limits, relative to that part as predicted by a shape made of histograms."""
+"""Standard deviation of the error in what lies beyond the limits, relative to what a histogram's shape predicts there."""
 EDGE = 1e-9
-"""Relative distance within which an outcome is taken to be at the end of a clipping interval."""
+"""Relative distance within which an outcome counts as being at the end of a clipping interval."""
 
 
 class Slopes(NamedTuple):
-    """Influence of reference records on (log s, log g) through clipped statistics, and what noise on these does.
+    """How reference records, and noise, change the log scales (s, g) that are solved from clipped statistics.
 
-    `influence` (record, 2), centred; `inverse` (2, 2) takes errors of the mean statistics to those of (log s, log g).
+    `influence` (record, 2) is each record's influence, centred. `inverse` (2, 2) converts errors of the mean statistics
+    to errors of (s, g).
     """
 
     influence: Floats
@@ -35,26 +39,26 @@ class Slopes(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell(Shape):
-    """Model of a cell's clipped statistics: their means under scales, slopes and errors, and scales from means."""
+    """A cell's clipped statistics: their means under log scales, slopes and errors, and log scales from means."""
 
     @property
     def curved(self) -> bool:
-        """True if a clipped mean changes less as the scale falls, as for a scale of outcomes (`shrinkage`)."""
+        """True if the clipped mean changes less and less as g falls, as where outcomes are multiplied (`shrinkage`)."""
         return self.scaled
 
     @property
     def shape(self) -> Cell:
-        """The shape that the scales and shifts change."""
+        """The shape that log scales change; here the cell itself."""
         return self
 
     def statistics(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """Returns means of v and vc under log scales s and g."""
+        """Means of v and of vc under log scales s and g."""
         centre, cap, reach = limits
         v = np.minimum(self.weight * np.exp(s), cap) / cap
         return float(v.mean()), float((v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0)).mean())
 
     def product(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """Returns mean vc under these scales, and its slope by mean v as the weights' scale changes both."""
+        """Mean vc under log scales s and g, and its derivative by mean v if s changes both."""
         centre, cap, reach = limits
         v = np.minimum(self.weight * np.exp(s), cap) / cap
         product, moving = v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
@@ -62,6 +66,7 @@ class Cell(Shape):
         return float(product.mean()), along
 
     def slopes(self, limits: tuple[float, float, float]) -> Slopes:
+        """Influence of records and errors on the log scales, at s = g = 0."""
         centre, cap, reach = limits
         v = np.minimum(self.weight, cap) / cap
         c = np.clip((self.outcome - centre) / reach, -1.0, 1.0)
@@ -75,15 +80,15 @@ class Cell(Shape):
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
     def within(self, centre: Floats | float, half: Floats | float) -> NDArray[np.bool_]:
-        """Selects outcomes that change with their scale.
+        """Marks the outcomes whose clipped value changes with g.
 
-        Those at the end of a clipping interval do not, except for a share.
+        An outcome at the end of the clipping interval does not change, except for an outcome of two values.
         """
         inside: NDArray[np.bool_] = np.abs(self.outcome - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
         return inside
 
     def blurred(self, limits: tuple[float, float, float]) -> Floats:
-        """Returns variances of (log mean weight, mean outcome) from noise in the histograms of the cell's tails, (2,)."""
+        """Variances of (log mean weight, mean outcome) from noise of the histograms that give the cell's tails, (2,)."""
         if self.blur is None:
             return np.zeros(2)
         centre, cap, reach = limits
@@ -96,10 +101,10 @@ class Cell(Shape):
         return np.asarray(np.maximum(noise, 0.0))
 
     def misfit(self, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-        """Returns deviations of (log mean weight, mean outcome) where the cell's tails differ from the histograms', (2,).
+        """Standard deviations of (log mean weight, mean outcome) where the cell's tails differ from its histograms', (2,).
 
-        In a cell with larger weights or outcomes than its group, more lies beyond the limits. The larger part counts:
-        that of the group's shape as it is, or at the cell's scales.
+        If a cell has larger weights or outcomes than its group, more lies beyond the limits. What lies beyond is computed
+        for the group's shape as it is and for the shape at the cell's log scales; the larger part counts.
         """
         if self.blur is None:
             return np.zeros(2)
@@ -113,20 +118,21 @@ class Cell(Shape):
         return np.asarray(MISFIT * np.max(found, axis=0))
 
     def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """Solves for (log s, log g) under which the reference has these mean statistics, within ±LARGEST_LOG_SCALE.
+        """Solves for the log scales (s, g) under which the reference has the mean statistics v and q = mean vc.
 
-        A share's g is not limited.
+        They are limited to ±LARGEST_LOG_SCALE, except g for an outcome of two values.
         """
         s = self.solve_weight(v, limits[1]) if self.weighted else 0.0
         return s, self.solve_outcome(s, q, limits)
 
     def solve_weight(self, v: float, cap: float) -> float:
+        """The log scale s under which the reference has the mean statistic v."""
         return float(self.solve_weights(np.array([v]), cap)[0])
 
     def solve_weights(self, v: Floats, cap: float) -> Floats:
-        """Returns log s of mean statistics v, (value,).
+        """The log scales s of several mean statistics v, (value,).
 
-        Mean v is linear between the scales at which a record reaches the cap.
+        As a function of exp(s), mean v is linear between the scales at which a record reaches the cap.
         """
         means, scales = self._weight_curve
         log_scale = np.log(np.interp(v, means, scales)) + np.log(cap)
@@ -134,13 +140,13 @@ class Cell(Shape):
         return np.asarray(np.clip(log_scale, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
 
     def mean_v(self, scales: Floats, cap: float) -> Floats:
-        """Returns mean v under log scales, (scale,)."""
+        """Mean v under log scales s, (scale,)."""
         means, at = self._weight_curve
         return np.asarray(np.interp(np.exp(scales) / cap, at, means))
 
     @cached_property
     def _weight_curve(self) -> tuple[Floats, Floats]:
-        """Returns means of min(weight × scale, 1), and the scales: 0, and the scale at which each record reaches 1."""
+        """Means of min(weight × scale, 1), and the scales: almost 0, then the scale at which each record reaches 1."""
         heaviest = np.sort(self.weight)[::-1]
         scales = 1.0 / heaviest
         left = heaviest.sum() - np.cumsum(heaviest)
@@ -149,14 +155,15 @@ class Cell(Shape):
         return np.append(1e-300, means), np.append(1e-300, scales)
 
     def solve_outcome(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
+        """The log scale g, given s, under which the reference has the mean statistic q = mean vc."""
         if self.two_valued:
             return self._solve_share(s, q, limits)
         return bisect(lambda g: self.statistics(s, g, limits)[1] - q)
 
     def _solve_share(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
-        """Extrapolates a share linearly beyond its bound, so that noise beyond the bound keeps its size.
+        """The shift g for an outcome of two values; it is continued linearly where the share would leave [0, 1].
 
-        Otherwise shrinkage would treat that noise as drift.
+        So noise beyond a bound keeps its size. Otherwise shrinkage would treat that noise as drift.
         """
         at, (down, up), whole = self.statistics(s, 0.0, limits)[1], self.movable, (self.top - self.low) / self.unit
         end = whole * (up if (q > at and up > FLAT) or down <= FLAT else -down)
@@ -164,9 +171,9 @@ class Cell(Shape):
 
 
 def cut_off(outcome: Floats, weight: Floats, centre: Floats | float, half_width: Floats | float) -> Floats:
-    """Returns what a clipping interval removes from a mean, below and above, as a deviation.
+    """What clipping intervals remove from a mean outcome, as the root of squares of the parts below and above.
 
-    The two sides do not offset each other. Intervals (interval, 1) give (interval,).
+    So the two sides do not offset each other. Intervals (interval, 1) give (interval,).
     """
     sides = (np.maximum(centre - half_width - outcome, 0.0), np.maximum(outcome - centre - half_width, 0.0))
     return np.asarray(np.hypot(*(np.average(side, axis=-1, weights=weight) for side in sides)))

@@ -1,4 +1,8 @@
-"""Chooses the clipping limits μ, U and R of a cell with the least predicted error, from the reference (METHODS §7b)."""
+"""Chooses the clipping limits of a cell with the least predicted error, from the reference (METHODS §7b).
+
+The limits are the centre μ and the half width R of each outcome's clipping interval, and the weight cap U. A record with
+weight w and outcome y enters by v = min(w, U)/U and vc, where c = (y − μ)/R clipped to ±1.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +17,29 @@ from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
 
 QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
+"""Levels of the reference's quantiles that are tried as limits."""
 TAIL = 6
+"""Number of limits that are tried from the last quantile to the reference's largest value, in equal ratios."""
 BEYOND = np.array([1.3, 2.0])
-"""Factors of the tried limits beyond the reference's largest value.
-
-The limits are quantiles of the reference, then TAIL values in equal ratios from the last quantile to the largest value,
-then these factors times it.
-"""
+"""Factors of the reference's largest value that are tried as limits beyond it."""
 
 LEAST_LIMIT = 1e-3
 """Smallest limit, as a share of the largest value; smaller quantiles may be rounding errors."""
 
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
-"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 deviations."""
+"""Gauss–Hermite quadrature of a standard normal error, out to 4.5 standard deviations."""
 
 
 class Noise(NamedTuple):
-    """Variances, in records, of the noise on Σ(1 − v) and on Σvc."""
+    """Variances of the noise on Σ(1 − v) and on Σvc, in squared records."""
 
     weight: float
     product: float
 
 
 class Chosen(NamedTuple):
-    """Limits of one cell: μ and R by outcome, and U."""
+    """Limits of one cell: μ and R for each outcome, and U."""
 
     centre: tuple[float, ...]
     cap: float
@@ -45,9 +47,10 @@ class Chosen(NamedTuple):
 
 
 def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
-    """Limits for one cell of n current records; `cells` describe the cell for every outcome.
+    """The limits of one cell with n current records; `cells` describe the cell for each outcome.
 
-    The predicted error is a sum over the statistics, in direct variances: tails of both files, noise, planned drift.
+    The predicted error is a sum over the statistics, in variances of direct estimates. It has three parts: the tails'
+    sampling in both files, noise, and a planned drift.
     """
     first, weighted = cells[0], cells[0].weighted
     caps = _caps(first) if weighted else np.array([1.0])
@@ -75,12 +78,12 @@ def _chosen(cap: float, windows: Sequence[Floats]) -> Chosen:
 
 
 def _slope(cell: Cell, cap: float) -> float:
-    """The derivative d mean v / d log s."""
+    """The derivative of mean v by log scale s at s = 0."""
     return float((np.minimum(cell.weight, cap) / cap * (cell.weight < cap)).mean()) if cell.weighted else np.inf
 
 
 def _caps(cell: Cell) -> Floats:
-    """Values of U that are tried; also the public bound, where no reference knows the largest weight."""
+    """Values of U that are tried. The public bound is among them where no reference shows the largest weight."""
     found = _candidates(cell.weight)
     if isinstance(cell, HistogramCell) and np.isfinite(cell.largest_weight):
         found = np.append(found[found < cell.largest_weight], cell.largest_weight)
@@ -88,11 +91,12 @@ def _caps(cell: Cell) -> Floats:
 
 
 def _files(cell: Cell, n: int) -> float:
-    """Variance of a mean over both files, in variances of one record."""
+    """Variance of a mean of both files together, in variances of one record."""
     return 1.0 / n + 1.0 / cell.records
 
 
 def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
+    """Predicted squared error of the cell's count under a cap, in variances of the direct estimate."""
     if isinstance(cell, HistogramCell):
         return cell.error_of_count(cap, n, noise.weight)
     if not cell.weighted:
@@ -104,11 +108,11 @@ def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> 
 
 
 def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
-    """Mean squared error of log s that sampling of both files and noise on Σ(1 − v) bring.
+    """Mean squared error of the log scale s that sampling of both files and noise on Σ(1 − v) cause.
 
     A sample whose mean v is δ higher has weights that are b δ higher, where b is their regression on v. The code solves
-    for s(δ), the exact inverse. Near its maximum, mean v hardly rises with s. So where a cap cuts the largest weights
-    off, a sample with slightly more mass there has a mean v that no s, or only a large s, gives.
+    for s(δ), the exact inverse. Near its maximum, mean v hardly rises with s. A cap may cut the largest weights off. A
+    sample with slightly more mass there then has a mean v that no s, or only a large s, gives.
     """
     share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
     of_v, files = float(v.var()), _files(cell, n)
@@ -121,7 +125,7 @@ def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
 
 
 def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
-    """Errors by clipping interval, (window,)."""
+    """Predicted squared errors of a cell's mean outcome for each clipping interval (μ, R), (interval,)."""
     if isinstance(cell, HistogramCell):
         return cell.errors_of_mean(cap, windows, n, noise)
     direct = cell.direct_influence()[:, 1]
@@ -145,13 +149,13 @@ def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noi
 
 
 def _windows(cell: Cell) -> Floats:
-    """Values of μ and R that are tried, (window, 2), by R; the interval is from μ − R to μ + R.
+    """Values of μ and R that are tried, (interval, 2), in order of R; the interval is from μ − R to μ + R.
 
     The noise on Σvc grows with R. So an interval reaches from the mean to the tried limit on one side, and on the other
     side no farther than the outcomes do. For wages, half of which are 0 and the rest long-tailed, a symmetric interval
-    would be mostly empty below the mean. Symmetric intervals are tried as well. An interval that ends at the least
-    outcome cannot show that the wages at a minimum wage have dropped. Outcomes that differ only by rounding may give an
-    interval without width, which is not tried because nothing can be clipped there.
+    would be mostly empty below the mean. Symmetric intervals are tried as well. An interval that ends at the smallest
+    outcome cannot show that wages at a minimum wage have dropped. Outcomes that differ only by rounding may give an
+    interval without width. It is not tried, because nothing can be clipped there.
     """
     whole = np.array([[(cell.low + cell.top) / 2.0, (cell.top - cell.low) / 2.0]])
     if len(np.unique(cell.outcome)) <= 2:

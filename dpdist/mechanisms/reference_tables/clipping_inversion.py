@@ -1,10 +1,11 @@
 """Estimates means from noisy clipped statistics: inverts clipping, shrinks noise, and computes standard errors.
 
-Post-processing of the released sums with the reference. Cell c has (log s_c, log g_c); its estimate has variance ν² from
-noise, which is known, and σ² from sampling of both files, also known. Drift has an unknown variance A, common to cells.
-The estimate is shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²). So it moves towards the current
-file's statistics without noise, not towards the reference. A cell whose outcomes fell is shrunk by its statistic's curve
-(`falling`).
+This is post-processing of the released sums with the reference. Clipping is inverted by a cell's log scales (s, g): of
+the weights and of the outcomes, relative to the reference (`clipping`). They have a known variance ν² from noise, and a
+known variance σ² from sampling of both files. Drift makes them differ between cells with an unknown variance A. An
+estimate is shrunk to the cells' precision-weighted mean by the factor (A + σ²)/(A + σ² + ν²). So it moves towards what
+the current file's statistics would be without noise, not towards the reference. A cell whose outcomes have dropped is
+shrunk by the curve of its statistic (`shrinkage`).
 """
 
 from __future__ import annotations
@@ -26,15 +27,23 @@ from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
 
 LEAST_VARIANCE = 1e-12
+"""Smallest variance used as a divisor."""
 OWN = 0.5
 """Part of a misfit's variance that is specific to a cell. The rest is common to its group and cancels in differences."""
 
 
 class ClippingInversion(NamedTuple):
-    """Per cell: (mean weight, mean outcome), and covariances of (log mean weight, mean outcome) from sampling and noise;
-    deviations of what cells have in common, the error of the mean that they are shrunk to; deviations that noise in their
-    histograms and the tails of these bring; their (log s, log g); A of both, (cell, 2); how far (log s, log g) as solved
-    are from 0, in deviations of sampling and noise; the part of (log s, log g) that is a cell's own, (cell, 2)."""
+    """Figures of cells after clipping was inverted; shapes are (cell, 2) unless stated otherwise.
+
+    - `estimate`: mean weight and mean outcome.
+    - `sampling`, `noise`: covariances of (log mean weight, mean outcome) from sampling and from noise, (cell, 2, 2).
+    - `common`: standard deviations of an error that cells have in common: the error of the mean to which they are shrunk.
+    - `tail`: standard deviations of the error that noise in histograms and their tails cause.
+    - `scale`: the log scales (s, g) of the estimate.
+    - `drift`: A, the variance between cells.
+    - `departure`: the solved (s, g), in standard deviations of sampling and noise.
+    - `kept`: the weight of a cell's own (s, g) in the estimate.
+    """
 
     estimate: Floats
     sampling: Floats
@@ -50,7 +59,11 @@ class ClippingInversion(NamedTuple):
 def invert_clipping(
     cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise_of: Noise, shrinkage: bool
 ) -> ClippingInversion:
-    """`sums` (cell, 2) in units and `limits` of one outcome, `count` (cell,)."""
+    """Estimates the means of cells from the noisy clipped sums of one outcome.
+
+    `sums` (cell, 2), in units of 1/UNIT, are Σ(1 − v) and Σvc. `limits` are the limits for this outcome, and `count`
+    (cell,) are numbers of records.
+    """
     found, sampling, noise, told, of_records = [], [], [], [], []
     of_sums = np.diag(noise_of)
     v = 1.0 - sums[:, 0] / UNIT / count
@@ -113,13 +126,13 @@ def _shrunk_within(
     noise: Floats,
     current: Floats,
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Shrinks cells towards each other.
+    """Shrinks the log scales (s, g) of cells towards each other.
 
-    Returns the weights of the cells' estimates and the estimates, (cell, 2); the noise's covariances, (cell, 2, 2); A,
-    (2,); and their common deviations, (cell, 2).
+    Returns five arrays: the weights of the cells' own values, (cell, 2); the estimates, (cell, 2); the noise's
+    covariances, (cell, 2, 2); A, (2,); and standard deviations of the common error, (cell, 2).
 
     `cells` has each cell with its limits, its noisy mean vc and the variances of the noise on its mean statistics.
-    `current` is the current file's part of `sampling`.
+    `current` is the part of `sampling` that comes from the current file.
     """
     parts = [shrunk(raw[:, k], sampling[:, k], noise[:, k, k]) for k in range(2)]
     kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
@@ -135,27 +148,33 @@ def _shrunk_within(
 
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
-    """Returns mean vc under a scale of outcomes at the estimated s, and the deviation of its noise with that of s."""
+    """Mean vc under log scale g at the estimated s, and the standard deviation of its noise.
+
+    Noise in s contributes to it.
+    """
     product, along = cell.product(s, g, limits)
     return product, float(np.sqrt(of_means[1] + along**2 * of_means[0]))
 
 
 def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
-    """Weight of a cell's own value and covariance of (log s, log g), of which noise makes log g's variances `before` and
-    `after` its statistic was seen."""
+    """The weight of a cell's own value, and the covariance of the noise in (s, g), after nonlinear shrinkage.
+
+    `before` and `after` are the variances of g before and after the statistic was seen. The noise in g gets the variance
+    with which linear shrinkage by this weight would leave the variance `after`.
+    """
     kept = min(1.0, max(LEAST_VARIANCE, 1.0 - after / before))
     factor = np.diag([1.0, np.sqrt(after / kept / max(noise[1, 1], LEAST_VARIANCE))])
     return kept, np.asarray(factor @ noise @ factor)
 
 
 def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
-    """Returns deviations of (log s, log g) that are common to cells, (cell, 2).
+    """Standard deviations of the error of (s, g) that is common to cells, (cell, 2).
 
-    `current`: the current file's part of `sampling`.
-
-    Every cell is shrunk to a mean that holds its own error as well, so that both errors go together. With V the mean's
-    variance, σ² = σ_now² + σ_ref² and D = A + σ² + ν², those of like cells have the covariance V (1 − k)(2σ_now² + ν²)/D
-    (σ_ref moves log s and the reference's mean weight against each other): their mean errs as if none had been shrunk.
+    Every cell is shrunk to a mean that has an error itself, so that all cells share this error. Let V be the mean's
+    variance, k the weight of a cell's own value, and σ² = σ_now² + σ_ref² the sampling variance of the current file and
+    of the reference. `current` is σ_now². With D = A + σ² + ν², the errors of like cells have the covariance V (1 −
+    k)(2σ_now² + ν²)/D. The reference's sampling is not in it, because an error of its mean weight is offset by an error
+    of s. With this covariance, the mean of the cells errs as if none had been shrunk.
     """
     whole = np.maximum(spread + sampling + noise, LEAST_VARIANCE)
     of_mean = 1.0 / (1.0 / whole).sum(axis=0)
@@ -163,10 +182,10 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
 
 
 def noise_of_scales(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
-    """Returns the covariance of (log s, log g), (2, 2), from noise on mean statistics.
+    """The covariance of the log scales (s, g), (2, 2), from noise on the mean statistics.
 
-    It is taken where these are least informative, under the reference or the estimate. No deviation exceeds `farthest`,
-    as no scale does.
+    It is taken where the statistics are least informative: under the reference or under the estimate. No standard
+    deviation exceeds `farthest`, because no log scale does.
     """
     found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
     flattest = max(found, key=lambda own: float(own[1, 1]))

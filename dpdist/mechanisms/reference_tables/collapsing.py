@@ -1,10 +1,12 @@
 """Collapses cells that noise would drown: several small cells share one noisy sum (METHODS §7b).
 
-Noise of scale b, in records, is about 6b/√n direct errors of a cell of n records. METHODS collapses cells where that is
-more than one. Shrinkage gives smaller errors until it is about three, so cells of fewer than FEWEST b² reference records
-are collapsed here. At half of b² records both methods have about the same error. The choice follows from the reference
-alone. A collapsed unit's statistics give one scale of weights and one of outcomes. Otherwise its cells keep their
-reference's own shapes and means.
+Noise of scale b, in records, is about 6b/√n direct standard errors of a cell of n records. METHODS collapses cells if the
+noise is more than one such error. Shrinkage gives smaller errors up to about three. So cells of fewer than FEWEST b²
+reference records are collapsed here. At half of b² records both methods have about the same error. The choice follows
+from the reference alone.
+
+Cells that share a sum are a unit. Its statistics give one scale of weights and one of outcomes. Apart from these scales,
+its cells keep the shapes and means that they have in the reference.
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 FEWEST = 4.0
 """A cell is collapsed if its number of reference records is below this multiple of the squared noise scale."""
 COLLAPSED_POINTS = 2_000
+"""Approximate number of points that represent a unit."""
 
 
 class Spread(NamedTuple):
-    """Per cell: (mean weight, mean outcome), with covariances of (log mean weight, mean outcome) and further deviations.
+    """Figures of cells, from the figures of their units.
 
-    One covariance is from sampling and noise, which the cells of a unit share. The other is a cell's own: sampling of its
-    reference, and drift apart from its unit. The deviations are of the error that all cells share, and of the error from
-    tails of histograms.
+    - `estimate` (cell, 2): mean weight and mean outcome.
+    - `sampling`, `noise` (cell, 2, 2): covariances of (log mean weight, mean outcome), which the cells of a unit share.
+    - `alone` (cell, 2, 2): the cell's own covariance, from sampling of its reference and from drift apart from its unit.
+    - `common` (cell, 2): standard deviations of an error that all cells share.
+    - `tail` (cell, 2): standard deviations of the error from the tails of histograms.
     """
 
     estimate: Floats
@@ -44,17 +49,19 @@ class Spread(NamedTuple):
 
 
 def fewest(scales: tuple[Fraction, Fraction]) -> float:
-    """Smallest number of reference records of a cell that is not collapsed, from the scales of the noise, in units."""
+    """Smallest number of reference records of a cell that is not collapsed.
+
+    `scales` are the scales of the noise, in units of 1/UNIT.
+    """
     return FEWEST * (float(max(scales)) / UNIT) ** 2
 
 
 def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
-    """The unit of every cell, (cell,), in the order of first cells.
+    """The unit of every cell, (cell,), numbered in the order of the units' first cells.
 
-    A cell of `few` reference records or more is a unit itself.
-
-    Small cells are collapsed, the smallest first, until they have enough records: first similar cells, then the rest.
-    Where histograms replace a reference, similar cells share these already.
+    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first, until
+    they have enough records: first similar cells, then the rest. Cells whose shape comes from histograms are not
+    collapsed, because similar cells share a histogram already.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
     small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)
@@ -70,7 +77,10 @@ def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
 
 
 def _gathered(parts: list[list[int]], records: Ints, few: float) -> list[list[int]]:
-    """Parts collapsed, the smallest first, until they have `few` records; the last may have more, or all have fewer."""
+    """Joins parts, the smallest first, until a unit has `few` records; a part is a list of cells.
+
+    The last unit may have more records. If all parts together are too few, there is one unit.
+    """
     units: list[list[int]] = []
     for part in sorted(parts, key=lambda own: int(records[own].sum())):
         if units and records[units[-1]].sum() < few:
@@ -83,7 +93,7 @@ def _gathered(parts: list[list[int]], records: Ints, few: float) -> list[list[in
 
 
 def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
-    """Several cells as one; each contributes points in proportion to its share of the records, (cell,)."""
+    """Several cells as one; each contributes points in proportion to its share of the records, `share` (cell,)."""
     if len(cells) == 1:
         return cells[0]
     weights, outcomes = [], []
@@ -99,7 +109,7 @@ def pooled(cells: Sequence[Cell], share: Floats) -> Cell:
 
 
 def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[Cell], unit: Ints) -> Spread:
-    """Figures of cells from the statistics of their units; a unit of one cell passes on its figures unchanged."""
+    """Figures of cells from the figures of their units; a unit of one cell passes on its figures unchanged."""
     alone = np.bincount(unit)[unit] == 1
     rows = []
     for cell, own, number in zip(cells, alone, unit, strict=True):

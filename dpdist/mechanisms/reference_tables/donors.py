@@ -1,7 +1,7 @@
-"""Donors: records of a reference by cell, whose weights and outcomes synthetic records take together (METHODS §7b).
+"""Donors: records of a reference, by cell, from which synthetic records take weight and outcomes together (METHODS §7b).
 
-A donor is a whole tuple (weight, outcomes), as in a hot deck. What the reference holds stays: how weights go with outcomes,
-zeros, a top-code, round figures. All of it is public, as the reference is.
+A donor is a whole tuple (weight, outcomes), as in a hot deck. So synthetic records keep what the reference has: how
+weights go with outcomes, zeros, a top-code, round figures. All of it is public, as the reference is.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from dpdist.core.records import Codes, Floats, Ints
 
 MOST = 10_000
-"""Donors of a cell at most: of more records as many are kept, evenly by outcome."""
+"""Largest number of donors of a cell. From more records this many are kept, evenly by outcome."""
 DONORS = "donors.parquet"
-"""Beside reference tables: the reference's records, whose values synthetic records take."""
+"""Name of the file of donors, the reference's records, which stands beside the released tables."""
 FEWEST = 20
-"""With fewer donors, a cell uses those of a wider group."""
+"""A cell with fewer donors uses the donors of a wider group."""
 OUTCOME = "outcome "
 """Prefix of the names of the outcomes' columns."""
 COPIED = "copied "
@@ -30,10 +30,10 @@ COPIED = "copied "
 
 @dataclass(frozen=True, eq=False)
 class Donors:
-    """Donors in order of their cell, and within it of outcomes and weight.
+    """Donors in order of their cell, and within a cell in order of outcomes and weight.
 
-    `cell` (record,) is a cell's number in the stratum, `weight` (record,) above 0, `outcomes` (record, outcome); `copied`
-    has the donors' values in the further columns that the job lists.
+    `cell` (record,) is a cell's number in the stratum; `weight` (record,) is above 0; `outcomes` is (record, outcome).
+    `copied` has the donors' values in further columns, which the job lists.
     """
 
     cell: Ints
@@ -43,7 +43,7 @@ class Donors:
 
     @classmethod
     def of(cls, cell: Codes, weight: Floats, outcomes: Floats, copied: pa.Table | None = None) -> Self:
-        """Donors from a reference's records: those with a weight, at most MOST in a cell."""
+        """Donors from a reference's records with a weight above 0, at most MOST in a cell."""
         order = np.lexsort((weight, *outcomes.T[::-1], cell))
         order = order[weight[order] > 0]
         _, start, size = np.unique(cell[order], return_index=True, return_counts=True)
@@ -58,9 +58,9 @@ class Donors:
     def of_cell(self, cell: int, codes: Codes) -> Ints:
         """Positions of a cell's donors, in order of outcomes and weight.
 
-        A cell with fewer than FEWEST donors uses those of all cells with the same levels in its first columns. The number
-        of these columns is the largest that leaves enough donors. `codes` (cell, column) are the levels of the table's
-        columns.
+        A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in its first columns. The
+        number of these columns is the largest that leaves enough donors. `codes` (cell, column) are the levels of the
+        table's columns.
         """
         for shared in range(codes.shape[1], -1, -1):
             if shared == codes.shape[1]:
@@ -73,10 +73,10 @@ class Donors:
         return own
 
     def drawn(self, cell: int, codes: Codes, count: int, rng: np.random.Generator) -> Ints:
-        """Positions of `count` donors for a cell: every k-th of them from a random start, in random order.
+        """Positions of `count` donors for a cell: a systematic sample in order of the outcome, from a random start.
 
-        This is a systematic sample in order of the outcome. At any value its distribution function is within one record
-        of the donors' own.
+        At any value, the sample's distribution function is within one record of the donors' own. The positions are
+        returned in random order.
         """
         own = self.of_cell(cell, codes)
         return np.asarray(rng.permutation(own[_evenly(rng.random(), count, len(own))]))

@@ -1,9 +1,9 @@
 """Tests whether a cell's noisy sums agree with the reference, and adds a bias to the errors of cells that have drifted.
 
-This is post-processing of noisy sums, so it costs nothing. Suppose that the current file is another sample of the
-reference's law. Its scales (log s, log g) then differ from 0 only by sampling of both files and by noise. A cell that
-differs by more has drifted. Estimates follow a drift of scale, but not a drift of shape. So the errors of such a cell
-include the planned drift of shape, at the cell's scales, as a bias.
+This is post-processing of noisy sums, so it costs no budget. Suppose that the current file is another sample of the
+reference's law. Its log scales (s, g) relative to the reference then differ from 0 only by sampling of both files and by
+noise. A cell that differs by more has drifted. Estimates follow a drift of scale, but not a drift of shape. So the errors
+of such a cell include, as a bias, what a planned drift of shape does at the cell's scales.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.clipping import Cell
 
 DRIFTED = 3.3
-"""Deviations of sampling and noise beyond which a cell has drifted: a normal error exceeds them with a chance of .001."""
+"""Standard deviations beyond which a cell has drifted; a normal error exceeds them with a probability of .001."""
 
 
 def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:
-    """The scales (log s, log g) in deviations of sampling and noise, and the variances of the scales, (cell, 2) each."""
+    """The log scales (s, g) in standard deviations, (cell, 2); `sampling` and `noise` are their variances, (cell, 2)."""
     return np.asarray(scales / np.sqrt(np.maximum(sampling + noise, 1e-300)))
 
 
 def shape_bias(cell: Cell, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-    """Errors of (log mean weight, mean outcome), (2,), in a file with the planned drift of shape at these scales."""
+    """Errors of (log mean weight, mean outcome), (2,), in a file with the planned drift of shape at these log scales."""
     s, g = scales
     heavier, wider = cell.drifted()
     now = Cell(heavier * np.exp(s), wider, cell.low, cell.top, cell.scaled, cell.records, cell.weighted)

@@ -1,9 +1,9 @@
-"""Derivatives of a cell's means by its sample count, for the same clipped sums (delta method).
+"""Derivatives of a cell's means by its number of records, for the same clipped sums (delta method).
 
-A cell's statistics are mean (1 − v) and mean vc, its noisy sums over its count. The clipping is inverted at a count of
-STEP more and of STEP less, in logarithms. Cells that are shrunk together keep a part k of a change in one of them. Their
-common mean is held fixed, because it averages the errors of many counts. This is post-processing, for standard errors
-where sample counts are noisy.
+They are for standard errors where sample counts are noisy. A cell's statistics, mean (1 − v) and mean vc, are its noisy
+sums over its count. Clipping is inverted at a count of STEP more and of STEP less, in logarithms. A cell that is shrunk
+towards others keeps a part k of its change. The cells' common mean is held fixed, because it averages the errors of many
+counts. This is post-processing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ STEP = 0.05
 
 
 def elasticities(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, inverted: ClippingInversion) -> Floats:
-    """The derivatives d log(mean weight)/d log n and d(mean outcome)/d log n, (cell, 2).
+    """The derivatives d log(mean weight)/d log n and d(mean outcome)/d log n, with n the count, (cell, 2).
 
-    Arguments are those of `invert_clipping`.
+    `invert_clipping` has the same first arguments, and `inverted` is its result.
     """
     made = np.empty((len(cells), 2))
     for k, (cell, own, total) in enumerate(zip(cells, zip(*limits, strict=True), sums / UNIT, strict=True)):

@@ -1,11 +1,13 @@
-"""Public bins of weights and outcomes, and the privacy cost of noisy histograms over them (METHODS §5b, §7b).
+"""Public bins of weights and outcomes for noisy histograms, and the noise that these need (METHODS §5b, §7b).
 
-The groups of cells that share histograms partition the cells and follow from public sizes. A record enters its own group
-only: one bin of the weight's histogram and one of every outcome's. If it is switched off, h = 1 + K counts change by 1 (K
-without a weight). So discrete Laplace noise of scale h/ε on every count costs ε. If it is exchanged for another, 2h
-counts change, and the scale is 2h/ε. The bounds clip, so the file need not satisfy them. The table that follows uses the
-rest of the budget. It costs its own ε for *every* value of the histograms, so both together cost the sum (adaptive
-composition). Everything computed from either is post-processing.
+The histograms serve in place of a reference. Groups of cells share histograms; the groups partition the cells and follow
+from public sizes. A record enters its own group only: one bin of the weight's histogram, if there are weights, and one of
+every outcome's. If it is switched off, h counts change by 1, where h is the number of histograms. So discrete Laplace
+noise of scale h/ε on every count costs ε. If it is exchanged for another, 2h counts change, and the scale is 2h/ε. Values
+are clipped to the bounds, so the file need not satisfy them.
+
+The table that follows uses the rest of the budget. It costs its own ε for *every* value of the histograms, so both
+together cost the sum (adaptive composition). Everything computed from either is post-processing.
 """
 
 from __future__ import annotations
@@ -19,19 +21,23 @@ from dpdist.core.records import Floats, Ints
 from dpdist.job import Adjacency
 
 A_DECADE, DECADES = 10, 4
+"""Number of bins for a factor of ten, and number of factors of ten below the largest value."""
 FEW_VALUES = 40
 """An outcome in whole numbers with at most this many values has a bin for each value."""
 
 
 class Bins(NamedTuple):
-    """Intervals (left, right] in order, (bin,) each; an outcome's first and last are the public bounds themselves."""
+    """Intervals (left, right] in order, (bin,) each. A bin with left = right holds a single value.
+
+    With `atoms`, the first and the last bin of an outcome are such bins: its public bounds.
+    """
 
     left: Floats
     right: Floats
 
     @classmethod
     def within(cls, low: float, high: float, whole: bool = False, atoms: bool = True) -> Bins:
-        """Bins between public bounds; `atoms` if many records may lie on these."""
+        """Bins between public bounds; `atoms` if many records may lie on the bounds themselves."""
         if whole and high - low < FEW_VALUES:
             values = np.arange(np.ceil(low), np.floor(high) + 1.0)
             return cls(values, values)
@@ -47,7 +53,7 @@ class Bins(NamedTuple):
         return Bins(self.left[[0, -1]], self.right[[0, -1]])
 
     def number(self, values: Floats) -> Ints:
-        """Bin of every value, clipped to the bounds."""
+        """The bin of every value, from 0; values are clipped to the bounds."""
         clipped = np.clip(values, self.left[0], self.right[-1])
         if (self.left == self.right).all():
             return np.asarray(np.rint(clipped - self.left[0]), dtype=np.int64)
@@ -57,7 +63,10 @@ class Bins(NamedTuple):
         return np.asarray(np.minimum(found, len(self.left) - 1), dtype=np.int64)
 
     def at(self, number: Ints, share: Floats) -> Floats:
-        """The value at a position within a bin; values are even in the logarithm where the bin does not touch 0."""
+        """The values at positions `share` within bins `number`.
+
+        Values are even in the logarithm in a bin that does not touch 0, otherwise even.
+        """
         left, right = self.left[number], self.right[number]
         even = left + share * (right - left)
         same_sign = left * right > 0
@@ -66,7 +75,7 @@ class Bins(NamedTuple):
 
 
 def _scale(low: float, high: float) -> Floats:
-    """Edges above 0, A_DECADE for each factor of ten, from `low` or from DECADES below `high`."""
+    """Edges above 0, A_DECADE for each factor of ten, from `low` or from DECADES factors of ten below `high`."""
     if high <= 0:
         return np.empty(0)
     lowest = max(low, high * 10.0**-DECADES)
@@ -75,5 +84,5 @@ def _scale(low: float, high: float) -> Floats:
 
 
 def count_scale_of(histograms: int, epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on every count, where a record enters `histograms` of them."""
+    """Scale of the noise on every count if a record enters this number of histograms."""
     return (2 if adjacency == "substitution" else 1) * histograms / epsilon

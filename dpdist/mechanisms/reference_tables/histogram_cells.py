@@ -1,21 +1,23 @@
-"""A cell made of noisy histograms: its clipped figures as they are, and its group's tails beyond the limits (METHODS §7b).
+"""A table cell whose reference is a noisy histogram: it uses its own clipped figures, and its group's tails beyond them.
 
-A group of cells shares its histograms, and these are a mixture of its cells' scales. Turned back through such a shape, a
-heavy cell's clipped mean would be stretched by a tail that is the mixture's. So the weight's clip is not turned back. A
-mean weight is the clipped one and a part of what the group has beyond its limits (`histogram_scales`): over all its cells
-the tail is then the histogram's.
+A group of cells shares its histograms (METHODS §7b), which are a mixture of cells of different scales. If clipping were
+inverted by such a shape, a cell with large weights would be stretched by a tail that is the mixture's. So clipping of
+weights is not inverted. A mean weight is the clipped one plus a part of what the group has beyond its limits
+(`histogram_scales`). Over all cells of the group the tail is then the histogram's.
 
-A mean outcome is the clipped mean that the noisy sums tell, centre + half-width × Σvc/Σv, and what lies beyond the window.
-Only the latter is the shape's word, at the scale at which the shape has the clipped mean. Where the window is the public
-range nothing lies beyond it, and a mean follows from the noisy sums alone, whatever the shape is.
+A mean outcome is the clipped mean that the noisy sums give, centre + half width × Σvc/Σv, plus what lies beyond the
+clipping interval. Only this second part depends on the shape. It is computed at the scale at which the shape has the
+clipped mean. Where the interval is the public range, nothing lies beyond it. The mean then follows from the noisy sums
+alone, whatever the shape is.
 
-What the shape says of the tails may be wrong: half of it is an error's deviation. Noise in the histograms may hide records
-as well, as many as its own deviation. They may lie anywhere, in logarithms, from the last bin that surely has records to
-the public bound.
+The shape's tails may be wrong: half of what they hold is taken as the standard deviation of their error. Noise in the
+histograms may also hide records, as many as one standard deviation of the noise on a count. These may lie anywhere,
+evenly in logarithms, from the last bin that surely has records to the public bound.
 
-Limits are those of the least predicted error, from the histograms and the law of the noise alone. The public bounds are
-among them: there nothing is clipped, and noise is all. Errors of tails are common to cells, so that margins do not average
-them: they count `in_common` times, which follows from the published tables (`histograms.in_common`).
+The chosen limits have the least error that the histograms and the law of the noise predict. The public bounds are among
+the limits tried: there nothing is clipped, and the error is noise alone. Errors of tails are common to cells, so that
+margins do not average them. So their squares count `in_common` times, a factor that follows from the published tables
+(`histograms.in_common`).
 """
 
 from __future__ import annotations
@@ -34,15 +36,18 @@ LEAST_V = 1e-3
 """Smallest mean v by which a mean outcome is divided."""
 
 GRID = np.linspace(-5.0, 5.0, 61)
-"""Log scales that are tried, in deviations of the cells' scales."""
+"""Log scales that are tried, in standard deviations of the cells' log scales."""
 
 Limit = tuple[float, float, float]
+"""Centre, weight cap and half width of clipping."""
 
 
 class Hidden(NamedTuple):
-    """Records that noise in the histograms may hide, as a share of the group's. They lie between the last bin that surely
-    has records and the public bound, evenly in logarithms: both ends of the weight, of the outcome below (with its sign
-    turned) and of the outcome above."""
+    """Records that noise in the histograms may hide: their share of the group's records, and where they may lie.
+
+    They lie between the last bin that surely has records and the public bound, evenly in logarithms. `weight` are these
+    two ends for the weight, `above` for large outcomes, and `below` for small outcomes with their sign turned.
+    """
 
     share: float
     weight: tuple[float, float]
@@ -51,10 +56,11 @@ class Hidden(NamedTuple):
 
 
 NOTHING = Hidden(0.0, (1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
+"""No hidden records."""
 
 
 def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
-    """Returns the mean excess over a limit of values between two ends, even in logarithms where both are above 0."""
+    """The mean excess over a limit of values between two ends; they are even in logarithms where both ends are above 0."""
     first, last = ends
     start = np.clip(limit, first, last)
     if not 0.0 < first < last:
@@ -64,22 +70,25 @@ def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
 
 @dataclass(frozen=True)
 class HistogramCell(Cell):
-    """`blur` is there, and says where the tails are from. Its g is the mean outcome's distance from the shape's mean, in
-    widths of the public range; scales are its `shape`'s."""
+    """A cell made of noisy histograms; `blur` is their noise.
+
+    Its g is the distance of the mean outcome from the shape's mean, in widths of the public range. Log scales belong to
+    its `shape`.
+    """
 
     largest_weight: float = np.inf
     """The weight's public upper bound."""
     hidden: Hidden = NOTHING
     in_common: float = 1.0
-    """Times that the square of an error common to cells counts in the choice of limits."""
+    """Factor on the square of an error common to cells, in the choice of limits."""
     own: float = 1.0
-    """κ, the part of the deviations of its group's log weights that lies within cells (`histogram_scales`)."""
+    """κ, the part of the deviations of the group's log weights that lies within cells (`histogram_scales`)."""
     tail: float = 0.0
-    """Log ratio of the mean weight under the cell's tail to that under its group's tail."""
+    """Log of the mean weight under the cell's own tail over the mean weight under its group's tail."""
 
     @cached_property
     def shape(self) -> Cell:
-        """The group's shape, which scales and shifts change as they change a reference's shape."""
+        """The group's shape, which log scales change as they change a reference's shape."""
         return Cell(self.weight, self.outcome, self.low, self.top, self.scaled, self.records, self.weighted)
 
     @property
@@ -96,17 +105,19 @@ class HistogramCell(Cell):
 
     @property
     def rate(self) -> Floats:
+        """The derivative of every record's outcome by g, (record,): the width of the public range."""
         return np.full(len(self.outcome), self.unit)
 
     def growth(self, g: float) -> float:
-        """Returns 1, because a mean and its errors follow from the noisy sums by a shift, whatever the outcomes' scale."""
+        """1, because a mean and its errors follow from the noisy sums by a shift, whatever the outcomes' scale."""
         return 1.0
 
     def mean_at(self, g: float) -> float:
+        """The mean outcome at g, within the public bounds."""
         return float(np.clip(self.mean + g * self.unit, self.low, self.top))
 
     def moved(self, g: float) -> Floats:
-        """Returns the shape's outcomes at the scale, or shift, that brings their mean to this one, or the nearest to it."""
+        """The shape's outcomes at the scale, or shift, that gives them the mean at g, or the nearest possible mean."""
         mean, shape = self.mean_at(g), self.shape
         return shape.moved(
             (mean - self.mean) / shape.unit if self.two_valued else bisect(lambda h: shape.mean_at(h) - mean)
@@ -114,19 +125,22 @@ class HistogramCell(Cell):
 
     @cached_property
     def inner(self) -> Cell:
-        """Returns the shape of one cell's weights."""
+        """The shape of the weights of one cell: log weights deviate κ times as much as in the group."""
         weight = np.log(np.maximum(self.weight, FLAT))
         found = np.exp(self.own * (weight - weight.mean()))
         return replace(self.shape, weight=found * (self.mean_weight / found.mean()))
 
     def rate_of_seen(self, cap: float) -> float:
-        """Returns d log mean v / d log s."""
+        """The derivative d log(mean v) / d s by the log scale s of the weights."""
         v = self.inner.weight / cap
         return max(float((v * (v < 1.0)).mean()) / float(np.minimum(v, 1.0).mean()), LEAST_V)
 
     def tail_of(self, v: float, error: float, cap: float, between: float) -> float:
-        """What lies beyond the cap, in clipped means, at a cell's mean log scale: normal with variance `between` before its
-        noisy mean v, with this error, was seen."""
+        """What lies beyond the cap, relative to the clipped mean weight, at the expected log scale of a cell.
+
+        The log scale is normal with variance `between`, before the cell's noisy mean `v`, with standard deviation
+        `error`, is seen.
+        """
         scales = between**0.5 * GRID
         means = self.inner.mean_v(scales, cap)
         loss = 0.5 * ((v - means) / error) ** 2 + 0.5 * GRID**2
@@ -135,13 +149,13 @@ class HistogramCell(Cell):
         return max(0.0, float(self.inner.mean_weight * np.exp(s[0]) / (cap * self.inner.mean_v(s, cap)[0])) - 1.0)
 
     def seen(self, limits: Limit) -> tuple[float, float]:
-        """Returns mean weight and mean outcome under the limits."""
+        """Mean weight and mean outcome of the shape after clipping."""
         centre, cap, half_width = limits
         weight, outcome = np.minimum(self.weight, cap), np.clip(self.outcome, centre - half_width, centre + half_width)
         return float(weight.mean()), float(np.average(outcome, weights=weight))
 
     def solve(self, v: float, q: float, limits: Limit) -> tuple[float, float]:
-        """Solves for (log s, g) that give this cell its clipped figures with the tails beyond."""
+        """Solves for (s, g) that give this cell its clipped figures, with the tails beyond the limits added."""
         centre, cap, half_width = limits
         s, v_shape = 0.0, self.seen(limits)[0] / cap
         if self.weighted:
@@ -157,14 +171,17 @@ class HistogramCell(Cell):
         return bool(centre - half_width <= self.low and centre + half_width >= self.top)
 
     def _beyond(self, product: float, limits: Limit) -> float:
-        """Returns the part of a mean beyond the clipping interval, at the scale at which the shape has this mean vc."""
+        """The part of a mean outcome beyond the clipping interval, where the shape is scaled to the mean vc `product`."""
         centre, _, half_width = limits
         scale = bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product)
         outcome = self.shape.moved(scale)
         return float(np.average(outcome - np.clip(outcome, centre - half_width, centre + half_width), weights=self.weight))
 
     def _gains(self, v: Floats, centre: Floats, half_width: Floats) -> Floats:
-        """d mean outcome / d mean vc by window, (window,), v (record,) being mean v's: windows (window, 1)."""
+        """The derivative of the mean outcome by mean vc for each clipping interval, (interval,).
+
+        `v` (record,) are the records' v. `centre` and `half_width` are (interval, 1).
+        """
         rate, within = self.shape.rate, self.shape.within(centre, half_width)
         of_seen = within @ (v * rate) / v.sum()
         of_tail = np.where(within, 0.0, rate) @ self.weight / self.weight.sum()
@@ -189,23 +206,25 @@ class HistogramCell(Cell):
         return self.shape.transported(mean_weight, mean, points)
 
     def misfit(self, scales: tuple[float, float], limits: Limit) -> Floats:
-        """Half of what the shape tells beyond the limits, and what noise in the histograms may hide there."""
+        """Half of what the shape has beyond the limits, together with what noise in the histograms may hide there, (2,)."""
         centre, cap, half_width = limits
         ratio = max(self.mean_at(scales[1]), FLAT) / max(self.mean, FLAT) if self.scaled else 1.0
         hidden = self._hidden_weight(cap), ratio * float(self._hidden_outcome(centre, half_width))
         return np.asarray(np.hypot(super().misfit(scales, limits), hidden))
 
     def _hidden_weight(self, cap: float) -> float:
+        """What hidden records may add to the mean weight beyond the cap, relative to the mean weight."""
         return self.hidden.share * float(beyond(cap, self.hidden.weight)) / self.mean_weight if self.weighted else 0.0
 
     def _hidden_outcome(self, centre: Floats | float, half_width: Floats | float) -> Floats:
+        """What hidden records may add to the mean outcome beyond the clipping interval, on the side with more of it."""
         ends = beyond(centre + half_width, self.hidden.above), beyond(half_width - centre, self.hidden.below)
         return np.asarray(self.hidden.share * np.maximum(*ends))
 
     def error_of_count(self, cap: float, n: int, noise: float) -> float:
-        """Returns the mean squared error from noise of this variance, the histograms' noise and their tails.
+        """Mean squared error of a count from noise of variance `noise`, from the histograms' noise and from their tails.
 
-        It is in direct variances.
+        It is in variances of the direct estimate.
         """
         assert self.blur is not None
         if not self.weighted:
@@ -218,7 +237,10 @@ class HistogramCell(Cell):
         return (lost + self.in_common * misfit) / direct
 
     def errors_of_mean(self, cap: float, windows: Floats, n: int, noise: tuple[float, float]) -> Floats:
-        """The same of a mean outcome, by window (μ, R), (window,); variances of the noise on Σ(1 − v) and on Σvc."""
+        """Mean squared errors of a mean outcome for each clipping interval (μ, R), (interval,).
+
+        They are in variances of the direct estimate. `noise` are the variances of the noise on Σ(1 − v) and on Σvc.
+        """
         assert self.blur is not None
         centre, half_width = windows[:, :1], windows[:, 1:]
         variance = max(float(self.direct_influence()[:, 1].var()) / n, 1e-12 * (self.top - self.low) ** 2)

@@ -1,11 +1,13 @@
-"""Tails of single cells whose weights share a histogram: post-processing of noisy sums (METHODS §7b).
+"""Estimates each cell's tail of weights where a group of cells shares one noisy histogram (METHODS §7b).
 
-A group's histogram of weights is a mixture of its cells. Were it each cell's own shape, a heavy cell's clipped mean would
-be stretched by the mixture's tail. Were all cells' parts beyond the cap alike, a heavy cell would lack most of its own.
-So a cell's shape is the histogram with the deviations of its logarithms times κ, where κ² Var(log w) + A = Var(log w). A
-is the variance of cells' log scales, by moments of their noisy sums (DerSimonian & Laird). A cell's log scale is normal
-with this variance before its noisy sum is seen; at its mean after that, the shape says what lies beyond the cap. What all
-cells of the group have beyond their caps is then as much as the histogram says, shared out in these proportions.
+A group's histogram of weights is a mixture of its cells. If it were taken as each cell's shape, the tail of a cell with
+large weights would be too long. If what lies beyond the cap were the same part of all cells, such a cell would lack most
+of its own tail. So a cell's shape is the histogram with the deviations of log weights multiplied by κ, where κ² Var(log
+w) + A = Var(log w). A is the variance of the cells' log scales, by moments of their noisy sums (DerSimonian & Laird).
+
+A cell's log scale is normal with variance A before its noisy sum is seen. At its mean after the sum is seen, the cell's
+shape gives what lies beyond the cap. These tails are then multiplied by one factor, so that all cells of the group
+together have as much beyond their caps as the histogram has. This is post-processing of noisy sums.
 """
 
 from __future__ import annotations
@@ -22,16 +24,22 @@ from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
 
 ROUNDS = 6
-"""Of the fixed point for κ."""
+"""Iterations of the fixed point for κ."""
 LEAST_OWN = 0.1
-"""Least κ, and the least part of a group's tail that its cells' shapes may tell: with less, all tails are the group's."""
+"""Smallest κ, and smallest part of a group's tail that its cells' shapes must give.
+
+With less, every cell has the group's tail.
+"""
 FEWEST = 3
-"""Cells of a group that tell how unlike they are."""
+"""Smallest number of cells of a group from which the variance of their scales is estimated."""
 
 
 def with_own_tails(cells: Sequence[Cell], caps: Floats, v: Floats, count: Floats, noise: float) -> list[Cell]:
-    """Cells with tails of their own, from noisy means `v`, (cell,), of `count` records; `noise` varies Σ(1 − v).
-    Cells of a reference, groups of fewer than FEWEST cells and cells without a weight stay as they are."""
+    """The cells with tails of their own, from noisy means `v` (cell,) over `count` (cell,) records.
+
+    `noise` is the variance of the noise on Σ(1 − v). Cells of a reference, cells of groups of fewer than FEWEST cells,
+    and cells without a weight stay as they are.
+    """
     found = list(cells)
     groups = np.array([cell.group for cell in cells])
     for number in np.unique(groups):
@@ -44,6 +52,7 @@ def with_own_tails(cells: Sequence[Cell], caps: Floats, v: Floats, count: Floats
 
 
 def _of_group(cells: Sequence[HistogramCell], caps: Floats, v: Floats, n: Floats, noise: float) -> list[HistogramCell]:
+    """The cells of one group with tails of their own."""
     first, (distinct, which) = cells[0], np.unique(caps, return_inverse=True)
     clipped = np.array([_moments(first.weight, cap) for cap in distinct.tolist()])[which]
     mean, variance = np.maximum(clipped[:, 0], FLAT), clipped[:, 1] / n
@@ -63,6 +72,6 @@ def _of_group(cells: Sequence[HistogramCell], caps: Floats, v: Floats, n: Floats
 
 
 def _moments(weight: Floats, cap: float) -> tuple[float, float]:
-    """Mean and variance of v."""
+    """Mean and variance of v = min(w, cap)/cap."""
     v = np.minimum(weight, cap) / cap
     return float(v.mean()), float(v.var())

@@ -1,7 +1,8 @@
-"""Makes a reference from the current file: noisy histograms over public bins, for groups of cells of a public size.
+"""Makes a substitute for a reference from the current file: noisy histograms over public bins, for groups of cells.
 
-Weight and outcomes are taken as independent within a group; their dependence below the limits is in the table's sums.
-Counts are smoothed, which is post-processing, and spread over HISTOGRAM_POINTS equal points.
+Groups follow from public sizes. Weight and outcomes are taken to be independent within a group. Below the clipping
+limits, the table's own sums contain their dependence. Counts are smoothed, which is post-processing, and spread over
+HISTOGRAM_POINTS points of equal weight.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from dpdist.mechanisms.reference_tables.smoothing import explained, smoothed
 from dpdist.privacy.units import record_epsilon
 
 HISTOGRAM_POINTS = 1024
+"""Number of points that represent a group's histograms."""
 FEWEST_POOLED = 300
-"""Smallest number of records of a group, in scales of the noise on a count. Smaller cells are pooled."""
+"""Smallest number of records of a group, in scales of the noise on a count; smaller cells are pooled."""
 MOSTLY = 0.75
-"""Smallest share of all records on an outcome's two bounds at which the outcome may be a yes or no."""
+"""Share of records on an outcome's two bounds from which the outcome may be a yes or no."""
 
 
 @dataclass(frozen=True)
 class Histograms:
-    """Counts (group, bin), with the weight's bins, then every outcome's bins."""
+    """Histograms of groups of cells; the statistics are counts (group, bin), first of the weight, then of each outcome."""
 
     model: ReferenceCells
     group: Codes
@@ -65,9 +67,9 @@ class Histograms:
         return np.concatenate(found, axis=1)
 
     def summarise(self, noisy: Floats) -> Told:
-        """Returns every outcome's cells, from noisy counts.
+        """The cells of each outcome, from noisy counts.
 
-        Cells of one group are shrunk towards each other, and single ones are not.
+        The cells of a group are shrunk towards each other. A cell that is alone in its group is not shrunk.
         """
         size, cells = np.bincount(self.group, weights=self.model.count), np.bincount(self.group)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
@@ -84,6 +86,7 @@ class Histograms:
         return [[groups[group][outcome] for group in self.group] for outcome in range(len(self.model.outcomes))]
 
     def _of_group(self, counts: list[Floats], n: float, within: int, group: int) -> list[Cell]:
+        """One cell for each outcome, from the noisy histograms of a group of n records."""
         variance = 2.0 * float(self.scale) ** 2
         fitted = [smoothed(row, n, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         errors = [covariance for _, covariance in fitted]
@@ -116,7 +119,7 @@ class Histograms:
         ]
 
     def _hidden(self, counts: list[Floats], n: float) -> list[Hidden]:
-        """Returns for every outcome, with the weight, the records that noise in a group's histograms may hide."""
+        """For each outcome, the records that noise in a group's histograms may hide, with the ends for the weight."""
         variance, share = 2.0 * float(self.scale) ** 2, 2.0**0.5 * float(self.scale) / n
         ends = [_sure(row, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         weight = (ends[0][1], float(self.bins[0].right[-1])) if self.model.weighted else (1.0, 1.0)
@@ -125,9 +128,9 @@ class Histograms:
 
 
 def _margins(job: Job) -> list[tuple[int, ...]]:
-    """Returns the columns of the cells, by number, of each published table or margin.
+    """For each published table or margin, the positions of its columns among the cells' columns.
 
-    Columns of strata are constant within one.
+    Columns of strata are left out, because they are constant within a stratum.
     """
     columns = [name for name in job.cell_columns if name not in job.strata]
     found = list[tuple[int, ...]]()
@@ -139,11 +142,12 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
 
 
 def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
-    """Returns the factor on the square of an error common to cells, relative to a cell's separate error, (group,).
+    """The factor on the square of an error common to cells, relative to a cell's separate error, (group,).
 
-    The criterion is the sum, over published cells, of squared errors in direct variances. With n_k records in a cell and
-    n_P in a published one, the cell's separate error counts there as n_k/n_P, as direct errors do. An error common to all
-    cells counts as 1. So the factor is a harmonic mean: of n_P/n_k over the published cells that a group's cells are in.
+    Limits are chosen for the least sum, over published cells, of squared errors in variances of the direct estimate. Let
+    a cell have n_k records and a published cell n_P. In the published cell's squared error, the cell's separate error
+    counts with the factor n_k/n_P, as direct errors do. An error common to all cells counts with the factor 1. So the
+    factor is the harmonic mean of n_P/n_k, over the published cells that contain a group's cells.
     """
     own, cells = np.zeros(len(codes)), np.bincount(group)
     for margin in margins:
@@ -154,7 +158,7 @@ def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple
 
 
 def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:
-    """True if an outcome is a yes or no, with nearly all records on its bounds and only noise between them.
+    """True if an outcome is a yes or no: nearly all records are on its bounds, and only noise is between them.
 
     The bins between the bounds are then no part of its shape.
     """
@@ -167,7 +171,7 @@ def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:
 
 
 def _sure(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
-    """Returns the ends of the bins whose counts noise alone does not explain. The bounds are returned if there are none."""
+    """The outer ends of the bins whose counts noise alone does not explain; the public bounds if there are none."""
     found = np.flatnonzero(noisy > explained(np.zeros(len(noisy)), 0.0, variance))
     return (
         (float(bins.left[found[0]]), float(bins.right[found[-1]]))
@@ -182,8 +186,11 @@ def _whole(column: Column) -> bool:
 
 
 def grouped(codes: Codes, count: Floats, least: float) -> Codes:
-    """Groups of cells with at least `least` records, as fine as can be: small cells are pooled with those that share all
-    columns but the last, then all but the last two, …; what is left with the smallest group. Codes (cell, column)."""
+    """The group of every cell, (cell,); groups have at least `least` records and are as fine as possible.
+
+    Small cells are pooled with those that share all columns but the last, then all but the last two, and so on. If the
+    smallest group is still too small, it joins the next larger one. `codes` is (cell, column).
+    """
     group = np.arange(len(codes))
     for depth in range(codes.shape[1] - 1, -1, -1):
         small = np.flatnonzero(np.bincount(group, weights=count, minlength=len(codes))[group] < least)
@@ -199,7 +206,7 @@ def grouped(codes: Codes, count: Floats, least: float) -> Codes:
 
 
 def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
-    """Returns bin, and share of the bin, of HISTOGRAM_POINTS points at the quantiles `order` of a histogram."""
+    """The bin of each point, and its position in the bin, at the quantile levels `order` of a histogram."""
     upper = np.cumsum(counts)
     at = order * upper[-1]
     number = np.minimum(np.searchsorted(upper, at, side="right"), len(counts) - 1)
@@ -208,7 +215,10 @@ def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
 
 
 def _levels(number: int) -> list[Floats]:
-    """Returns quantiles that pair evenly with one another, by ranks of a Kronecker sequence (Roberts 2018)."""
+    """Quantile levels of the points for each variable; levels of different variables pair evenly with one another.
+
+    They are ranks of a Kronecker sequence (Roberts 2018).
+    """
     golden = 2.0
     for _ in range(60):
         golden = (1.0 + golden) ** (1.0 / (number + 1))

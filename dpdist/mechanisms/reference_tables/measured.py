@@ -1,4 +1,4 @@
-"""Lists the noisy sums of base cells within clipping intervals for `measurements.parquet`."""
+"""Lists the noisy clipped sums of base cells for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """Lists the figures; limits are (centres, cap, half-widths) by cell; sums after the first are by outcome in turn."""
+    """The noisy sums of a stratum's cells, with each sum's clipping limits.
+
+    The first sum is of 1 − v. The others are of the outcomes in turn.
+    """
     named = {parameter.name: parameter.dims[1][1] for parameter in model.parameters if parameter.name == "sums"}
     several, limits = len(model.outcomes), theta["limits"][0]
 

@@ -26,13 +26,16 @@ from dpdist.mechanisms.reference_tables.statement import (
     SPLIT,
 )
 from dpdist.mechanisms.reference_tables.update import Refresh
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_UNKNOWN
 from dpdist.privacy.guarantees import Promise, Strict
 
 
 class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
-    """Sums of the finest cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0 and no model."""
+    """Sums of base cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0.
+
+    No law of the outcome is fitted.
+    """
 
     sums = ReferenceCells
 
@@ -69,7 +72,7 @@ def _clipped(job: Job) -> str:
 
 
 def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> ReferenceSummary | Histograms | Refresh:
-    """The source of the table's limits: a reference, histograms, or an earlier release with histograms of its own bins."""
+    """The source of the table's limits: a reference, histograms, or an earlier release updated by histograms."""
     if learned is None:
         return Histograms.build(job, model)
     if job.refreshes:
@@ -80,30 +83,27 @@ def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) ->
 def reference_tables(
     model: ReferenceCells, known: ReferenceSummary | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
 ) -> Rounds:
-    """Releases sums of every finest cell, clipped at limits from a reference, under noise.
-
-    The rest is post-processing (§7b).
+    """Releases sums of base cells under noise, clipped at limits from a reference; the rest is post-processing (§7b).
 
     Histograms may replace a reference, or update one. They are released first, under independent noise.
     """
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
-        noise = yield NoiseOn.of(known, counts).draw(known.scale, counts.size, 0)
-        told = known.summarise(counts + noise.reshape(counts.shape))
+        noisy_counts = yield Defined.by(known).sums(counts, known.scale, 0)
+        told = known.summarise(noisy_counts)
         limits = model.limited(told)
     else:
         told, limits = known.told, known.limits
     model = model.within(limits, model.units(told))
     sums = yield Pass(Count(model), "sum")
-    (cells, columns), (first, other), on = sums.shape, model.scales, NoiseOn.of(model, sums)
+    (first, other), own = model.scales, Defined.by(model)
     if first == other:
-        noise = yield on.draw(first, sums.size, 1)
-        noise = noise.reshape(sums.shape)
+        noisy = yield own.sums(sums, first, 1)
     else:
-        of_weight = yield on.draw(first, cells, 1)
-        others = yield on.draw(other, cells * (columns - 1), 2)
-        noise = np.column_stack([of_weight, others.reshape(cells, columns - 1)])
-    return released(recorder, [model.clipping_inverted(sums + noise, told)], epsilon, cells=float(cells))
+        of_weight = yield own.sums(sums[:, 0], first, 1)
+        others = yield own.sums(sums[:, 1:], other, 2)
+        noisy = np.column_stack([of_weight, others])
+    return released(recorder, [model.clipping_inverted(noisy, told)], epsilon, cells=float(len(sums)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"reference_tables": ReferenceTables()}

@@ -1,9 +1,8 @@
 """Bins at quantiles of an earlier release's points, for histograms that update its shapes.
 
-The points are public, and so are the edges. Cells have edges of their own and share a group's counts. A record enters one
-bin of each of h histograms, in its own group only, whatever its values. So counts and their noise are those of
-`histogram_bins`: scale h/ε, and twice that under substitution. The composition with the table that follows is the same
-too.
+The points are public, and so are the edges. Each cell has edges of its own; the cells of a group share their counts. A
+record enters one bin of each of h histograms, in its own group only, whatever its values. So noise has the scale h/ε as
+in `histogram_bins`, and 2h/ε under substitution. The cost adds to the cost of the table, as there.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 
 ORDERS = np.array([0.03, *(np.arange(1, 16) / 16), 0.97, 0.99])
-"""Quantile levels of inner edges; the first bin lies below all points, and the last above."""
+"""Quantile levels of the inner edges; the first bin lies below all points, and the last above."""
 BEYOND = 2.0
 """Ends of the outermost bins, in multiples of the outermost points.
 
-Where values may be negative, the distance from these points in halves of the points' range.
+Where values may be negative, the ends are half of the points' range away from these points.
 """
 
 
 class QuantileLevels(NamedTuple):
-    """Bins (left, right] of one variable in one cell: `edges` between them, `points` in order, public bounds."""
+    """Bins (left, right] of one variable in one cell: `edges` between bins, `points` in rising order, and public bounds."""
 
     edges: Floats
     points: Floats
@@ -49,10 +48,10 @@ class QuantileLevels(NamedTuple):
         return self._replace(points=np.sort(self.moved(self.points, shift, stretch)))
 
     def moved(self, values: Floats, shift: float, stretch: float) -> Floats:
-        """Values moved to another scale and spread, as logarithms, about the points' median.
+        """Values moved to another scale and spread about the points' median.
 
-        The log scale is used where nothing can be negative; zeros and values at the upper bound stay there. Otherwise a
-        shift is in halves of the points' range.
+        `shift` is a change of log scale, and `stretch` one of log spread, where no value can be negative; zeros and
+        values at the upper bound then stay. Otherwise a shift is in halves of the points' range.
         """
         if (shift, stretch) == (0.0, 0.0):
             return values
@@ -66,9 +65,9 @@ class QuantileLevels(NamedTuple):
         return np.asarray(np.where(values >= self.top, values, np.clip(found, self.low, self.top)))
 
     def transported(self, values: Floats, share: Floats) -> Floats:
-        """Values at the same quantile levels under other shares of the bins (bin,).
+        """Values at the same quantile levels under other shares of the bins, `share` (bin,).
 
-        Under the points' own shares, the values themselves.
+        Under the points' own shares, they are the values themselves.
         """
         rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
         order, upper = (rank + 0.5) / len(values), np.cumsum(share)
@@ -92,7 +91,7 @@ class QuantileLevels(NamedTuple):
 
 
 def numbers(edges: Floats, cell: Codes | Ints, values: Floats) -> Ints:
-    """The bin of every record by the edges of its cell, `edges` (cell, edge)."""
+    """The bin of every record by the edges of its cell; `edges` is (cell, edge)."""
     found = np.zeros(len(values), dtype=np.int64)
     for column in edges.T:
         found += values > column[cell]

@@ -14,9 +14,9 @@ FARTHEST_LOG_WEIGHT = 5.0
 
 
 def resampled(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-    """Means under other samples of both files, without noise.
+    """Means under other samples of the reference and of the current file, without noise.
 
-    `shape` (draw, cell) is the errors of the reference's shapes, in deviations.
+    `shape` (draw, cell) is the error of the reference's shapes, in standard deviations.
     """
     cells = theta["means"].shape[1]
     errors = _errors(theta, "sampling", theta["unit"][0].astype(np.int64), draws, rng)
@@ -28,7 +28,10 @@ def resampled(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
 
 
 def noised_again(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-    """Means under other noise, with the common errors of a group of histograms and of all their tails."""
+    """Means under other noise, including errors that cells have in common.
+
+    These are the error common to a group of histograms, and the error of all histograms' tails.
+    """
     cells = theta["means"].shape[1]
     errors = _errors(theta, "noise", theta["unit"][0].astype(np.int64), draws, rng)
     group = theta["group"][0].astype(np.int64) if "group" in theta.values else np.zeros(cells, np.int64)
@@ -50,7 +53,7 @@ def recounted(theta: Draws, counts: Floats, published: Floats) -> Draws:
 
 
 def _errors(theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Generator) -> list[Floats]:
-    """Errors of log mean weights, then of every outcome's means, (draw, cell) each; cells of one unit have common errors.
+    """Errors of log mean weights, then of each outcome's means, (draw, cell) each; the cells of one unit have equal errors.
 
     Outcomes vary with the weight, each by its own covariance. Covariances between outcomes enter no table and are left
     out.
@@ -69,6 +72,7 @@ def _errors(theta: Draws, name: str, unit: Ints, draws: int, rng: np.random.Gene
 
 
 def _moved(theta: Draws, errors: Sequence[Floats]) -> Draws:
+    """The released means with these errors added."""
     weight = theta["means"][..., 0] * np.exp(np.clip(errors[0], -FARTHEST_LOG_WEIGHT, FARTHEST_LOG_WEIGHT))
     outcomes = [theta["means"][..., 1 + k] + error for k, error in enumerate(errors[1:])]
     return Draws({"means": np.stack([weight, *outcomes], axis=-1)})

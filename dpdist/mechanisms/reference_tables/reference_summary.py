@@ -12,7 +12,7 @@ from dpdist.mechanisms.reference_tables.sensitivity import Limits
 
 
 class ReferenceSummary(NamedTuple):
-    """The cells of a table with their clipping limits, and the donors for synthetic records."""
+    """The cells of each outcome, their clipping limits, and the donors for synthetic records."""
 
     told: Told
     limits: Limits
@@ -20,9 +20,9 @@ class ReferenceSummary(NamedTuple):
 
 
 def summary_of(model: ReferenceCells, reference: Sequence[Records], sizes: Floats | None = None) -> ReferenceSummary:
-    """Cells and limits from public sizes and the reference's records by outcome.
+    """The summary from public sizes and the reference's records, which are given for each outcome.
 
-    `sizes`: how many records they stand for.
+    `sizes` (cell,): number of records that the reference's records stand for, if they are points.
     """
     told = model.summarise(reference, sizes)
     return ReferenceSummary(told, model.limited(told))

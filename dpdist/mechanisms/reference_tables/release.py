@@ -1,7 +1,7 @@
-"""The model of reference tables: clipped noisy sums of every finest cell, inverted with a reference (METHODS §7b).
+"""The model of reference tables: noisy clipped sums of base cells, and means estimated with a reference (METHODS §7b).
 
-The released parameters have four parts: the noisy sums; their clipping limits; the mean weight and mean outcomes of every
-cell, with covariances; and the points of the reference, moved to these means, for the next period. Margins are sums of
+The released parameters are the noisy sums with their clipping limits, and the mean weight and mean outcomes of every cell
+with covariances. The reference's points, moved to these means, are released for the next period. Margins are sums of
 cells. Synthetic records are drawn from the points and calibrated to the means (dpdist.publish.reference_records).
 """
 
@@ -36,7 +36,7 @@ from dpdist.privacy.units import record_epsilon
 
 
 class Sized(NamedTuple):
-    """Sums (1 − v, vc of every outcome), in units, of `size` records in every cell, and the noise variance of log size."""
+    """Sums of 1 − v, and of vc for every outcome, in units of 1/UNIT; `size` of every cell; noise variance of log size."""
 
     sums: Floats
     size: Floats
@@ -44,14 +44,14 @@ class Sized(NamedTuple):
 
 
 Told = list[list[Cell]]
-"""Summary of a reference: every outcome's cells."""
+"""Summary of a reference: the cells of each outcome."""
 
 
 class Inverted(NamedTuple):
-    """Results of inverting the clipping, by outcome.
+    """Results of inverting the clipping, one list entry for each outcome.
 
-    The cells' estimates; the distance of units from the reference; elasticities where counts are noisy; ranges that the
-    sums do not identify, of the weight and then of every outcome.
+    `departure` is the distance of units from the reference. `ends` are ranges of means that the sums do not identify, of
+    the weight first. `elasticity` are derivatives by the sample count, where counts are noisy.
     """
 
     cells: list[Spread]
@@ -62,33 +62,27 @@ class Inverted(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceCells(OutcomeModel):
-    """Cells of one stratum; statistics are (cell, 1 + outcome), in whole units, once `limits` are known."""
+    """Base cells of one stratum; once `limits` are known, the statistics are (cell, 1 + outcome) in units of 1/UNIT."""
 
     labels: tuple[str, ...]
     outcomes: tuple[str, ...]
     bounds: tuple[tuple[float, float], ...]
     """Public bounds of every outcome."""
     codes: Codes
-    """Levels of the tables' columns, (cell, column)."""
+    """Levels of the tables' columns in every cell, (cell, column)."""
     count: Floats
     """Sample records of every cell, public."""
     scales: tuple[Fraction, Fraction]
-    """Scales of the noise on Σ(1 − v) and on every other sum, in units."""
+    """Scales of the noise on Σ(1 − v) and on every other sum, in units of 1/UNIT."""
     weighted: bool
     shrinkage: bool
     simplex: bool = False
-    """True where sizes are secret.
-
-    Statistics are then (1 − v, v(1 + c)/2 of every outcome, v(1 − c)/2 of every outcome).
-    """
+    """True if sample sizes are secret; statistics are then those of `Limits.simplex`."""
     limits: Limits | None = None
     unit: Ints | None = None
-    """The unit of every cell, (cell,); cells of one unit have one common sum."""
+    """The unit of every cell, (cell,); the cells of a unit have one common sum."""
     weight_bounds: tuple[float, float] | None = None
-    """Public bounds of the weight, where histograms fix the limits.
-
-    Figures that the noisy sums do not identify are then sought.
-    """
+    """Public bounds of the weight, if histograms fix the limits; figures that sums do not identify are then sought."""
     noisy_counts: bool = False
     """True where sample counts have noise of their own (`predictors: {protect}`)."""
 
@@ -123,7 +117,7 @@ class ReferenceCells(OutcomeModel):
 
     @property
     def noise(self) -> Noise:
-        """Variances of the noise on Σ(1 − v) and on Σvc, in records."""
+        """Variances of the noise on Σ(1 − v) and on Σvc, in squared records."""
         first, other = (2.0 * (float(scale) / UNIT) ** 2 for scale in self.scales)
         return Noise(first, 2.0 * other if self.simplex else other)
 
@@ -134,13 +128,16 @@ class ReferenceCells(OutcomeModel):
     def noise_of_one(self) -> tuple[float, float]:
         """Approximate noise of a count and of a mean of one record, in direct standard errors.
 
-        For n records times 1/√n (METHODS §7b).
+        For n records it is 1/√n times as large (METHODS §7b).
         """
         of_count, of_mean = (float(scale) / UNIT for scale in self.scales)
         return 6.0 * of_count, 12.0 * of_mean
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
-        """Sums of units as under public sizes `count`, with the sizes; secret sizes are estimated from the noisy sums."""
+        """Sums of units in the form that they have under public sizes, with the units' sizes.
+
+        `count` are the public sizes. Secret sizes are estimated from the noisy sums.
+        """
         if not self.simplex:
             return Sized(sums, count, np.zeros_like(count))
         above, below = np.split(sums[:, 1:], 2, axis=1)
@@ -150,9 +147,9 @@ class ReferenceCells(OutcomeModel):
         return Sized(np.column_stack([left, above - below]), (left + held) / UNIT, sum(variance) / size**2)
 
     def summarise(self, reference: Sequence[Records], sizes: Floats | None = None) -> Told:
-        """Summary of every cell from the reference's records, which are given for every outcome.
+        """Summary of every cell from the reference's records, which are given for each outcome.
 
-        `standing` (cell,) is the effective number of records, where the records are points that represent others.
+        `sizes` (cell,) are effective numbers of records, where the records are points that represent others.
         """
         found = []
         for records, bounds in zip(reference, self.bounds, strict=True):
@@ -170,16 +167,16 @@ class ReferenceCells(OutcomeModel):
         return collapsed(summary[0], self.codes, fewest(self.scales))
 
     def _sizes(self, summary: Told) -> Floats:
-        """Public sizes; where sizes are secret, those of the reference."""
+        """Public sizes of cells; if sizes are secret, the reference's sizes."""
         return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
 
     def _whole(self, summary: Told, unit: Ints) -> Told:
-        """Every outcome's units, each as one cell."""
+        """For each outcome its units, each as one cell."""
         sizes, members = self._sizes(summary), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
         return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in summary]
 
     def limited(self, summary: Told) -> Limits:
-        """The limits μ, U and R of every cell, which are those of its unit."""
+        """The limits μ, U and R of every cell, which it shares with its unit."""
         unit = self.units(summary)
         sizes = np.bincount(unit, weights=self._sizes(summary))
         whole = zip(zip(*self._whole(summary, unit), strict=True), sizes, strict=True)
@@ -246,7 +243,7 @@ class ReferenceCells(OutcomeModel):
         return Inverted(found, departure, ends, elasticity)
 
     def _of_the_summary(self, cells: Sequence[Spread], ends: Sequence[Floats], summary: Told) -> dict[str, Floats]:
-        """Released parameters about histograms, or about cells whose shape is partly borrowed."""
+        """Released parameters that exist only with histograms, or only for cells whose shape is partly borrowed."""
         values = dict[str, Floats]()
         if ends:
             values["spans"] = np.column_stack(ends)
@@ -257,7 +254,7 @@ class ReferenceCells(OutcomeModel):
         return values
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
         means = theta["means"][:, self.design.pattern]
         return means[..., 0], means[..., 0] * means[..., 1 + outcome]
 
@@ -266,10 +263,7 @@ class ReferenceCells(OutcomeModel):
         return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Means under other samples of both files, without noise.
-
-        `shape` (draw, cell) is the errors of the reference's shapes, in deviations.
-        """
+        """Means under other samples of the reference and of the current file, without noise (see `redrawn_means`)."""
         return resampled(theta, draws, rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
@@ -288,7 +282,7 @@ class ReferenceCells(OutcomeModel):
         return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        """Reads released parameters; those present decide, because a released job does not name an earlier release."""
+        """Reads the released parameters that are present, because a released job does not name an earlier release."""
         return recall_draws([each for each in self.parameters if each.name in described], described)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
@@ -301,15 +295,12 @@ class ReferenceCells(OutcomeModel):
 
 
 def _by_column(pairs: Sequence[Floats]) -> Floats:
-    """Joins values of the weight, from the first outcome, with those of every outcome's mean, (cell, …).
-
-    Each pair is (cell, 2).
-    """
+    """Joins the weight's values, from the first outcome's pairs (cell, 2), with each outcome's values, (cell, …)."""
     return np.column_stack([pairs[0][:, 0], *(each[:, 1] for each in pairs)])
 
 
 def _points(summary: Told, weight: Floats, means: Sequence[Floats]) -> Floats:
-    """The reference's points moved to the released means, (outcome, cell, point, 2), NaN beyond them."""
+    """The reference's points moved to the released means, (outcome, cell, point, 2), filled up with NaN."""
     moved = [
         [cell.transported(w, m, MOST_POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
         for cells, mean in zip(summary, means, strict=True)

@@ -1,4 +1,4 @@
-"""The released parameters of reference tables: names and dimensions, and the conversion of points to lists."""
+"""Names and dimensions of the released parameters of reference tables, and the conversion of points to lists."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dpdist.models.protocol import Parameter
 def released_form(
     labels: tuple[str, ...], outcomes: tuple[str, ...], simplex: bool, of_histograms: bool, noisy_counts: bool = False
 ) -> tuple[Parameter, ...]:
-    """Parameters of cells with these labels.
+    """The parameters of cells with these labels.
 
-    `simplex`: sizes are secret; `of_histograms`: histograms fixed the limits; `noisy_counts`: sample counts have noise of
-    their own.
+    `simplex`: sample sizes are secret. `of_histograms`: histograms fixed the limits. `noisy_counts`: sample counts have
+    noise of their own.
     """
     cell, several = ("cell", labels), len(outcomes) > 1
     each = [f" {name}" if several else "" for name in outcomes]
@@ -44,10 +44,11 @@ def _borrowed(labels: tuple[str, ...], outcomes: tuple[str, ...]) -> Parameter:
 
 
 def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Parameter, ...]:
-    """Parameters that only histograms need.
+    """Parameters that exist only if histograms fixed the limits.
 
-    They are the ends of a range of a mean that the sums do not identify (null where they do), the deviations due to the
-    histograms' tails, and the number of the group that a cell shares its histograms with.
+    - `spans`: the ends of a range of a mean that the sums do not identify; null where they identify it.
+    - `tail`: standard deviations of the error from the histograms' tails.
+    - `group`: the number of the group of cells that shares histograms.
     """
     cell, ends = ("cell", labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
     return (
@@ -70,5 +71,5 @@ def unpadded(points: Floats) -> list[list[list[list[float]]]]:
 
 
 def covariances(errors: Sequence[Floats]) -> Floats:
-    """Variance of the weight, then of every outcome its covariance with the weight and its variance, (cell, …)."""
+    """The variance of the weight, then for each outcome its covariance with the weight and its variance, (cell, …)."""
     return np.column_stack([errors[0][:, 0, 0], *(column for each in errors for column in (each[:, 0, 1], each[:, 1, 1]))])

@@ -1,11 +1,13 @@
 """Detects cells whose clipped sums do not identify the mean, from the noisy sums alone, at no privacy cost.
 
-Histograms fix limits by a group's shape. If all weights of a cell lie beyond its cap, its mean v is 1 whatever they are.
-If they are far below, its mean v is mostly noise. Outcomes beyond one end of their clipping interval are as
-uninformative. A scale solved there depends on the assumed shape alone, or on the end of the search. Such a cell departs
-from its shape by more than chance allows. It gets a range in place of an estimate. One end is the clipped mean less or
-plus its noise. The other end follows from the shape where most of the figure was observed. Otherwise it is the public
-bound.
+Histograms fix clipping limits by the shape of a group of cells. If all weights of a cell lie beyond its cap, its mean v
+is 1, whatever the weights are; v is a weight clipped to the cap, over the cap. If they are far below the cap, its mean v
+is mostly noise. Outcomes beyond one end of their clipping interval are as uninformative. A log scale solved there depends
+only on the assumed shape, or on the end of the search.
+
+Such a cell differs from its shape by more than chance allows. It gets a range in place of an estimate. One end of the
+range is the clipped mean, less or plus its noise. The other end follows from the shape if most of the figure was
+observed. Otherwise it is the public bound.
 """
 
 from __future__ import annotations
@@ -23,22 +25,25 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 ALARM = 1e-3
-"""False-alarm probability, for either sum, that Laplace noise moves a cell with its group's shape so far in one direction.
+"""False-alarm probability, for either sum, of a cell that has its group's shape.
+
+Laplace noise moves the sum so far, in one direction, with this probability.
 """
 SAMPLING = 4.0
-"""A departure must exceed this number of standard deviations of the cell's sampling, besides noise."""
+"""Standard deviations of a cell's sampling that a departure must exceed, besides noise."""
 UNSEEN = 0.5
 """A figure is not identified if more than this share of it lies beyond the limits, where only the shape is known."""
 PLAIN = 0.1
-"""A mean v at its end needs no departure as evidence of a wrong cap, if noise on it is at most this large."""
+"""Largest noise on a mean v of about 1 at which this alone shows that the cap is wrong; no departure is then needed."""
 END = 1e-6
+"""Distance from the largest log scale within which a log scale is at the end of the search."""
 
 Span = tuple[float, float]
 NOWHERE: Span = (np.nan, np.nan)
 
 
 class Sums(NamedTuple):
-    """A cell's noisy mean statistics, the reach of their noise, and the scales that were solved from them."""
+    """A cell's noisy mean statistics v and q = mean vc, how far noise may move them, the log scale s of v, and limits."""
 
     v: float
     q: float
@@ -49,14 +54,14 @@ class Sums(NamedTuple):
 
 
 def weight_bounds(job: Job) -> Span | None:
-    """Public bounds of the weight (1 without one), for a job where histograms alone replace a reference."""
+    """Public bounds of the weight (1 and 1 without weights), if histograms alone replace a reference; otherwise None."""
     if not job.on_histograms:
         return None
     return (job.columns[job.survey.weight].bounds if job.survey.weight is not None else None) or (1.0, 1.0)
 
 
 def set_into(values: Floats, ends: Floats) -> Floats:
-    """Values clipped to their ranges, (cell, 2), where there is a range."""
+    """Values clipped to their ranges, `ends` (cell, 2), where there is a range."""
     return np.where(np.isfinite(ends[:, 0]), np.clip(values, ends[:, 0], ends[:, 1]), values)
 
 
@@ -65,7 +70,7 @@ def spans(
 ) -> tuple[Floats, Floats]:
     """Ranges of mean weights and of mean outcomes, (cell, 2) each; NaN where the mean is identified.
 
-    `limits` and `sums` (cell, 2), in units, are of one outcome.
+    `limits` and `sums` (cell, 2), in units of 1/UNIT, belong to one outcome.
     """
     scales = [float(np.log(0.5 / ALARM) * np.sqrt(variance / 2.0)) for variance in noise]
     weights, outcomes = [], []
@@ -81,6 +86,7 @@ def spans(
 
 
 def _of_weight(cell: Cell, sums: Sums, n: float, bounds: Span) -> Span:
+    """The range of a cell's mean weight, or NaN."""
     cap = sums.limits[1]
     if not cell.weighted:
         return NOWHERE
@@ -101,7 +107,7 @@ def _of_weight(cell: Cell, sums: Sums, n: float, bounds: Span) -> Span:
 
 
 def _unseen_weight(cell: Cell, s: float, cap: float) -> float:
-    """Share of the weights beyond the cap under a scale; 1 at the end of the search."""
+    """Share of the weights beyond the cap under log scale s; 1 at the end of the search."""
     weight = cell.weight * np.exp(s)
     return 1.0 if _at_end(s) else 1.0 - float(np.minimum(weight, cap).sum() / weight.sum())
 
@@ -111,6 +117,7 @@ def _at_end(scale: float) -> bool:
 
 
 def _of_outcome(cell: Cell, sums: Sums, n: float) -> Span:
+    """The range of a cell's mean outcome, or NaN."""
     centre, cap, reach = sums.limits
     if cell.weighted and sums.v <= sums.reach_v:
         at_shape = float((np.minimum(cell.weight, cap) / cap).mean())
@@ -134,9 +141,9 @@ def _of_outcome(cell: Cell, sums: Sums, n: float) -> Span:
 
 
 def _unseen_outcome(cell: Cell, g: float, sums: Sums) -> float:
-    """Share of a mean that lies beyond the clipping interval under a scale, above its lower end.
+    """Share of a mean outcome, above the clipping interval's lower end, that lies beyond the interval under log scale g.
 
-    1 at the end of the search.
+    It is 1 at the end of the search.
     """
     if _at_end(g):
         return 1.0

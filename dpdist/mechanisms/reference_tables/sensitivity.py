@@ -1,7 +1,7 @@
 """Sensitivity of the clipped statistics of disjoint cells, with limits from a reference: `reference_tables` (METHODS §7b).
 
-A record of a finest cell enters by v = clip(w, 0, U)/U ∈ [0, 1] and, for every outcome k of K, by c_k = clip((y_k −
-μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.
+A record of a base cell has a weight w and outcomes y_k, k = 1 … K. It enters by v = clip(w, 0, U)/U ∈ [0, 1] and by c_k =
+clip((y_k − μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.
 
 Cone (public sizes): the statistics are (1 − v, vc_1, …, vc_K). Because |vc_k| ≤ v, the L1 norm with vc_k divided by K is
 at most (1 − v) + v = 1. This is attained if all |c_k| = 1, and if v = 0. A record that is switched off contributes 0, as
@@ -30,24 +30,28 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Adjacency
 
 UNIT = 2**20
+"""Statistics are whole multiples of 1/UNIT."""
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
-"""L1 distance, in units, of neighbours' sums.
+"""L1 distance of the sums of neighbouring files, before they are multiplied by UNIT.
 
-The cone holds for zero_out and substitution; the simplex for add_remove, and for substitution anywhere.
+The cone serves zero_out and substitution at the same x. The simplex serves add_remove, and substitution in any cell.
 """
 
 
 class Limits(NamedTuple):
-    """Limits of every cell, fixed before the current file is seen: U (cell,), μ and R (cell,) or (cell, outcome)."""
+    """Limits of every cell, fixed before the current file is seen.
+
+    They are the centre μ, (cell,) or (cell, outcome); the weight cap U, (cell,); and the half width R, as μ.
+    """
 
     centre: Floats
     cap: Floats
     reach: Floats
 
     def clipped(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats]:
-        """v of every record, and c in the shape of `outcome`, (record,) or (record, outcome); none is NaN.
+        """v of every record, (record,), and c in the shape of `outcome`, (record,) or (record, outcome); none is NaN.
 
-        Raises `ValueError` for limits, which are public, at which no record could be clipped.
+        Raises `ValueError` for limits at which no record could be clipped; limits are public.
         """
         if not all(np.isfinite(each).all() for each in self) or min(self.cap.min(), self.reach.min()) <= 0.0:
             raise ValueError("a weight cap or a half-width that is not above 0, or a limit that is not finite")
@@ -57,24 +61,24 @@ class Limits(NamedTuple):
             return v, np.clip((outcome - self.centre[cell]) / self.reach[cell], -1.0, 1.0)
 
     def _parts(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats, Floats]:
-        """1 − v in whole units (record, 1); v and c, (record, 1) and (record, outcome)."""
+        """1 − v in whole units of 1/UNIT, (record, 1); v, (record, 1); and c, (record, outcome)."""
         v, c = self.clipped(cell, weight, outcome)
         return np.rint(UNIT * (1.0 - v))[:, None], v[:, None], c if c.ndim == 2 else c[:, None]
 
     def cone(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
-        """(1 − v, vc_1, …) of every record in whole units, (record, 1 + outcome)."""
+        """(1 − v, vc_1, …) of every record in whole units of 1/UNIT, (record, 1 + outcome)."""
         left, v, c = self._parts(cell, weight, outcome)
         return np.column_stack([left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
 
     def simplex(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
-        """(1 − v, v(1 + c_1)/2, …, v(1 − c_1)/2, …) of every record in whole units, (record, 1 + 2 outcome)."""
+        """(1 − v, v(1 + c_1)/2, …, v(1 − c_1)/2, …) of every record in whole units of 1/UNIT, (record, 1 + 2 outcome)."""
         left, v, c = self._parts(cell, weight, outcome)
         above = np.clip(np.rint(UNIT * v * (1.0 + c) / 2.0), 0.0, UNIT - left)
         return np.column_stack([left, above, UNIT - left - above])
 
 
 def noise_scales(epsilon: Fraction, adjacency: Adjacency, outcomes: int = 1) -> tuple[Fraction, Fraction]:
-    """Scales of the noise, in units, on Σ(1 − v) and on every other sum, under one budget for the whole table."""
+    """Scales of the noise, in units of 1/UNIT, on Σ(1 − v) and on every other sum; one budget covers the whole table."""
     scale = Fraction(SENSITIVITY[adjacency] * UNIT) / epsilon
     return scale, outcomes * scale
 

@@ -1,11 +1,13 @@
 """Nonlinear shrinkage for outcomes that have dropped: infers a low scale from a clipped statistic (METHODS §7b).
 
-The lower the scale, the less clipped outcomes depend on it: below a tenth of the reference's scale all lie at one end.
-With the slope there, noise would move log g by any amount. Linear shrinkage would then treat a cell that has clearly
-dropped as unknown, and pull it back up. So the normal prior of log g is combined with the likelihood of the statistic
-itself, whose noise hardly depends on g. On a straight curve this equals linear shrinkage. Downwards, an error is at most
-the mean itself. Upwards it is unbounded, so the linear rule is kept. Where noise is as large as the statistic, a drop
-cannot be seen, and the cell is shrunk to the others.
+g is the log scale of a cell's outcomes relative to the reference. The lower g, the less clipped outcomes depend on it:
+below a tenth of the reference's scale all lie at one end. With the slope there, noise would move g by any amount. Linear
+shrinkage would then treat a cell that has clearly dropped as unknown, and pull it back up. So the normal prior of g is
+combined with the likelihood of the statistic itself, whose noise hardly depends on g. On a straight curve this equals
+linear shrinkage.
+
+Downwards, an error is at most the mean itself. Upwards it is unbounded, so the linear rule is kept there. Where noise is
+as large as the statistic, a drop cannot be seen, and the cell is shrunk to the others.
 """
 
 from __future__ import annotations
@@ -17,19 +19,20 @@ import numpy as np
 from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
 
 STRAIGHT = 0.99
-"""Weight of a cell's own value above which noise moves it so little that the curve counts as straight."""
+"""If a cell's own value has at least this weight, noise moves it so little that the curve counts as straight."""
 WIDE = 6.0
-"""Half width of a grid in standard deviations."""
+"""Half width of a grid, in standard deviations."""
 GRID_POINTS = (31, 31, 31, 31, 61)
-"""Numbers of points of the successive grids; each covers the interval that the one before left."""
+"""Numbers of points of the successive grids; each covers the interval that the grid before it left."""
 
 
 def posterior(
     curve: Callable[[float], tuple[float, float]], seen: float, mean: float, variance: float
 ) -> tuple[float, float]:
-    """Posterior mean and variance of a scale with a normal prior, given a statistic with normal noise.
+    """Posterior mean and variance of a log scale with a normal prior, given a statistic `seen` with normal noise.
 
-    `curve` gives the statistic's value, which rises with the scale, and the standard deviation of its noise.
+    `curve` gives, for a log scale, the statistic's value and the standard deviation of its noise. The value rises with
+    the scale. The prior has `mean` and `variance`.
     """
     low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
     for points in GRID_POINTS:

@@ -1,15 +1,17 @@
-"""Smooths a noisy histogram by post-processing, which estimates tails that noise hides.
+"""Smooths a noisy histogram, so that noise does not hide its tails; this is post-processing.
 
-Shares p = softmax(θ) are fitted to noisy counts. The errors of the counts have variance s² + n p_b and are taken as
-logistic, because Laplace noise has heavy tails too. The prior makes third differences of log p over neighbouring bins
-small. Their size is the likeliest one under these counts. With more noise the shape is closer to a lognormal law on
-log-spaced bins. Beyond the last count that noise alone does not explain, log p is concave, as in all laws from the
-lognormal's to Pareto's. Public bounds may lie far beyond all records, and a tail that could rise would take noise for the
-heaviest records. A bin of a single value is tied to its neighbour alone, and loosely. The covariance of the shares is the
-Laplace approximation's.
+Shares of bins, p = softmax(θ), are fitted to noisy counts of n records. The error of the count of bin b has the variance
+s² + n p_b, from noise and sampling. It is taken as logistic, because Laplace noise has heavy tails too. The prior makes
+third differences of log p over neighbouring bins small. Of several prior sizes of these differences, the one that is
+likeliest under the counts is taken. With more noise the shape is closer to a lognormal law on log-spaced bins.
 
-The prior has no second mode, such as strata with other weights produce. Where the fit differs from a noisy count by more
-than noise and sampling explain, that bin and its neighbours have their noisy counts instead.
+Beyond the last count that noise alone does not explain, log p is concave, as in all laws from the lognormal's to
+Pareto's. Public bounds may lie far beyond all records, and a tail that could rise would take noise for the heaviest
+records. A bin of a single value is tied to its neighbour alone, and loosely. The covariance of the shares is the Laplace
+approximation's.
+
+The prior does not expect a second mode, which a mixture of strata with different weights may have. Where the fit differs
+from a noisy count by more than noise and sampling explain, that bin and its neighbours keep their noisy counts.
 """
 
 from __future__ import annotations
@@ -22,23 +24,25 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins
 
 ROUGHNESS = (0.002, 0.01, 0.05)
-"""Prior deviations of a third difference of log p that are tried."""
+"""Prior standard deviations of a third difference of log p that are tried."""
 WIDTH = 10.0
-"""Prior deviation of log p about its mean."""
+"""Prior standard deviation of log p about its mean."""
 JUMP = 1.5
-"""Prior deviation of the difference in log p between a bin of a single value and its neighbour."""
+"""Prior standard deviation of the difference in log p between a bin of a single value and its neighbour."""
 BENT = 0.005
-"""Prior deviation of a second difference of log p that is above 0, in the tail."""
+"""Prior standard deviation of a second difference of log p that is above 0, in the tail."""
 ALARM = 1e-4
-"""Probability, for a whole histogram, that noise and sampling carry a count this far from the fit."""
+"""Probability, for a whole histogram, that noise and sampling alone make a count look unexplained."""
 FIT_STEPS = 60
+"""Largest number of Newton steps."""
 CLOSE = 1e-6
+"""Smallest step length, and square of the step at which the fit has converged."""
 
 
 def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
-    """Returns shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records.
+    """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records.
 
-    `variance` is the noise's.
+    `variance` is the variance of the noise on a count.
     """
     tail = _tail(noisy, variance, bins)
     tried = [_fit(noisy, total, variance, _penalty(bins, roughness), tail) for roughness in ROUGHNESS]
@@ -47,7 +51,7 @@ def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[
 
 
 def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, covariance: Floats) -> tuple[Floats, Floats]:
-    """Returns the fit. Bins that the fit does not explain have their noisy counts, and those counts' variance."""
+    """The fit, with noisy counts and their variance in the bins that the fit does not explain, and in their neighbours."""
     missed = np.abs(noisy - total * share) > explained(share, total, variance)
     if not missed.any():
         return share, covariance
@@ -61,14 +65,20 @@ def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, cov
 
 
 def explained(share: Floats, total: float, variance: float) -> Floats:
-    """How far noise and sampling carry counts, (bin,): half of ALARM for the Laplace noise and half for the sampling, each
-    shared by the bins. Noise that is as heavy-tailed as Laplace's is often 6 of its deviations away somewhere."""
+    """How far noise and sampling may move a count from its expected value, (bin,).
+
+    Half of ALARM is for the Laplace noise and half for sampling; the bins share each half. Among many bins, Laplace noise
+    is often 6 of its standard deviations away somewhere.
+    """
     chance = 0.5 * ALARM / len(share)
     return np.asarray(-np.sqrt(variance / 2.0) * np.log(chance) - ndtri(0.5 * chance) * np.sqrt(total * share))
 
 
 def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Floats) -> tuple[float, Floats, Floats]:
-    """Returns log evidence (except for a constant), shares and covariance. `tail` θ must be at most 0."""
+    """Log evidence up to a constant, shares and their covariance, for one prior.
+
+    `tail` (difference, bin) are second differences of θ that must not be above 0.
+    """
     theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
     theta, scale = theta - theta.mean(), _scale(variance, noisy)
 
@@ -95,13 +105,16 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Fl
         if np.abs(step).max() < CLOSE**0.5:
             break
     evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)
-    # A wall is no knowledge: where the tail leans on it, errors are those without it.
+    # The limit to a concave tail is no information. So the covariance of a tail at this limit is computed without it.
     return float(evidence), softmax(theta), rate @ np.linalg.inv(held - bent.T @ bent) @ rate
 
 
 def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
-    """Second differences of log p, (difference, bin), in the upper tail: from the last count that noise alone does not
-    make; and in the lower tail where values may be negative."""
+    """Second differences of log p, (difference, bin), that must not be above 0.
+
+    In the upper tail they start from the last count that noise alone does not explain. Where values may be negative, the
+    lower tail has them too.
+    """
     wide = np.flatnonzero(bins.left < bins.right)
     sure = wide[noisy[wide] > explained(np.zeros(len(noisy)), 0.0, variance)[wide]]
     if not len(sure):
@@ -112,12 +125,12 @@ def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
 
 
 def _scale(variance: float, count: Floats) -> Floats:
-    """Returns the scale of a logistic law, (bin,)."""
+    """The scale of the logistic law of a count's error, (bin,)."""
     return np.asarray(np.sqrt(3.0 * (variance + np.maximum(count, 0.0))) / np.pi)
 
 
 def _penalty(bins: Bins, roughness: float) -> Floats:
-    """Returns the precision of the prior of θ, (bin, bin)."""
+    """The precision matrix of the prior of θ, (bin, bin)."""
     wide = bins.left < bins.right
     ends = np.flatnonzero(np.diff(wide.astype(int))) + 1
     blocks = []

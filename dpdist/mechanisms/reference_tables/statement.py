@@ -1,4 +1,4 @@
-"""Texts of statements about sums that are clipped at limits from a reference."""
+"""Texts for the statement of a release by `reference_tables`: sums that are clipped at limits from a reference."""
 
 from __future__ import annotations
 
@@ -141,10 +141,7 @@ def looked_through(release: ReleaseView) -> bool:
 
 
 def publicly_limited(release: ReleaseView) -> tuple[int, int]:
-    """Numbers of cells with public bounds as their only limits, in the weight and in every outcome.
-
-    And the number of cells.
-    """
+    """Number of cells whose only limits are public bounds, in the weight and in every outcome; and the number of cells."""
     bounds = [column.bounds or (0.0, 1.0) for column in release.job.outcome_columns.values()]
     width, weight = np.array([high - low for low, high in bounds]), release.job.survey.weight
     most = (release.job.columns[weight].bounds or (0.0, 1.0))[1] if weight is not None else 0.0
@@ -157,7 +154,7 @@ def publicly_limited(release: ReleaseView) -> tuple[int, int]:
 
 
 def _donors(release: ReleaseView) -> str:
-    """A sentence on the source of the values of synthetic records beside reference tables."""
+    """A sentence on where synthetic records take their values from."""
     if release.donors:
         taken = f"a donor, which is a record of the reference (released/{DONORS})"
     else:

@@ -1,9 +1,9 @@
-"""The reference's distribution moved to the released means: shares of a cell's weight at or below a value.
+"""The reference's distribution of a cell, moved to the released means: the share of weight at or below a value.
 
 A cell's points are the reference's, moved to the released means. For other means they are moved again: multiplied where
-the outcome cannot be negative, otherwise shifted. The reference's own sampling adds an error to a share, given the mean.
-It is the error of Σ v (1(y ≤ q) − F + d (y − m)/m) over reference records of weight v, with d = −dF/dlog m: a quantile at
-a known mean.
+the outcome cannot be negative, otherwise shifted. The reference's own sampling adds an error to a share F at a value q,
+given the mean m. It is the error of Σ v (1(y ≤ q) − F + d (y − m)/m) over reference records with weight v and outcome y,
+with d = −dF/dlog m.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Draws
 
 STEP = 0.05
-"""Step of the numerical derivative of a distribution function, as a share of the mean or of the outcome's deviation."""
+"""Step of the numerical derivative of a distribution function, as a share of the mean or of the standard deviation."""
 
 
 @dataclass(frozen=True)
 class Transported:
-    """Points (weight, outcome) of every outcome and cell, each (point, 2), and how many records they represent, (cell,)."""
+    """The points (weight, outcome) of every outcome and cell, (point, 2) each.
+
+    `standing` (cell,) is the number of records that a cell's points represent.
+    """
 
     cells: ReferenceCells
     points: Sequence[Sequence[Floats]]
@@ -39,6 +42,7 @@ class Transported:
         return found
 
     def _of_cell(self, theta: Draws, k: int, value: Floats, outcome: int) -> Floats:
+        """Shares of a cell's weight with an outcome of at most each value, (draw, value)."""
         points, (low, top) = self.points[outcome][k], self.cells.bounds[outcome]
         mean = float(np.average(points[:, 1], weights=points[:, 0]))
         moved = theta["means"][:, k, 1 + outcome, None]
@@ -55,7 +59,7 @@ class Transported:
 
     @staticmethod
     def _errors(points: Floats, steps: _Steps, mean: float, value: Floats, scaled: bool) -> Floats:
-        """Standard deviation of a share, for one record, at a known mean, (value,)."""
+        """Standard deviation, for one record, of the share at or below each value if the mean is known, (value,)."""
         weight, outcome = points[:, 0] / points[:, 0].mean(), points[:, 1]
         size = mean if scaled else float(np.sqrt(np.average((outcome - mean) ** 2, weights=weight)))
         if size == 0:
@@ -68,7 +72,7 @@ class Transported:
 
 @dataclass(frozen=True)
 class _Steps:
-    """A distribution function with steps: rising outcomes, and the share of weight up to each, starting with 0."""
+    """A distribution function with steps: outcomes in rising order, and the share of weight up to each, starting with 0."""
 
     outcome: Floats
     share: Floats

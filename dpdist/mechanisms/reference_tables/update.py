@@ -1,12 +1,14 @@
 """Updates an earlier release's shapes with noisy histograms of the current file (METHODS §7b).
 
-Bins are quantiles of the earlier release's points, cell by cell, so that cells of one group share a histogram. The
+Bins are quantiles of the earlier release's points, cell by cell, so that the cells of a group share a histogram. The
 histogram shows the current file's distribution relative to the earlier one (Handcock and Morris 1999). First, one scale
-and one spread are fitted to a group's noisy shares, so that tails beyond the outermost bins move with the rest. Next, the
-shares q of the points after this move serve as a Dirichlet prior. Its A is the variance of a share about q, over q. A is
-estimated by moments: the variation of the noisy shares x beyond noise (variance s²) and sampling. The share q is moved
-towards x by A q/(A q + q/n + s²) of the distance. Points take the values of their quantile levels under the new shares.
-Ranks stay, and so does the dependence between weight and outcome.
+and one spread are fitted to a group's noisy shares, so that tails beyond the outermost bins move with the rest.
+
+Next, the shares of the points after this move serve as the centre of a Dirichlet prior of the bins' shares. Let q be a
+bin's share in it, and x the noisy share of n records, with noise of variance s². The prior variance of a share is A q. A
+is estimated by moments: the variation of the x beyond noise and sampling. The share q is moved towards x by A q/(A q +
+q/n + s²) of the distance. Points take the values of their quantile levels under the new shares. Their ranks stay, and so
+does the dependence between weight and outcome.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from dpdist.privacy.units import record_epsilon
 SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 """Step sizes of log scale and log spread in the search for their fit."""
 LARGEST_LOG_CHANGE = 1.0
-"""Largest change of log scale and of log spread."""
+"""Largest change of log scale, and of log spread."""
 
 
 class Shares(NamedTuple):
-    """One group's bins before and after the update, (bin,), with the precision of both.
+    """A group's shares of bins before and after the update, (bin,), with figures on their precision.
 
-    `way` is the mean fraction of the distance from the old shares to the noisy ones. `drift` is A, which includes
-    sampling of the earlier shape. `noise` is the error due to noise on the shares.
+    `way` is the mean fraction of the distance from the old shares to the noisy ones that was moved. `drift` is A, which
+    includes sampling of the earlier shape. `noise` is the error that noise and sampling leave in the new shares.
     """
 
     before: Floats
@@ -48,12 +50,15 @@ class Shares(NamedTuple):
     noise: float
 
     def records(self, before: float) -> int:
-        """Effective number of records of a shape that had `before`, from the error of its shares about the population's."""
+        """Effective number of records of the updated shape, if the earlier one had `before`.
+
+        It follows from the error of the shares about the population's shares.
+        """
         return max(1, round(1.0 / ((1.0 - self.way) ** 2 * max(1.0 / before, self.drift) + self.noise)))
 
 
 class Moved(NamedTuple):
-    """Changes of a group's points by its noisy shares: log scale and log spread, then the shares of bins."""
+    """Changes of a group's points by its noisy shares: of log scale, of log spread, and then of the bins' shares."""
 
     shift: float
     stretch: float
@@ -62,7 +67,10 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Refresh:
-    """Counts (group, bin) of the weight, then of every outcome with a shape, in quantile bins of the `carried` points."""
+    """Histograms in quantile bins of an earlier release's points, `carried`, by group of cells.
+
+    The statistics are counts (group, bin): of the weight, then of every outcome with more than two values.
+    """
 
     model: ReferenceCells
     carried: Told
@@ -71,12 +79,12 @@ class Refresh:
     shaped: tuple[int, ...]
     """Numbers of the outcomes with more than two values."""
     orders: tuple[tuple[QuantileLevels, ...], ...]
-    """Quantile bins by histogram and cell."""
+    """Quantile bins, by histogram and cell."""
     scale: Fraction
 
     @classmethod
     def build(cls, job: Job, model: ReferenceCells, earlier: Told) -> Refresh:
-        """Builds the bins from an earlier release, `carried`, which is public, and so are the bins."""
+        """Builds the bins from the cells of an earlier release. That release is public, and so are the bins."""
         assert job.reference is not None
         assert job.reference.paid is not None
         shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
@@ -100,7 +108,7 @@ class Refresh:
         return np.concatenate(found, axis=1)
 
     def summarise(self, noisy: Floats) -> Told:
-        """Summary of every outcome's cells, from noisy counts."""
+        """The updated cells of each outcome, from noisy counts."""
         parts = np.split(noisy, len(self.orders), axis=1)
         moved = [
             [self._moved(orders, k, row) for k, row in enumerate(counts)]
@@ -114,7 +122,7 @@ class Refresh:
         ]
 
     def _moved(self, levels: Sequence[QuantileLevels], group: int, counts: Floats) -> Moved:
-        """Changes of one group's points, from one histogram."""
+        """The changes of one group's points, from one histogram."""
         cells = np.flatnonzero(self.group == group)
         size = self.model.count[cells]
         n, variance = float(size.sum()), 2.0 * float(self.scale) ** 2
@@ -130,6 +138,7 @@ class Refresh:
     def _cell(
         self, outcome: int, number: int, cell: Cell, of_weight: list[Moved] | None, of_outcome: list[Moved] | None
     ) -> Cell:
+        """A cell of one outcome with updated weights, outcomes and effective number of records."""
         weight, values, group = cell.weight, cell.outcome, self.group[number]
         records = float(cell.records)
         if of_weight is not None:
@@ -152,7 +161,7 @@ def _transported(levels: QuantileLevels, values: Floats, moved: Moved) -> Floats
 
 
 def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
-    """Log scale and log spread with the least loss, searched in SEARCH_STEPS from 0; both are 0 if nothing is better."""
+    """The log scale and log spread with the least loss, searched from 0 in SEARCH_STEPS; both 0 if nothing is better."""
     at, best = (0.0, 0.0), loss(0.0, 0.0)
     for step in SEARCH_STEPS:
         nearer = True
@@ -166,7 +175,7 @@ def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
 
 
 def towards(before: Floats, noisy: Floats, n: float, variance: float) -> Shares:
-    """Shares between `before` and those of noisy counts of n records, whose noise has `variance`."""
+    """Shares between `before` and the shares of noisy counts of n records, whose noise has `variance`."""
     told, noise = noisy / n, variance / n**2
     room = 1.0 - float((before**2).sum())
     excess = float(((told - before) ** 2).sum()) - len(told) * noise - room / n

@@ -1,7 +1,7 @@
-"""Rules for moving an outcome's values: they stay in the public bounds, atoms stay unchanged, and round figures stay round.
+"""Rules for moving an outcome's values: within public bounds, atoms stay unchanged, and round figures stay round.
 
 Atoms are values that many records have for a reason other than their amount: 0, a bound, a top-code, a minimum. The step
-is a power of ten, or five times one, of which nearly all other values are multiples.
+of round figures is a power of ten, or five times one, of which nearly all other values are multiples.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from numpy.typing import NDArray
 from dpdist.core.records import Floats
 
 ATOM = 0.002
-"""Smallest share of records at which the smallest or the largest value is treated as an atom."""
+"""Smallest share of records at which the smallest or the largest value counts as an atom."""
 ATOM_RECORDS = 5
+"""Smallest number of records at which such a value counts as an atom."""
 ON_GRID = 0.95
 """Smallest share of values that must be multiples of a step."""
 ROUND_UNITS = tuple(factor * 10.0**power for power in range(5, -3, -1) for factor in (5.0, 1.0))
 HALVINGS = 200
+"""Number of bisection steps in the search for a scale."""
 
 
 class Domain(NamedTuple):
-    """Public bounds of an outcome, its grid and its atoms.
+    """Public bounds of an outcome, the step of its round figures, and its atoms.
 
-    `whole`: outcomes are whole numbers; `step`: 0 if they are on no grid. The ends are values that scaling does not pass:
-    a minimum and a top-code, where the reference has them.
+    `whole`: outcomes are whole numbers. `step`: 0 if there are no round figures. `least` and `largest` are ends that
+    scaling does not pass: a minimum and a top-code, where the reference has them.
     """
 
     low: float
@@ -46,11 +48,11 @@ class Domain(NamedTuple):
         return cls(*bounds, whole, _step(values[~np.isin(values, atoms)]), atoms, least, largest)
 
     def still(self, values: Floats) -> NDArray[np.bool_]:
-        """True for values that are atoms."""
+        """Marks the values that are atoms."""
         return np.asarray(np.isin(values, self.atoms))
 
     def scaled(self, values: Floats, weight: Floats, mean: float) -> Floats | None:
-        """Values multiplied, or shifted if they may be negative, until their weighted mean is this one; atoms stay.
+        """Values multiplied, or shifted if they may be negative, until their weighted mean is `mean`; atoms stay.
 
         None if no scale gives this mean.
         """
@@ -74,7 +76,7 @@ class Domain(NamedTuple):
         return found if abs(np.average(found, weights=weight) - mean) <= 1e-9 * (self.top - self.low) else None
 
     def rounded(self, moved: Floats, before: Floats) -> Floats:
-        """Moved values rounded to the nearest multiple of the step, if they were multiples before.
+        """Moved values, rounded to the nearest multiple of the step if they were multiples before.
 
         No value becomes 0 that was not 0, and none passes an end.
         """

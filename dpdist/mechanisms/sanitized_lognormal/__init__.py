@@ -1,1 +1,1 @@
-"""Mechanism `sanitized_statistics`: noisy winsorised moments of lognormal records, for FBS and FBP (METHODS §8)."""
+"""Mechanism `sanitized_statistics`: noisy winsorised moments of log outcome and log weight (METHODS §8)."""

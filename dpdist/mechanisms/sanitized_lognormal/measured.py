@@ -1,4 +1,4 @@
-"""Lists the noisy moments of logarithms for `measurements.parquet`."""
+"""Lists the noisy moments of logarithms for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds noise to whitened, winsorised sums, and states the guarantee, in one pass over records (METHODS §8)."""
+"""Adds noise to whitened, winsorised sums of logarithms, and states the guarantee, in one pass (METHODS §8)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
 from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 
 
 class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
-    """Sums of whitened, winsorised records and squares (METHODS §8): strict, with δ = 0; all sets have one common cost.
+    """Noisy sums of whitened, winsorised records and of their squares (METHODS §8): strict, with δ = 0.
 
-    Under Gaussian noise the guarantee is strict zCDP, and an ε with a δ follows.
+    All synthetic sets follow from the same noisy sums, and so have one common cost. Under Gaussian noise the guarantee is
+    strict zCDP, from which an ε with a δ follows.
     """
 
     spec, sums = Settings, SanitizedLognormal
@@ -57,11 +58,10 @@ def sanitized_statistics(
     """Releases whitened, winsorised sums under noise; fit and synthetic sets are post-processing (METHODS §8)."""
     model = model.within(whitened)
     statistics = yield Pass(Count(model), "sum")
-    sums = model.released(statistics)
-    noise = yield NoiseOn.of(model, sums).draw(model.scale, sums.size, 1, model.noise)
+    noisy = yield Defined.by(model).sums(model.released(statistics), model.scale, 1, model.noise)
     drawn = []
     for number in range(1, sets + 1):
-        theta = yield Sample(sums + noise, "release", number, model)
+        theta = yield Sample(noisy, "release", number, model)
         drawn.append(theta)
     return released(recorder, drawn, epsilon, cells=float(len(statistics)))
 

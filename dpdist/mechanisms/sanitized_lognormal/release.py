@@ -1,9 +1,9 @@
-"""The model of sanitised lognormal statistics: FBS and FBP from noisy winsorised moments and a reference (METHODS §8).
+"""The model of sanitised lognormal statistics: a lognormal law from noisy winsorised moments and a reference.
 
 The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
-with a mean of the cell's own and one common covariance. A set's released parameters are the noisy sums, the public part
+with the cell's own mean and one covariance for all cells. A set's released parameters are the noisy sums, the public part
 of the reference, the fit with the law of its errors, and a draw from that law. Tables from parameters use the fit.
-Synthetic records use the draw, so further sets cost nothing.
+Synthetic records, by FBS or FBP, use the draw, so that further sets cost nothing (METHODS §8).
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ from dpdist.privacy.units import record_epsilon, record_rho
 STEP = 0.05
 """Step of the numerical derivative of the fit, in the logarithm of sample counts."""
 SUMS = ("p1", "p2")
+"""Names of the sums of each cell."""
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
+"""Names of the sums over all cells."""
 
 
 class CellLognormal(Lognormal):
-    """Lognormal law whose coefficients are the means of the cells."""
+    """A lognormal law whose coefficients are the means of the cells themselves."""
 
     def _means(self, draws: Draws) -> Floats:
         return draws["coefficients"]
@@ -53,13 +55,16 @@ class CellLognormal(Lognormal):
 
 @dataclass(frozen=True)
 class SanitizedLognormal(OutcomeModel):
-    """Cells of one stratum; statistics are (cell, 5), in whole units, once the summary `told` of the reference is known."""
+    """Cells of one stratum; once the reference's summary `told` is known, the statistics are (cell, 5).
+
+    They are sums of location and scatter, in whole units of 1/UNIT (see `sensitivity`).
+    """
 
     labels: tuple[str, ...]
     count: Floats
     """Sample records of every cell, public."""
     scale: Fraction
-    """Scale of the noise on a sum, in units."""
+    """Scale of the noise on a sum, in units of 1/UNIT."""
     shrinkage: bool
     law: CellLognormal
     noise: NoiseName
@@ -119,12 +124,12 @@ class SanitizedLognormal(OutcomeModel):
         )
 
     def learned(self, records: Records) -> Whitened:
-        """The summary of the reference's records. Raises `Improper`."""
+        """The summary of a reference's records. Raises `Improper`."""
         cell = self.pattern(records.frame).astype(np.int64)
         return whitening_of(cell, records.outcome, records.weight, len(self.labels))
 
     def fitted_to(self, records: Records) -> Draws:
-        """The law of a reference's records, without noise, as `expect` takes it. Raises `Improper`."""
+        """The law of a reference's records, without noise, as parameters for `expect`. Raises `Improper`."""
         whitening = self.learned(records).whitening
         root = np.linalg.inv(whitening.matrix)
         return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
@@ -144,7 +149,7 @@ class SanitizedLognormal(OutcomeModel):
         return np.concatenate([statistics[:, :2].reshape(-1), statistics[:, 2:].sum(axis=0)])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Parameters of synthetic sets from noisy `released` sums: all sets share the fit, each has a draw of its own."""
+        """Parameters of synthetic sets from noisy `released` sums: all sets share the fit; each has its own draw."""
         assert self.told is not None
         found = self._fit(statistics, self.told, self.count)
         whole = {
@@ -177,7 +182,7 @@ class SanitizedLognormal(OutcomeModel):
         return fit(whitened, moments(statistics, float(count.sum()), self.noise), count, noise, self.shrinkage)
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row under the fit, (draw, row) each."""
         return self.law.expect(of(theta["means"], theta["covariance"]))
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
@@ -188,7 +193,7 @@ class SanitizedLognormal(OutcomeModel):
         return self.law.simulate(of(theta["drawn_means"], theta["drawn_covariance"]), frame_row, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The fit under other samples of both files, without noise, for standard errors only."""
+        """The fit under other samples of the reference and of the current file, without noise, for standard errors only."""
         return self._about(theta, *sampling_errors(_fitted(theta), draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
@@ -198,7 +203,7 @@ class SanitizedLognormal(OutcomeModel):
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The fit from the same sums under other sample counts (draw, row), by the delta method.
 
-        A cell's mean location is proportional to 1/n, and the stretch depends on the total.
+        A cell's mean location is proportional to one over its count, and the stretch depends on the total of counts.
         """
         count, found = counted_again(self.design, counts), _fitted(theta)
         sums = np.concatenate([theta["sums"][0].reshape(-1), theta["scatter"][0]])
@@ -222,18 +227,19 @@ class SanitizedLognormal(OutcomeModel):
         return {**super().describe(theta), "statistics": weighed, "noise_law": law}
 
     def _varied(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-        """Draws of the law of all of the fit's errors."""
+        """Draws from the law of all errors of the fit."""
         found = _fitted(theta)
         both = sampling_errors(found, draws, rng), noise_errors(found, draws, rng)
         moved, bent = (one + other for one, other in zip(*both, strict=True))
         return self._laws(theta, found.shift + moved, found.stretch + bent)
 
     def _about(self, theta: Draws, moved: Floats, bent: Floats) -> Draws:
+        """The law after the released shifts changed by `moved` (draw, cell, 2) and the stretch by `bent` (draw, 2, 2)."""
         varied = self._laws(theta, theta["shift"][0] + moved, theta["stretch"][0] + bent)
         return Draws({"means": varied["coefficients"], "covariance": varied["covariance"]})
 
     def _laws(self, theta: Draws, shift: Floats, stretch: Floats) -> Draws:
-        """Means of cells and covariances of logs, from shifts (draw, cell, 2) and stretches (draw, 2, 2)."""
+        """Means of cells and covariances of logarithms, from shifts (draw, cell, 2) and stretches (draw, 2, 2)."""
         root = np.linalg.inv(theta["whitening"][0])
         means = theta["reference"][0] + REACH * shift @ root.T
         bent = root @ limited(stretch)

@@ -1,9 +1,10 @@
 """Sensitivity of the whitened, winsorised sums of disjoint cells, for `sanitized_statistics` (METHODS §8).
 
-A record of a cell has r = A(z − μ), z = (log y, log w), with μ of its cell and A from the reference alone. It enters by p
-= r/C, shortened to |p| ≤ 1. Location, by cell: (p₁, p₂)/√2. Its L1 norm is at most |p| ≤ 1 (attained at p₁ = p₂).
-Scatter, pooled: (1 − |p|², (p₁² − p₂²)/√2, 2p₁p₂/√2). With p = |p|(cos t, sin t) the last two are |p|²(cos 2t, sin
-2t)/√2, of L1 norm at most |p|². So the norm of all three is at most 1 (attained at p = 0, and at |p| = 1, t = π/8).
+A record with outcome y and weight w has r = A(z − μ), z = (log y, log w). μ is its cell's mean and A a whitening matrix,
+both from the reference alone. The record enters by p = r/C, shortened to |p| ≤ 1, with C = REACH. Location, by cell: (p₁,
+p₂)/√2. Its L1 norm is at most |p| ≤ 1 (attained at p₁ = p₂). Scatter, over all cells: (1 − |p|², (p₁² − p₂²)/√2,
+2p₁p₂/√2). With p = |p|(cos t, sin t) the last two are |p|²(cos 2t, sin 2t)/√2, of L1 norm at most |p|². So the norm of
+all three is at most 1 (attained at p = 0, and at |p| = 1, t = π/8).
 
 Location is multiplied by SHARE and scatter by 1 − SHARE, so the norm of both is at most 1. A record is in one cell. If it
 is switched off, it contributes zeros everywhere. So zero_out moves all sums by at most 1 in all, and Laplace noise of
@@ -12,17 +13,19 @@ and −p, and in scatter by p = 0 and t = π/8. So substitution needs the scale 
 sums by no more, but public counts show the change. Everything is rounded towards zero to multiples of 1/UNIT, which
 increases no norm. Discrete noise on exact sums of whole numbers then has no floating-point error.
 
-Gaussian noise depends on the L2 norm: location ap, a² = SHARE, and scatter b(1 − |p|², p₁² − p₂², 2p₁p₂), b² = 1 − SHARE.
-With u = |p|² the squared norm is a²u + b²((1 − u)² + u²), convex in u, so at most a² + b² = 1 (attained at |p| = 1). This
-is the L2 sensitivity under zero_out. The squared norm of whole numbers is whole, so rounding cannot bring it above the
-bound.
+Gaussian noise depends on the L2 norm. Location is then ap with a² = SHARE. Scatter is b(1 − |p|², p₁² − p₂², 2p₁p₂) with
+b² = 1 − SHARE. With u = |p|² the squared norm is a²u + b²((1 − u)² + u²). It is convex in u, so at most a² + b² = 1
+(attained at |p| = 1). This is the L2 sensitivity under zero_out. The squared norm of whole numbers is whole, so rounding
+cannot bring it above the bound.
 
 Now p is exchanged for q of the same cell, |p| = r ≥ |q| = s, with c the cosine between them. The squared distance is F =
 a²(r² + s² − 2rsc) + b²(2r⁴ + 2s⁴ − 4r²s²c²), concave in c. Where rs ≥ a²/4b² its largest value, at c = −a²/(4b²rs), is
 a²(r² + s²) + 2b²(r⁴ + s⁴) + a⁴/4b², which grows with r and s. Elsewhere the largest value, at c = −1, is (r + s)²(a² +
 2b²(r − s)²). It grows with both too, as a² ≥ b²: ∂F/∂s = 2(r + s)(a² − 4b²s(r − s)) ≥ 2(r + s)(a² − b²r²). So F is
 largest at r = s = 1: ((a² + 4b²)/2b)² = (7/4)², attained at c = −3/4. From one cell to another it is at most 2a² + 4b² =
-5/2. Rounding moves the at most seven sums by less than 1 each, so the distance by less than 3: 7/4·UNIT + 3 for
+5/2.
+
+Rounding moves the at most seven sums by less than 1 each, and so the distance by less than 3: 7/4·UNIT + 3 for
 substitution. Discrete Gaussian noise of σ² = Δ²/2ρ on whole numbers of L2 sensitivity Δ is ρ-zCDP (Canonne, Kamath &
 Steinke 2020, theorem 14).
 """
@@ -40,24 +43,24 @@ from dpdist.job import Adjacency, NoiseName
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 
 REACH = 2.5
-"""C: a record's largest distance from its cell's reference mean, in reference standard deviations."""
+"""C: the largest distance of a record from its cell's reference mean, in reference standard deviations."""
 SHARE = Fraction(3, 4)
-"""Part of the budget for the cells' location; the rest is for the pooled scatter, whose few sums need less."""
+"""Part of the budget for the cells' location; the rest is for the scatter over all cells, whose few sums need less."""
 ROOT_2 = float(np.sqrt(2.0))
 SENSITIVITY_2: dict[Adjacency, Fraction] = {
     "zero_out": Fraction(UNIT),
     "add_remove": Fraction(UNIT),
     "substitution": Fraction(7 * UNIT, 4) + 3,
 }
-"""L2 distance, in units, of neighbours' sums under Gaussian noise."""
+"""L2 distance of neighbouring files' sums, in units of 1/UNIT, for Gaussian noise."""
 EXCHANGE = Fraction(30_626, 10_000)
-"""ρ against exchanging a record, over ρ under zero_out: (7/4 + 3/UNIT)², rounded up; two zero-outs would cost 4."""
+"""The ρ of exchanging a record over its ρ under zero_out: (7/4 + 3/UNIT)², rounded up; two zero-outs would cost 4."""
 FAR = 1e6
-"""Logarithms farther than this from a cell's mean are clipped, so that an outcome or weight of 0 has a finite value too."""
+"""Largest distance of a logarithm from its cell's mean; it makes the logarithm of an outcome or weight of 0 finite."""
 
 
 class Whitening(NamedTuple):
-    """μ of every cell (cell, 2) and A (2, 2), fixed before the current file is seen."""
+    """The means μ of every cell, (cell, 2), and the matrix A, (2, 2), fixed before the current file is seen."""
 
     centre: Floats
     matrix: Floats
@@ -77,14 +80,14 @@ class Whitening(NamedTuple):
         share: float = float(SHARE),
         noise: NoiseName = "laplace",
     ) -> Floats:
-        """(location, scatter) of every record in whole units, (record, 5)."""
+        """(location, scatter) of every record in whole units of 1/UNIT, (record, 5)."""
         return np.asarray(np.trunc(UNIT * statistics(self.winsorised(cell, outcome, weight), share, noise)))
 
 
 def statistics(p: Floats, share: float = float(SHARE), noise: NoiseName = "laplace") -> Floats:
     """Location and scatter of winsorised records, multiplied by their shares of the budget, (record, 5).
 
-    All lie in the norm ball.
+    Every row has a norm of at most 1.
     """
     one, two = p.T
     if noise == "gaussian":
@@ -95,14 +98,14 @@ def statistics(p: Floats, share: float = float(SHARE), noise: NoiseName = "lapla
 
 
 class Moments(NamedTuple):
-    """Σp of every cell (cell, 2), and Σ(|p|², p₁² − p₂², 2p₁p₂) over all records, (3,)."""
+    """Sums of winsorised records: Σp of every cell, (cell, 2), and Σ(|p|², p₁² − p₂², 2p₁p₂) over all records, (3,)."""
 
     location: Floats
     scatter: Floats
 
 
 def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Moments:
-    """Moments from sums in units: one location for each cell, then the scatter, (2 cells + 3,)."""
+    """Moments from sums in units of 1/UNIT, (2 cells + 3,): the location of each cell, then the scatter."""
     share, values, all_of_them = float(SHARE), sums / UNIT, np.array([records, 0.0, 0.0])
     if noise == "gaussian":
         scatter = values[-3:] / np.sqrt(1.0 - share) * np.array([-1.0, 1.0, 1.0])
@@ -112,9 +115,9 @@ def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Momen
 
 
 def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[float, Floats]:
-    """Variances of the noise on an entry of the location and on an entry of the scatter.
+    """Variances of the noise on an entry of the location, and on each entry of the scatter.
 
-    The scale in units is b of the Laplace law, or σ of the Gaussian law.
+    `scale`, in units of 1/UNIT, is b of the Laplace law, or σ of the Gaussian law.
     """
     share, square = float(SHARE), (float(scale) / UNIT) ** 2
     if noise == "gaussian":
@@ -124,6 +127,6 @@ def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[floa
 
 
 def gaussian_scale(rho: Fraction, adjacency: Adjacency) -> Fraction:
-    """σ in units for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
+    """σ in units of 1/UNIT for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
     square = SENSITIVITY_2[adjacency] ** 2 / (2 * rho) * 10**6
     return Fraction(isqrt(square.numerator // square.denominator) + 1, 1000)

@@ -1,4 +1,4 @@
-"""Texts of statements about winsorised moments of logarithms."""
+"""Texts for the statement of a release by `sanitized_statistics`: noisy winsorised moments of logarithms."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Estimates means and a covariance from noisy winsorised sums: shrinkage, inversion of the winsorising, and errors.
 
-This is post-processing of the released sums with the reference. All figures are whitened, in units of C reference
-deviations. The model of the current file is the reference's residuals x, stretched by T (symmetric, common to the cells)
-and shifted by δ of a cell. A cell's own mean has a sampling error of variance σ² and noise of variance ν². The true means
-vary about the cells' common shift by drift A and by the reference's own error ρ². A cell keeps k = (A + ρ² + σ²)/(A + ρ²
-+ σ² + ν²) of its distance from the common shift. This estimates the mean that the current file would have without noise.
-δ and T are then solved so that the reference's residuals have these winsorised moments.
+This is post-processing of the released sums with a reference. All figures are whitened, in units of C reference standard
+deviations. The current file is modelled as the reference's residuals x, stretched by a symmetric matrix T that all cells
+share, and shifted by δ, each cell's own. A cell's own mean has a sampling error of variance σ² and noise of variance ν².
+The true means vary about the cells' common shift, with the variance A between cells and the variance ρ² of the
+reference's error. A cell keeps the part k = (A + ρ² + σ²)/(A + ρ² + σ² + ν²) of its distance from the common shift. This
+estimates the mean that the current file would have without noise. δ and T are then solved so that the reference's
+residuals have these winsorised moments.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Wh
 from dpdist.models.protocol import Improper
 
 KEPT = 2_000
-"""Number of residuals of a reference that represent all of them."""
+"""Number of a reference's residuals that represent all of them."""
 LARGEST_SHIFT = 3.0 / REACH
-"""Largest shift of a cell, in every direction: three reference deviations."""
+"""Largest shift of a cell in either direction: three reference standard deviations."""
 STRETCH = (0.5, 2.0)
-"""Public range of T's eigenvalues: those of the covariance are between a quarter and four times the reference's."""
+"""Public range of T's eigenvalues; the covariance then has between a quarter and four times the reference's eigenvalues."""
 ROUNDS, STEP, DONE = 60, 1e-2, 1e-10
+"""Largest number of iterations, step of the numerical derivatives, and tolerance."""
 CONSTANT = "log outcome or log weight is the same in every cell's reference records, or one is a line in the other"
 
 
 class Whitened(NamedTuple):
-    """Summary of the reference: the whitening; residuals (residual, 2), mean 0 and covariance 1/C²; and records (cell,)."""
+    """Summary of the reference.
+
+    It has the whitening; residuals (residual, 2) with mean 0 and covariance 1/C²; and numbers of records (cell,).
+    """
 
     whitening: Whitening
     residuals: Floats
@@ -38,7 +43,14 @@ class Whitened(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """δ (cell, 2), T (2, 2) and the law of their errors: see `sampling_errors` and `noise_errors`."""
+    """The fit, δ (cell, 2) and T (2, 2), and the law of its errors.
+
+    - `kept`: k, (cell, 2). `share`: the weight of each cell in the common shift, (cell, 2).
+    - `prior`, `sampling`, `noise`: the variances A + ρ², σ² and ν² of the cells' means, (cell, 2).
+    - `rate`: derivative of δ by the mean winsorised location, (2, 2).
+    - `tail`: covariance of δ's error from the reference's tails, (2, 2).
+    - `scatter_sampling`, `scatter_noise`: covariances of T's three entries from sampling and from noise, (3, 3).
+    """
 
     shift: Floats
     stretch: Floats
@@ -54,10 +66,7 @@ class Fitted(NamedTuple):
 
 
 def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whitened:
-    """The whitening from a reference's records.
-
-    Raises `Improper` where their logarithms have no covariance within cells.
-    """
+    """The whitening from a reference's records. Raises `Improper` if logarithms have no covariance within cells."""
     z, count = np.log(np.column_stack([outcome, weight])), np.bincount(cell, minlength=cells)
     centre = np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in z.T]) / count[:, None]
     residual = z - centre[cell]
@@ -73,7 +82,7 @@ def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whi
 
 
 def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool) -> Fitted:
-    """Fits δ and T; `count` is the current file's public sizes (cell,), `noise` the variances of the moments' noise."""
+    """Fits δ and T; `count` is the current file's public sizes (cell,), and `noise` the variances of the moments' noise."""
     n, x = float(count.sum()), whitening.residuals
     within = _winsorised(x)
     sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, whitening.records))
@@ -101,7 +110,7 @@ def fit(whitening: Whitened, moments: Moments, count: Floats, noise: tuple[float
 
 
 def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Errors of δ (draw, cell, 2) and T (draw, 2, 2) from other samples of both files and another drift."""
+    """Errors of δ (draw, cell, 2) and T (draw, 2, 2) under other samples of both files and another drift."""
     shape = (draws, *fit.shift.shape)
     true = np.sqrt(fit.prior) * rng.standard_normal(shape)
     error = _kept(fit, true + np.sqrt(fit.sampling) * rng.standard_normal(shape)) - true
@@ -111,19 +120,19 @@ def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[
 
 
 def noise_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Errors of δ (draw, cell, 2) and T (draw, 2, 2) from other noise."""
+    """Errors of δ (draw, cell, 2) and T (draw, 2, 2) under other noise."""
     moved = moved_by(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
     entries = rng.standard_normal((draws, 3)) @ _root(fit.scatter_noise).T
     return moved, _symmetric(entries)
 
 
 def moved_by(fit: Fitted, values: Floats) -> Floats:
-    """Effect on δ of changes of the cells' own mean locations, (draw, cell, 2)."""
+    """Changes of δ that follow from changes of the cells' own mean locations, (draw, cell, 2)."""
     return np.asarray(_kept(fit, values) @ fit.rate.T)
 
 
 def _kept(fit: Fitted, values: Floats) -> Floats:
-    """The part of changes of the cells' own means that shrinkage keeps, (draw, cell, 2)."""
+    """What shrinkage leaves of changes of the cells' own means, (draw, cell, 2)."""
     common = (fit.share * values).sum(axis=1, keepdims=True)
     return np.asarray(common + fit.kept * (values - common))
 
@@ -137,7 +146,7 @@ def limited(stretch: Floats) -> Floats:
 def _solve(
     x: Floats, location: Floats, scatter: Floats, share: Floats, rate: Floats, bend: Floats
 ) -> tuple[Floats, Floats]:
-    """δ and T under which x has these winsorised moments; the nearest within their ranges if there are none."""
+    """δ and T under which the residuals x have these winsorised moments, or the nearest ones within their ranges."""
     shift, stretch = np.zeros_like(location), np.eye(2)
     for _ in range(ROUNDS):
         moved = x @ stretch
@@ -154,7 +163,10 @@ def _solve(
 
 
 def _slopes(x: Floats) -> tuple[Floats, Floats]:
-    """Derivatives of δ and T's entries by the mean winsorised location (2, 2) and scatter (3, 3), at the reference."""
+    """Derivatives of δ by the mean winsorised location, (2, 2), and of T's entries by the scatter, (3, 3).
+
+    Both are taken at the reference.
+    """
     steps = STEP * np.eye(2)
     location = [(_winsorised(x + e) - _winsorised(x - e)).mean(axis=0) / (2.0 * STEP) for e in steps]
     entries = [_symmetric(STEP * e) for e in np.eye(3)]
@@ -164,6 +176,7 @@ def _slopes(x: Floats) -> tuple[Floats, Floats]:
 
 
 def _winsorised(x: Floats) -> Floats:
+    """Points shortened to length 1 where they are longer, (record, 2)."""
     return np.asarray(x / np.maximum(1.0, np.hypot(x[:, 0], x[:, 1]))[:, None])
 
 
@@ -174,10 +187,11 @@ def _terms(p: Floats) -> Floats:
 
 
 def _symmetric(entries: Floats) -> Floats:
-    """[[a, b], [b, d]] of entries (…, 3)."""
+    """The symmetric matrices [[a, b], [b, d]] of entries (…, 3)."""
     return np.asarray(entries[..., [0, 1, 1, 2]].reshape(*entries.shape[:-1], 2, 2))
 
 
 def _root(covariance: Floats) -> Floats:
+    """A matrix whose product with its transpose is the covariance."""
     values, vectors = np.linalg.eigh(covariance)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

@@ -1,1 +1,1 @@
-"""Mechanism `weight_regularisation`: noisy sums of cells, weights moved towards a common one (Seeman, Si and Reiter)."""
+"""Mechanism `weight_regularisation`: noisy sums of cells, with weights moved towards a common one (Seeman et al.)."""

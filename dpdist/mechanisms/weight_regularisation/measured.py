@@ -1,4 +1,4 @@
-"""Lists the noisy figures of regularised weights for `measurements.parquet`."""
+"""Lists the noisy figures of regularised weights for `measurements.parquet`, the public list of a release's figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: RegularisedCells, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """Figures of the whole stratum, then sums of cells; a figure that the job itself fixes was not measured."""
+    """Figures of the whole stratum, then sums of cells.
+
+    A figure that the job itself fixes was not measured and is not listed.
+    """
     cells, bounds, twice = cells_of(release, model, stratum), model.under(theta).bounds, moves(release.job)
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
     scales = (model.mean_scale, model.choice_scale, model.choice_scale)

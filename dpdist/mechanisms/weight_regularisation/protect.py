@@ -1,4 +1,4 @@
-"""Regularises weights and adds noise, and states the guarantee, with the passes over records."""
+"""Moves weights towards a common one, adds noise to sums, and states the guarantee, with the passes over records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left
 from dpdist.mechanisms.weight_regularisation.statement import CHOICE_ASKED, MEAN_ASKED, MOVED_WEIGHTS, SUMS
@@ -23,7 +23,7 @@ from dpdist.privacy.units import moves
 
 
 class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
-    """Noisy sums of the finest cells under moved weights: strict, with δ = 0 and no model."""
+    """Noisy sums of base cells under moved weights: strict, with δ = 0; no law of the outcome is fitted."""
 
     spec, sums = Settings, RegularisedCells
 
@@ -45,26 +45,26 @@ class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
 
 
 def weight_regularisation(model: RegularisedCells, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """Releases the common weight, the degree of regularisation, and the cells' sums under moved weights, all with noise."""
+    """Releases the common weight, the degree of regularisation, and the cells' sums under moved weights, all with noise.
+
+    The common weight or the degree has no noise if the job states it.
+    """
     asked, common, regularisation = np.full(3, np.nan), model.towards, model.fixed
     if common is None:
         mean = WeightSum(model.plain.bounds.weight)
         exact = yield Pass(Count(mean), "sum")
-        noise = yield NoiseOn.of(mean, exact).draw(model.mean_scale, 1, 1)
-        asked[:1] = exact[0] + noise
+        asked[:1] = yield Defined.by(mean).sums(exact[0], model.mean_scale, 1)
         common = model.common(float(asked[0]))
     if regularisation is None:
         distances = Distances(model.plain, common)
         exact = yield Pass(Count(distances), "sum")
-        apart = np.abs(exact).sum(axis=0)
-        noise = yield NoiseOn.of(distances, apart).draw(model.choice_scale, 2, 2)
-        asked[1:] = apart + noise
+        asked[1:] = yield Defined.by(distances).sums(np.abs(exact).sum(axis=0), model.choice_scale, 2)
         regularisation = model.chosen(asked[1:], common)
     under = model.moved_sums(common, regularisation)
     sums = yield Pass(Count(under), "sum")
-    noise = yield NoiseOn.of(under, sums).draw(model.scale, sums.size, 3)
+    noisy = yield Defined.by(under).sums(sums, model.scale, 3)
     used = np.array([[common, regularisation]])
-    theta = Draws({"sums": (sums + noise.reshape(sums.shape))[None], "asked": asked[None], "used": used})
+    theta = Draws({"sums": noisy[None], "asked": asked[None], "used": used})
     return released(recorder, [theta], epsilon, cells=float(len(sums)))
 
 

@@ -1,7 +1,7 @@
-"""The model of weight regularisation: the common weight, the degree λ, and noisy sums of every finest cell.
+"""The model of weight regularisation: the common weight, the degree λ, and noisy sums of base cells.
 
-Post-processing is that of strict Laplace tables, with the bounds of the moved weights. Errors include the bias that the
-released distances predict.
+A record's weight w becomes (1 − λ)w + λt, where t is the common weight. Tables and synthetic records follow as for strict
+Laplace tables, with the bounds of the moved weights. Errors include the bias that the released distances predict.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.units import moves, record_epsilon
 
 ASKED = ("sum of weights", "distance", "distance of products")
+"""Names of the figures that are measured before the cells' sums."""
 
 
 @dataclass(frozen=True)
 class WeightSum:
-    """Statistics: Σ w/U in units, (1, 1)."""
+    """The statistic Σ w/U in units of 1/UNIT, (1, 1), with U the weight's public bound."""
 
     cap: float
 
@@ -47,7 +48,10 @@ class WeightSum:
 
 @dataclass(frozen=True)
 class Distances:
-    """Statistics: Σ (w − t)/U and Σ (w − t)u/U of every cell in units, (cell, 2)."""
+    """The statistics Σ (w − t)/U and Σ (w − t)u/U of every cell in units of 1/UNIT, (cell, 2).
+
+    t is the common weight, U the weight's public bound, and u the outcome relative to its public bounds, in [−1, 1].
+    """
 
     cells: CellSums
     common: float
@@ -58,7 +62,7 @@ class Distances:
         return np.column_stack([np.bincount(cell, weights=alpha * each, minlength=cells) for each in (a, b)])
 
     def pairs(self, weight: Floats, outcome: Floats) -> Floats:
-        """(a, b) of every record in whole units, (record, 2)."""
+        """(a, b) of every record in whole units of 1/UNIT, (record, 2)."""
         bounds = self.cells.bounds
         a = units_of(weight, bounds.weight) - units_of(np.array(self.common), bounds.weight)
         u = (np.clip(outcome, bounds.low, bounds.high) - bounds.centre) / bounds.half_width
@@ -67,7 +71,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class MovedSums:
-    """Statistics: the cells' sums under moved weights, in units of their bound, (cell, 2)."""
+    """The statistics of `laplace_cells`, the cells' sums, under moved weights, in units of their bound, (cell, 2)."""
 
     cells: CellSums
     cap: float
@@ -81,11 +85,14 @@ class MovedSums:
 
 @dataclass(frozen=True)
 class RegularisedCells(OutcomeModel):
-    """Cells of one stratum under public bounds. `plain` is the strict Laplace table, at r = 0."""
+    """Cells of one stratum under public bounds; `plain` is the strict Laplace table without moved weights.
+
+    `towards` and `fixed` are the common weight and the degree that the job states; None: they are measured.
+    """
 
     plain: CellSums
     epsilon: Fraction
-    """The ε of one record; half of the budget where a record's move to another cell is covered."""
+    """The ε of one record. It is half of the budget where a record's move to another cell is covered."""
     towards: float | None
     fixed: float | None
 
@@ -100,7 +107,7 @@ class RegularisedCells(OutcomeModel):
 
     @property
     def scale(self) -> Fraction:
-        """The largest noise on the cells' sums, in units."""
+        """The scale of the noise on the cells' sums, in units of 1/UNIT."""
         return self.plain.scale
 
     @property
@@ -124,14 +131,14 @@ class RegularisedCells(OutcomeModel):
     def common(self, noisy_sum: float) -> float:
         """The mean weight from a noisy sum, clipped to the weight's bounds and to a public positive floor.
 
-        A common weight of 0 would leave moved weights without a positive bound, and sums without a unit.
+        With a common weight of 0, moved weights could have the upper bound 0, and sums would have no unit.
         """
         cap = self.plain.bounds.weight
         mean = noisy_sum * cap / UNIT / float(self.plain.count.sum())
         return float(np.clip(mean, max(self.plain.least_weight, cap / REGULARISATION_STEPS), cap))
 
     def chosen(self, apart: Floats, common: float) -> float:
-        """The degree λ to which weights are moved, from the noisy distances in units."""
+        """The degree λ to which weights are moved, from the noisy distances in units of 1/UNIT."""
         cap = self.plain.bounds.weight
         squares = self._squares(apart)
         return least_error(float(squares.sum()), self._shares(), float(self.scale) / UNIT, common / cap)
@@ -147,7 +154,7 @@ class RegularisedCells(OutcomeModel):
         return self._cells(float(common), float(regularisation))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
         return self.under(theta).expect(theta)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -158,13 +165,13 @@ class RegularisedCells(OutcomeModel):
         return self._with(theta, self.plain.resampled(theta, records, draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with further noise of the same law, and with a bias of the size that the distances predict."""
+        """The released sums with further noise of the same law, and a random bias as large as the distances predict."""
         drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
         moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight
         asked, noise = np.maximum(theta["asked"][0, 1:], 0.0) / UNIT, np.sqrt(2.0) * float(self.choice_scale) / UNIT
         each = (
             np.nan_to_num(np.hypot(asked, noise), nan=0.0) * self._shares()[:, None]
-        )  # a distance may be as far off as its noise
+        )  # A distance may be wrong by as much as its noise.
         bias = UNIT * moved_by * sqrt(pi / 2.0) * each
         return self._with(theta, Draws({"sums": drawn["sums"] + bias * rng.standard_normal(drawn["sums"].shape)}))
 
@@ -184,7 +191,7 @@ class RegularisedCells(OutcomeModel):
         return {**super().describe(theta), "noise": noise}
 
     def _squares(self, apart: Floats) -> Floats:
-        """Squares of both noisy distances, in units of the weight's bound, less the variance of their noise."""
+        """Squares of both noisy distances, less the variance of their noise, in squared units of the weight's bound."""
         found = np.maximum(apart, 0.0) ** 2 - 2.0 * float(self.choice_scale) ** 2
         return np.asarray(np.nan_to_num(np.maximum(found, 0.0), nan=0.0) / UNIT**2)
 
@@ -198,7 +205,7 @@ class RegularisedCells(OutcomeModel):
         return replace(plain, bounds=plain.bounds._replace(weight=most), least_weight=least)
 
     def _with(self, theta: Draws, drawn: Draws) -> Draws:
-        """Draws of the sums, with the other released parameters."""
+        """Draws of the sums, joined with the other released parameters."""
         kept = {name: np.repeat(theta[name], len(drawn), axis=0) for name in ("asked", "used")}
         return Draws({**kept, **drawn.values})
 
@@ -209,7 +216,7 @@ def moved(weight: Any, common: float, regularisation: float) -> Any:
 
 
 def units_of(weight: Floats, cap: float) -> Floats:
-    """w/U in whole units."""
+    """w/U of every record in whole units of 1/UNIT, with U = `cap`."""
     return np.rint(UNIT * (np.clip(weight, 0.0, cap) / cap))
 
 

@@ -1,21 +1,22 @@
 """Sensitivity of weight regularisation, the split of ε over its stages, and the choice of the degree λ.
 
-The public bounds are w ∈ [0, U] and y ∈ [L, H], u = (y − c)/R ∈ [−1, 1] as for strict Laplace tables. A record's weight
-becomes w_λ = (1 − λ)w + λt, with t a common weight; it is at most U_λ = (1 − λ)U + λt. All sums are of whole multiples of
-1/UNIT.
+A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public bounds. Let u = (y − c)/R ∈ [−1, 1], where c and R
+are the middle and the half width of [L, H]. The weight becomes w_λ = (1 − λ)w + λt, where t is a common weight. It is at
+most U_λ = (1 − λ)U + λt. All sums are of whole multiples of 1/UNIT. Δ is the L1 sensitivity of a stage's sums.
 
 Stage 1 gives t, if the job does not name one. It releases Σ w/U, to which a record contributes a value in [0, 1]: Δ = 1.
-Divided by the public number of records this is a mean. It is clipped to the weight's bounds and to at least
-U/REGULARISATION_STEPS, so that t > 0 and U_λ > 0 for every λ.
+Divided by the public number of records, times U, this is the mean weight. It is clipped to the weight's bounds and to at
+least U/REGULARISATION_STEPS, so that t > 0 and U_λ > 0 for every λ.
 
 Stage 2 gives λ, if the job does not name one. With a = (w − t)/U and b = au, A and B are the sums over cells of |Σa| and
-|Σb|. By the triangle inequality a record moves A and B together by no more than (a, b) in L1. Switched off, added or
-removed: |a| + |b| ≤ 2 max(t, U − t)/U ≤ 2. Exchanged: if both weights lie on one side of t, |a − a'| + |b − b'| ≤ 2
-max(|a|, |a'|) ≤ 2; otherwise at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained
-by weights U and 0 with u = 1, in a cell of its own.
+of |Σb|. By the triangle inequality, A and B together change by at most the L1 norm of the change of a record's (a, b).
+Switched off, added or removed, a record changes them by |a| + |b| ≤ 2 max(t, U − t)/U ≤ 2. Exchanged, with both weights
+on one side of t, it changes them by |a − a'| + |b − b'| ≤ 2 max(|a|, |a'|) ≤ 2. With weights on different sides the
+change is at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained by weights U and 0
+with u = 1, in a cell of its own.
 
-Stage 3 gives the cells' sums of (w_λ, w_λ u) over U_λ. For any t > 0 and λ these are a strict Laplace table's pairs, so Δ =
-2.
+Stage 3 gives the cells' sums of (w_λ, w_λ u) over U_λ. For any t > 0 and λ these are a strict Laplace table's pairs, so Δ
+= 2.
 
 The stages are released one after another and cost the sum of their parts of ε (adaptive composition). A record that moves
 to another cell moves twice as much. So half of ε is used where such moves are covered. The choice of λ is a function of
@@ -32,7 +33,10 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
 
 MOVED_BY = (1, SENSITIVITY, SENSITIVITY)
-"""Largest change by one record, in units: of the sum of weights, of both distances together, and of a cell's sums."""
+"""Largest change by one record, before sums are multiplied by UNIT.
+
+The three are of the sum of weights over U, of both distances together, and of a cell's two sums.
+"""
 MEAN, CHOICE = Fraction(1, 20), Fraction(1, 10)
 """Parts of ε for the common weight and for the choice of λ, where the job does not fix them."""
 REGULARISATION_STEPS = 100
@@ -40,21 +44,22 @@ REGULARISATION_STEPS = 100
 
 
 def left(mean: bool, choice: bool) -> Fraction:
-    """The part of ε that remains for the cells' sums."""
+    """The part of ε that remains for the cells' sums; `mean` and `choice` say which earlier stages are run."""
     return 1 - MEAN * mean - CHOICE * choice
 
 
 def scale_of(part: Fraction, sensitivity: int, epsilon: Fraction) -> Fraction:
-    """Scale of the noise, in units, of a stage with a part of ε."""
+    """Scale of the noise, in units of 1/UNIT, of a stage that has a part of ε."""
     return Fraction(sensitivity * UNIT) / (part * epsilon)
 
 
 def least_error(squares: float, shares: Floats, noise: float, common: float) -> float:
-    """λ of the least predicted squared error over all cells.
+    """The λ with the least predicted squared error over all cells.
 
-    `squares` is A² + B², in units of U. `shares` is each cell's share of the sample. `noise` is the noise scale of both
-    sums of a cell at λ = 0, in units of U. `common` is t/U. A cell's bias is taken to be λ times A or B times its share,
-    as if it were equal for all records. Noise has variance 2 (noise · U_λ/U)² on each of two sums.
+    `squares` is A² + B², in squared units of U. `shares` is each cell's share of the sample. `noise` is the noise scale
+    of both sums of a cell at λ = 0, in units of U. `common` is t/U. A cell's bias is taken to be λ times A or B times its
+    share of the sample, as if the bias were spread evenly over records. The noise on each of the two sums has the
+    variance 2 (noise · U_λ/U)².
     """
     step = np.arange(REGULARISATION_STEPS + 1) / REGULARISATION_STEPS
     spread = 4.0 * len(shares) * (noise * (1.0 - step * (1.0 - common))) ** 2

@@ -1,4 +1,4 @@
-"""Texts of statements about weight regularisation."""
+"""Texts for the statement of a release by `weight_regularisation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the noisy weighted counts of tables for `measurements.parquet`."""
+"""Lists the noisy weighted counts of tables for `measurements.parquet`, the public list of a release's noisy figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """The figures of one table after another; cells have levels of the table's columns and of the stratum's."""
+    """The figures of one table after another; a cell has the levels of the table's columns and of the stratum's columns."""
     whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
     cap = model.weights[1] if release.job.survey.weight is not None else None
     keys = model.keys_of(theta)

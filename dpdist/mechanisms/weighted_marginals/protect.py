@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Mechanism, Noise, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import NoiseOn, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
 from dpdist.mechanisms.weighted_marginals.statement import CHOSEN, ENTERED, LISTED, OUTRIGHT
@@ -24,7 +24,10 @@ from dpdist.privacy.guarantees import Promise, Strict
 
 
 class WeightedMarginals(NoisySums[Settings, Marginals]):
-    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0 and no model."""
+    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0.
+
+    No law of the outcomes is fitted.
+    """
 
     spec, sums = Settings, Marginals
 
@@ -39,10 +42,10 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
 
 
 def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """Releases the job's tables with all of ε; without listed tables, releases each column's table and then chosen pairs.
+    """Releases the job's tables with all of ε; if it lists none, each column's table and then tables of pairs of columns.
 
-    Pairs are chosen by how much the columns' tables leave unexplained. Where the candidate pairs make no loop, all of
-    them are measured, and no budget is spent on a choice.
+    The chosen pairs are those that the columns' tables explain least. If the candidate pairs make no loop, all of them
+    are measured, and no budget is spent on a choice.
     """
     numbers, keys = count(1), model.listed
     if keys is not None:
@@ -59,14 +62,16 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
     return released(recorder, [model.released(keys, sums)], epsilon, cells=float(len(sums)))
 
 
-def _measured(model: Marginals, keys: tuple[Marginal, ...], numbers: count[int]) -> Generator[Pass | Noise, Any, Floats]:
-    """The tables under noise, one after another, (cell,)."""
+def _measured(
+    model: Marginals, keys: tuple[Marginal, ...], numbers: count[int]
+) -> Generator[Pass | Measurement, Any, Floats]:
+    """The named tables under noise, one after another, (cell,)."""
     if not keys:
         return np.empty(0)
     own = model.measuring(keys)
     exact = yield Pass(Count(own), "sum")
-    noise = yield NoiseOn.of(own, exact).draw(model.scale_of(keys[0]), len(exact), next(numbers))
-    return np.asarray(exact + noise)
+    noisy: Floats = yield Defined.by(own).sums(exact, model.scale_of(keys[0]), next(numbers))
+    return noisy
 
 
 MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}

@@ -1,7 +1,8 @@
-"""Makes synthetic records of all columns from a tree of tables, with levels by systematic sampling and raked weights.
+"""Makes synthetic records of all columns from a tree of tables: levels by systematic sampling, and raked weights.
 
-Each column is filled given its parent. Among g records with one level of the parent, every level gets g p records,
-rounded down or up. Weights start equal. They are scaled, table by table, until the records' tables equal the tree's.
+Each column is filled given its parent, a column that shares a table with it. Among g records with one level of the
+parent, a level of probability p gets g p records, rounded down or up. Weights start equal. They are scaled, table by
+table, until the records' tables equal the tree's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.weighted_marginals.tree import Marginal, Tree
 
 ROUNDS, CLOSE = 100, 1e-10
-"""Rounds of scaling weights to tables, and the tolerance, relative to the total."""
+"""Rounds of scaling weights to tables, and the tolerance relative to the total."""
 
 
 def drawn(tree: Tree, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
@@ -52,7 +53,7 @@ def order(columns: int, pairs: Sequence[Marginal]) -> list[tuple[int, int | None
 
 
 def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
-    """Levels of `number` records in the proportions of counts, by systematic sampling: each count is rounded down or up."""
+    """Levels of `number` records in the proportions of counts, by systematic sampling: each is rounded down or up."""
     total = counts.sum()
     share = counts / total if total > 0.0 else np.full(len(counts), 1.0 / len(counts))
     ends = np.cumsum(share)
@@ -63,7 +64,7 @@ def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
 def raked(tree: Tree, codes: Ints) -> Floats:
     """Non-negative weights under which the records' tables equal the tree's, and which sum to the tree's total.
 
-    Where a cell has no record, the tables are as near as scaling can bring them.
+    If a cell has no record, the tables are as near as scaling can bring them.
     """
     number = len(codes)
     weight = np.full(number, tree.total / number)

@@ -1,7 +1,7 @@
 """The model of weighted marginals: noisy tables, and from them one distribution, synthetic records and estimates.
 
-Weights enter as v = min(w, U)/U, so that Σv is at most the effective number of records: (Σw)²/Σw² ≥ Σw/U. Sampling errors
-are those of Σv records, which are no smaller than the sample's own.
+A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw²
+≥ Σw/U. Sampling errors are computed for Σv records; the sample's own errors are no larger.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ from dpdist.privacy.units import record_epsilon
 
 @dataclass(frozen=True)
 class Marginals(OutcomeModel):
-    """Coded columns of one stratum; statistics are the cells of the `measured` tables one after another, in whole units."""
+    """Coded columns of one stratum; the statistics are the cells of the `measured` tables, one table after another.
+
+    They are in whole units of 1/UNIT. A table is named by the positions of its columns.
+    """
 
     columns: tuple[str, ...]
     levels: tuple[tuple[float, ...], ...]
@@ -47,7 +50,7 @@ class Marginals(OutcomeModel):
     measured: tuple[Marginal, ...]
     """Tables that a pass over records sums."""
     weights: tuple[float, float]
-    """Public bounds of the weight; 1 and 1 without one."""
+    """Public bounds of the weight; 1 and 1 without weights."""
     count: int
     """Sample records of the stratum, public."""
     epsilon: Fraction
@@ -87,24 +90,24 @@ class Marginals(OutcomeModel):
 
     @cached_property
     def pairs(self) -> int:
-        """Number of pairs that are measured where the job names no tables."""
+        """Number of pairs of columns that are measured if the job names no tables."""
         return forest(candidates(self.sizes))
 
     @property
     def chooses(self) -> bool:
-        """True if there is a choice: not all candidates can be measured without a loop."""
+        """True if pairs must be chosen, because all candidates together would make a loop."""
         return self.pairs < len(self.candidates)
 
     @property
     def singles(self) -> tuple[Marginal, ...]:
-        """The tables of each column alone."""
+        """The tables of one column each."""
         return tuple((k,) for k in range(len(self.columns)))
 
     def shape(self, key: Marginal) -> tuple[int, ...]:
         return tuple(self.sizes[column] for column in key)
 
     def scale_of(self, key: Marginal) -> Fraction:
-        """Scale of the noise on a table, in units, as a function of the job alone."""
+        """Scale of the noise on a table, in units of 1/UNIT; it depends on the job alone."""
         if self.listed is not None:
             return table_scale(self.epsilon, len(self.listed), self.adjacency)
         single = len(key) == 1
@@ -128,18 +131,18 @@ class Marginals(OutcomeModel):
         return replace(self, measured=keys)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Σv of every cell of every measured table, (cell,), in whole units."""
+        """Σv of every cell of every measured table, (cell,), in whole units of 1/UNIT."""
         v = np.rint(alpha * UNIT * np.minimum(records.weight, self.weights[1]) / self.weights[1])
         codes = self.codes(records)
         found = [np.bincount(self.cell(codes, key), weights=v, minlength=prod(self.shape(key))) for key in self.measured]
         return np.concatenate(found) if found else np.empty(0)
 
     def codes(self, records: Records) -> Ints:
-        """Number of the level of every record and column, (record, column)."""
+        """The position of the level of every record and column, (record, column)."""
         return self.coded(tuple(records.outcomes.T))
 
     def coded(self, columns: Sequence[Floats]) -> Ints:
-        """The numbers of the nearest levels of columns (record,)."""
+        """Positions of the levels nearest to the values of columns, which are (record,) each."""
         found = np.empty((len(columns[0]), len(self.columns)), dtype=np.int64)
         for k, (levels, values) in enumerate(zip(self.levels, columns, strict=True)):
             middle = (np.array(levels[1:]) + np.array(levels[:-1])) / 2.0
@@ -147,21 +150,21 @@ class Marginals(OutcomeModel):
         return found
 
     def cell(self, codes: Ints, key: Marginal) -> Ints:
-        """The number of a record's cell in a table, (record,)."""
+        """The position of every record's cell in a table, (record,)."""
         return np.ravel_multi_index(tuple(codes[:, column] for column in key), self.shape(key)).astype(np.int64)
 
     def split(self, keys: tuple[Marginal, ...], sums: Floats) -> dict[Marginal, Floats]:
-        """Sums (draw, cell) by table, (draw, *cells)."""
+        """Sums (draw, cell) of all tables, split by table into (draw, *cells)."""
         ends = np.cumsum([prod(self.shape(key)) for key in keys])[:-1]
         parts = np.split(sums, ends, axis=1)
         return {key: part.reshape(len(sums), *self.shape(key)) for key, part in zip(keys, parts, strict=True)}
 
     def keys_of(self, theta: Draws) -> tuple[Marginal, ...]:
-        """Names of parameters by which released tables are identified."""
+        """The released tables, each by the positions of its columns."""
         return tuple(tuple(int(c) for c in row if c >= 0) for row in theta["tables"][0])
 
     def tree(self, theta: Draws) -> Tree:
-        """One distribution that agrees with all released tables, in weights."""
+        """One distribution, in weights, that agrees with all released tables."""
         keys, unit = self.keys_of(theta), self.weights[1] / UNIT
         scales = tuple(float(self.scale_of(key)) * unit for key in keys)
         return _tree_of(self.sizes, keys, scales, self.ends, (theta["sums"][0] * unit).tobytes())
@@ -178,7 +181,7 @@ class Marginals(OutcomeModel):
         return [each[None] for each in self.tree(theta).margins]
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row)."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
         margin = self.margins(theta)[outcome]
         rows, count = len(self.design.pattern), theta.values.get("count", self.count)
         weight, product = margin.sum(axis=1) / count, margin @ np.array(self.levels[outcome]) / count
@@ -193,7 +196,10 @@ class Marginals(OutcomeModel):
         return np.asarray(reached[:, np.searchsorted(np.array(self.levels[outcome]), value, side="right")])
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Every column of as many records, (record, column), and weights with which their tables agree with the tree's."""
+        """Values of all columns for the requested number of records, (record, column), and weights.
+
+        With these weights the records' tables agree with the tree's tables.
+        """
         tree, number = self.tree(theta), len(frame_row)
         codes, weight = microdata.drawn(tree, number, rng)
         values = np.column_stack([np.array(levels)[codes[:, k]] for k, levels in enumerate(self.levels)])
@@ -212,7 +218,7 @@ class Marginals(OutcomeModel):
         return Draws({"margins": spread[:, None] * np.concatenate(found, axis=1)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins of the same tables under other noise, for standard errors only."""
+        """Margins under other noise on the fitted tables, for standard errors only."""
         tree, keys = self.tree(theta), self.keys_of(theta)
         found = [np.empty((draws, size)) for size in self.sizes]
         scales = {key: float(self.scale_of(key)) * self.weights[1] / UNIT for key in keys}
@@ -248,7 +254,7 @@ class Marginals(OutcomeModel):
         return [dict(zip(columns, cell, strict=True)) for cell in product(*names)]
 
     def released(self, keys: tuple[Marginal, ...], sums: Floats) -> Draws:
-        """Noisy tables (cell,) in their released form."""
+        """Noisy tables (cell,) in the form in which they are released."""
         tables = np.full((1, len(keys), 2), -1.0)
         for row, key in enumerate(keys):
             tables[0, row, : len(key)] = key

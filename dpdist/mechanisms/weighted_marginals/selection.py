@@ -1,6 +1,6 @@
-"""Selects the measured pairs: the tree whose pairs are farthest from independence under noise (MST).
+"""Selects the pairs of columns to measure: a tree whose pairs are farthest from independence, under noise (MST).
 
-Scores have their sensitivity in `sensitivity`.
+The sensitivity of scores is in `sensitivity`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Noise
+from dpdist.engine.protocol import Choice
+from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, UNIT, choice_scale
 from dpdist.mechanisms.weighted_marginals.tree import Marginal
 
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
-    """Returns Σ|C − M| − b K of every candidate, (pair,), in whole units.
+    """The score Σ|C − M| − b K of every candidate pair, (pair,), in whole units of 1/UNIT.
 
-    `margins` are the released tables' margins, in weights.
+    C is the pair's table and M the table under independence. K is its number of cells and b the noise scale. `margins`
+    are the released tables' margins, in weights. `exact` has the candidates' exact tables.
     """
     unit, keys = UNIT / model.weights[1], model.candidates
     total, found = max(float(margins[0].sum()), 1e-300), []
@@ -36,18 +37,17 @@ def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
 def chosen(
     model: Marginals, margins: list[Floats], exact: Floats, numbers: count[int]
 ) -> Generator[Choice, Any, tuple[Marginal, ...]]:
-    """Chooses the pairs of a tree, in the order of columns.
+    """Chooses the pairs of a tree; they are returned in the order of columns.
 
-    Each round takes the pair of largest noisy score that makes no loop.
+    Each round takes the pair with the largest noisy score that makes no loop.
     """
     keys, values = model.candidates, scores(model, margins, exact)
     groups, found = list(range(len(model.columns))), list[Marginal]()
     scale = choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency)
-    query, sums = digest((model, [list(each) for each in margins], "choice")), digest(values)
+    own = Defined.by((model, [list(each) for each in margins], "choice"))
     for _ in range(model.pairs):
         open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
-        noise = Noise(scale, len(open_ones), next(numbers), "laplace", query, sums)
-        (first,) = yield Choice(values[None, open_ones], noise)
+        (first,) = yield own.scores(values[None, open_ones], scale, next(numbers))
         best = keys[open_ones[int(first)]]
         found.append(best)
         groups = joined(groups, best)
@@ -55,6 +55,6 @@ def chosen(
 
 
 def joined(groups: Iterable[int], pair: Marginal) -> list[int]:
-    """Returns groups of columns after a pair has joined two of them."""
+    """Groups of columns after a pair has joined two of them; `groups` has each column's group."""
     own = list(groups)
     return [own[pair[0]] if each == own[pair[1]] else each for each in own]

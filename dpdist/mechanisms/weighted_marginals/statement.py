@@ -1,4 +1,4 @@
-"""Texts of statements about weighted marginals."""
+"""Texts for the statement of a release by `weighted_marginals`."""
 
 from __future__ import annotations
 

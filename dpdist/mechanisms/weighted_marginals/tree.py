@@ -1,7 +1,8 @@
-"""Fits one distribution to noisy tables of columns and of pairs that make no loop, in closed form.
+"""Fits one distribution to noisy tables of columns and of pairs of columns that make no loop, in closed form.
 
-Along a tree the distribution of greatest entropy with given margins is ∏ pairs / ∏ columns^(degree − 1). So it is enough
-to make the tables agree: one total, one margin for every column, and pairs that sum to these margins.
+Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
+column's degree is its number of pairs. So it is enough to make the tables agree: one total, one margin for every column,
+and pairs that sum to these margins.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 from dpdist.core.records import Floats
 
 Marginal = tuple[int, ...]
+"""A table, as the positions of its columns."""
 ROUNDS, CLOSE = 200, 1e-12
-"""Rounds of fitting a pair to its margins, and the tolerance, relative to the total."""
+"""Rounds of fitting a pair to its margins, and the tolerance relative to the total."""
 LEAST_MIXED = 1e-9
 """Part of every pair's table that is the product of its margins, so that every margin above 0 can be met."""
 
@@ -35,7 +37,7 @@ class Tree(NamedTuple):
 def fit(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
 ) -> Tree:
-    """The tree from noisy tables, each shaped as its columns, with `scales` of their noise.
+    """The tree from noisy tables, each shaped as its columns; `scales` are the scales of the noise.
 
     The total lies between `ends`.
     """
@@ -50,9 +52,9 @@ def fit(
 def agreed_margins(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
 ) -> list[Floats]:
-    """Consistent margins of every column, from noisy tables (draw, *cells); each is (draw, level), and all have one total.
+    """Consistent margins of every column, (draw, level) each, from noisy tables (draw, *cells); all have one total.
 
-    Sums of tables are averaged by their precision. A sum of K cells has K times the variance of one.
+    Sums of tables are averaged by their precision. A sum of K cells has K times the variance of one cell.
     """
     precision = {key: 1.0 / (values[0].size * scales[key] ** 2) for key, values in tables.items()}
     whole = sum(precision[key] * values.reshape(len(values), -1).sum(axis=1) for key, values in tables.items())
@@ -73,7 +75,7 @@ def summed(table: Floats, key: Marginal, column: int) -> Floats:
 
 
 def onto_simplex(values: Floats, total: Floats) -> Floats:
-    """The nearest points with entries of at least 0 that sum to `total` (draw,).
+    """The nearest points (draw, entry) with entries of at least 0 that sum to `total` (draw,).
 
     A constant is subtracted from all entries, and negative results are set to 0.
     """
@@ -88,7 +90,10 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
 
 
 def fitted_pair(noisy: Floats, rows: Floats, columns: Floats) -> Floats:
-    """A non-negative table with these margins, near a noisy one: projected onto the simplex, then scaled to its margins."""
+    """A non-negative table with these margins, near a noisy one.
+
+    The noisy table is projected onto the simplex, then scaled to its margins.
+    """
     total = rows.sum()
     if total <= 0.0:
         return np.zeros_like(noisy)

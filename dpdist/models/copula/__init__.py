@@ -1,1 +1,1 @@
-"""The score model: normal scores of weight and outcomes under a reference's distributions (METHODS §5b)."""
+"""The score model, a copula of weight and outcome: normal laws for their normal scores under a reference (METHODS §5b)."""

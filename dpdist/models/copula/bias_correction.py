@@ -1,4 +1,9 @@
-"""Bias correction: shifts the fitted law in score space towards the reference's weighted means (METHODS §5b, §7b)."""
+"""Bias correction of the score model: shifts that give a fitted law the reference's mean outcomes (METHODS §5b, §7b).
+
+The score model regresses the outcome's normal score on the weight's normal score, cell by cell. The scores are not
+exactly normal about this regression. So mean outcomes under the fit differ a little from the reference's weighted means.
+This file estimates one shift of the regression's intercept for each cell, which removes the difference.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,21 @@ from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 
 LARGEST_SCORE_SHIFT, HALVINGS = 4.0, 40
-"""Largest shift of an outcome's score, and of a share's logit; number of halvings in the search."""
+"""Largest shift, and number of bisection steps that find a shift.
+
+A shift is in units of the outcome's score; for a yes-or-no outcome, in units of the logit of its share.
+"""
 STEP = 0.01
-"""Step of the numerical derivative of a mean, in the outcome's score."""
+"""Step of the numerical derivative of a mean outcome, in units of the outcome's score."""
 PRIOR = 0.03
-"""Standard deviation of the distance between a spline's fit and a mean, in an outcome's score: 0 to .03 in six surveys."""
+"""Prior standard deviation of a shift, in units of the outcome's score; it was 0 to .03 in six surveys."""
 
 
 def shifted(law: Law, kind: Kind, by: Floats) -> Law:
-    """Moves the outcomes of each cell by one shift, (cell,). For a yes-or-no outcome the logit of its share moves."""
+    """The law with a shift, `by` (cell,), added to the intercept of each cell's regression of outcomes.
+
+    For a yes-or-no outcome the shift is added to the logit of the cell's share.
+    """
     if kind == "binary":
         return law._replace(share=expit(logit(law.share) + by))
     slopes = law.slopes.copy()
@@ -29,10 +40,11 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
 
 
 def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
-    """Finds the shift of every cell, (cell,), under which a draw's law has the given means of groups, (group,).
+    """Finds the shift of every cell, (cell,), under which the first draw's law has the requested mean outcomes.
 
-    Where no shift gives such a mean, the nearest possible mean is taken. `group` (cell,) numbers the groups. The cells of a
-    group share a shift, and are weighted by their reference records.
+    `means` (group,) are the requested means, and `group` (cell,) is the number of each cell's group. The cells of a group
+    share one shift, and count in its mean by their reference records. If no shift gives a mean, the nearest possible mean
+    is taken.
     """
     low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
     for _ in range(HALVINGS):
@@ -43,17 +55,20 @@ def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], mean
 
 
 def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sums: Floats, prior: float = PRIOR) -> Law:
-    """Estimates shifts, on the free scale, that give fits of files like the reference the weighted means of the reference.
+    """Estimates the shifts that fits to files like the reference need, to have the reference's weighted mean outcomes.
 
-    `fits` (draw, …) are the fits to all records first, then to the records without each of several groups in turn. Σw and
-    Σwy are (draw, cell, 2). Cells that share a distribution of outcomes have one shift.
+    The result is a law of one draw that holds the shifts alone, on the scales of `Law.free`. It is 0 for a yes-or-no
+    outcome, whose fitted means are right by construction.
 
-    The law of the scores is not exactly normal about a spline. Without these shifts the mean of the median cell errs by a
-    third of a direct error in a file of 35,000 records. The distance between a mean and its fit is a sample's figure,
-    which one record with a large weight can dominate. The jackknife gives its variance v. Under a prior N(0, prior²) of
-    the shift, the distance is shrunk by prior²/(prior² + v). A cell has no shift if it has fewer than FEWEST_UNMIXED
-    records, or if no shift gives the mean (one value, no weight). The parts of a yes-or-no outcome have the right means
-    by construction.
+    The first draw of `fits` (draw, …) is the fit to all reference records. Each further draw is the fit without one of
+    several groups of records. `sums` (draw, cell, 2) are Σw and Σwy of the same records. Cells that share a distribution
+    of outcomes share a shift.
+
+    Without shifts, the mean of the median cell errs by a third of its direct standard error in a file of 35,000 records.
+    But a shift is an estimate, which one record with a large weight can dominate. The jackknife over the groups gives its
+    variance v. Under a prior N(0, prior²) the shift is multiplied by prior²/(prior² + v). A cell has no shift if fewer
+    than FEWEST_UNMIXED records follow its distribution. It has none either if no shift gives the mean, as where all
+    outcomes are equal or no record has weight.
     """
     cells = sums.shape[1]
     none = Law.nothing(cells)
@@ -81,7 +96,7 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
 
 
 def _means(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], by: Floats, group: Ints) -> Floats:
-    """Weighted means of outcomes in groups of cells, (draw, group), under a law moved by the given shifts."""
+    """Weighted mean outcomes of groups of cells, (draw, group), under a law whose cells are shifted by `by` (cell,)."""
     own = law._replace(share=np.ones_like(law.share)) if kind == "positive" else law
     weight, product = expectations.expectations(facts, shifted(own, kind, by), kind, bounds)
     of_group = (group[:, None] == np.arange(int(group.max()) + 1)) * facts.records[:, None]

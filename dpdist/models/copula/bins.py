@@ -1,4 +1,7 @@
-"""Computes means of weights and outcomes in narrow bins of a score, under the reference's own law (METHODS §5b)."""
+"""Cuts normal scores into narrow bins, with the reference's mean weight and mean outcome in each bin (METHODS §5b).
+
+`expectations` sums over these bins to compute expected weights and outcomes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,17 @@ from dpdist.models.copula.marginal import Marginal
 from dpdist.models.copula.spline import basis
 
 BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
+"""Edges of the bins of an outcome's normal score, which are a sixth wide between −4 and 4."""
 
 
 class Bins(NamedTuple):
-    """Bins of a cell's weight: their edges, and the spline at every bin's mean score.
+    """Bins of one cell.
 
-    Further fields are the mean weights of parts 0 and 1, the number of every bin's distribution of outcomes, and, by that
-    number, mean outcomes in BINS.
+    - `edges`: edges of the bins of the weight's score.
+    - `splines` (bin, BASIS): the regression's basis functions at every bin's mean score.
+    - `zero`, `one` (bin,): mean weight in the bin of a record with outcome 0, and of any other record.
+    - `outcome` (bin,): number of the distribution of outcomes that a record in the bin has.
+    - `means`: by that number, the mean outcomes in BINS.
     """
 
     edges: Floats
@@ -31,7 +38,11 @@ class Bins(NamedTuple):
 
 
 def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, between: Floats) -> Bins:
-    """Bins of one cell, from its parts' and classes' distributions. No bin crosses an edge `between` classes."""
+    """The bins of one cell.
+
+    `of_weight` (part,) and `of_outcome` (class,) are positions in `marginals`. `between` are the weights that separate
+    the classes. Each is an edge of the bins, so that a bin lies in one class.
+    """
     zero, one = (marginals[k] for k in of_weight)
     at = one.until(between)
     edges = np.unique(np.concatenate([BINS, at]))

@@ -1,7 +1,8 @@
-"""Cells of one stratum, units of cells that share a fit, and groups of cells that share a distribution (METHODS §5b).
+"""Cells of one stratum for the score model, and groups of small cells that share a fit or a distribution (METHODS §5b).
 
-Units and groups follow from public sizes alone. A cell that is too small joins cells that differ from it in the last
-predictor, then in the last two, and so on. So the predictors that matter most come first.
+A unit is a group of cells that share a fit. Which cells share one follows from numbers of records alone. A small cell
+joins cells that differ from it in the last predictor only. If together they have too few records, cells that differ in
+the last two predictors join them, and so on. So a job lists the predictors that matter most first.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ UNIT = 500
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells of one stratum. `codes` is (cell, predictor); `pattern` is the cell of each frame row from row `first` on.
+    """The cells of one stratum: its combinations of predictor levels.
 
-    `labels` are all combinations of predictors in the frame, `kept` the positions of this stratum's among them.
+    - `codes` (cell, predictor): levels of each cell, after a first column of zeros.
+    - `pattern` (row,): the cell of each frame row of the stratum; `first` is the first of these rows.
+    - `count` (cell,): sample records.
+    - `labels`: all combinations of predictors in the frame.
+    - `kept` (cell,): positions of this stratum's cells among `labels`.
     """
 
     codes: Codes
@@ -49,13 +54,14 @@ class Cells:
         return [self.labels[k] for k in self.kept.tolist()]
 
     def cell(self, frame_row: Codes) -> Codes:
+        """The cell of each frame row, given the rows' numbers in the whole frame."""
         return self.pattern[frame_row - self.first]
 
     def units(self, share: Floats) -> tuple[Ints, Ints]:
-        """Units of the outcome's regression (cell,) and of the weight's law (cell, part), of at least UNIT records each.
+        """Units of the outcome's regression, (cell,), and of the weight's law, (cell, part), of at least UNIT records each.
 
-        A stratum with fewer records is one unit. `share` (cell,) is the share of part 1. A small part joins its cell's
-        other part first.
+        A stratum with fewer records is one unit. `share` (cell,) is the share of part 1, the records with an outcome
+        other than 0. A small part first joins the other part of its cell.
         """
         size = self.count[:, None] * np.column_stack([1.0 - share, share])
         parts = np.tile(np.arange(2, dtype=self.codes.dtype), len(self))
@@ -63,19 +69,20 @@ class Cells:
         return grouped(self.codes, size[:, 1], UNIT), grouped(codes, size.reshape(-1), UNIT).reshape(-1, 2)
 
     def wider(self, columns: int) -> Ints:
-        """Group of every cell, by all predictors except the last `columns`."""
+        """The group of every cell, (cell,): cells that agree in all predictors except the last `columns`."""
         return np.unique(self.codes[:, : self.codes.shape[1] - columns], axis=0, return_inverse=True)[1].reshape(-1)
 
     @property
     def depth(self) -> int:
-        """Number of predictors that can be left out."""
+        """Number of predictors, all of which `wider` can leave out."""
         return int(self.codes.shape[1]) - 1
 
 
 def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
-    """Group of every cell. A large cell is alone; small cells form groups that share as many predictors as possible.
+    """The group of every cell, (cell,), so that a group has `least` records or more where possible.
 
-    If such a group has too few records, it joins the smallest group that shares as many predictors.
+    A large cell is a group of its own. Small cells form groups that agree in as many of the first predictors as possible.
+    If such a group has too few records, it joins the smallest group that agrees in as many predictors.
     """
     found, number = np.full(len(codes), -1, dtype=np.int64), 0
     for shared in range(codes.shape[1], 0, -1):

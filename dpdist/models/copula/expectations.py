@@ -1,7 +1,8 @@
-"""Expectations of the score model, and the variance that the sampling of the reference adds (METHODS §5b).
+"""Expected weights and outcomes of cells under the score model, and their error from the reference's sampling.
 
-Scores are grouped in narrow bins. Within a bin, w and y have their means under the reference's own law. This is exact
-where the current law is the reference's law. Elsewhere the error is of the order of the squared bin width.
+Scores are cut into narrow bins. Within a bin, the weight w and the outcome y are replaced by their means under the
+reference's own law. This is exact for that law. For another law the error is of the order of the squared bin width
+(METHODS §5b).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from dpdist.models.copula.spline import basis
 from dpdist.models.numerics.tiles import by_pattern
 
 DRAWS = 64
-"""Number of draws that are computed together: their products of bins take some megabytes."""
+"""Number of draws that are computed together, so that their products of bins take only some megabytes."""
 
 
 def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]) -> tuple[Floats, Floats]:
-    """E(w) and E(wy) of every cell, (draw, cell)."""
+    """E(w) and E(wy) of every cell, (draw, cell) each, with outcomes clipped to `bounds`."""
     draws, cells = law.share.shape
     weight, product = np.empty((draws, cells)), np.empty((draws, cells))
     for cell in range(cells):
@@ -47,24 +48,24 @@ def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]
 
 
 def _chances(mean: Floats, sd: Floats, edges: Floats) -> Floats:
-    """Probability of every bin, (draw, bin); the outermost bins include the tails."""
+    """Probability of every bin under N(mean, sd²), (draw, bin); the outermost bins include the tails."""
     below = ndtr((edges[1:-1] - mean[:, None]) / sd[:, None])
     return np.diff(below, prepend=0.0, append=1.0, axis=1)
 
 
 def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
-    """Mean of an outcome under N(located, sd²), (draw, …), where `values` (bin,) are its means in the bins."""
+    """Mean of an outcome whose score follows N(located, sd²), (draw, …); `values` (bin,) are its means in BINS."""
     below = ndtr((BINS[1:-1] - located[..., None]) / sd[:, None, None])
     return np.asarray(values[-1] - below @ np.diff(values))
 
 
 def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Floats) -> Floats:
-    """Covariance of (E w, E wy) of every cell, (cell, 2, 2), that the reference's sampling brings.
+    """Covariance of the errors of (E w, E wy) that the sampling of the reference causes, (cell, 2, 2).
 
-    The influence function of an efficient estimate is that of the direct estimate, projected on the statistics of the
-    fit. The current records determine this projection. The remainder comes from the reference's own records. `share`
-    (cell,) is the share of a unit's records that are in the cell, and so the share of the fit that follows from them.
-    `records` follow the current law.
+    The influence of a record on an efficient estimate is its influence on the direct estimate, projected on the
+    statistics of the fit. The current records determine this projection. The remainder comes from the reference's own
+    records. `share` (cell,) is the share of a unit's records that are in the cell. Only this share of the fit follows
+    from the cell's records. `records` follow the current law, and `scored` are their scores.
     """
     pairs = np.column_stack([records.weight, records.weight * records.outcome])
     found = np.zeros((len(share), 2, 2))
@@ -83,5 +84,5 @@ def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Fl
 
 
 def shares(count: Ints, unit: Ints) -> Floats:
-    """Share of each cell's records in the records of its unit, (cell,)."""
+    """Each cell's share of the records of its unit, (cell,); a unit is a set of cells that share a fit."""
     return np.asarray(count / np.bincount(unit, weights=count)[unit])

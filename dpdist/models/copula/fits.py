@@ -1,4 +1,9 @@
-"""Fits the score model: sums of scores by cell, and conjugate posteriors by unit (METHODS §5b)."""
+"""Fits the score model: computes weighted sums of normal scores by cell, then posteriors of its parameters (METHODS §5b).
+
+z_w and z_y are the normal scores of a record's weight and outcome, and α is its privacy weight. The records of a cell
+have two parts: part 0 with an outcome of 0, part 1 with any other outcome. All records are in part 1 if no outcome can be
+0. A unit is a set of cells, or of parts of cells, that share one fit because each alone has too few records.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +33,29 @@ from dpdist.models.numerics.tiles import by_pattern
 
 T = TypeVar("T", np.float64, np.int64)
 INSIDE = (2.0**-1000, 1.0 - 2.0**-53)
-"""Shares are limited to this interval, where both logarithms are finite."""
+"""Probabilities of part 1 are limited to this interval, where log p and log(1 − p) are finite."""
 LEADING = 3
-"""Statistics of a cell's part 0: Σα, Σα z_w, Σα z_w². The statistics of part 1 follow, by interval."""
+"""Number of statistics of a cell's part 0: Σα, Σα z_w and Σα z_w².
+
+The statistics of part 1 follow: six for each interval of z_w (see `spline`).
+"""
 
 
 def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
-    """Sums of α times products of scores per cell: (1, z_w, z_w²) in part 0, all six products by interval in part 1."""
+    """The statistics of every cell, (cell, statistic): sums over records of α times products of their scores.
+
+    The products are (1, z_w, z_w²) in part 0. In part 1 they are all six `products`, summed for each interval of z_w.
+    """
     terms, size = products(scored.outcome, scored.weight), cells * (1 + INTERVALS)
     found = [np.bincount(scored.pattern, weights=alpha * term, minlength=size) for term in terms]
     return _flat(np.array(found, dtype=np.float64).T.reshape(cells, 1 + INTERVALS, TERMS))
 
 
 def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
-    """Covariance of `sums` over samples with the same x and weights, (cell, statistic, statistic)."""
+    """Covariance of `sums` over samples with the same number of records in every cell, (cell, statistic, statistic).
+
+    A record keeps its privacy weight in all samples.
+    """
     pattern, terms = scored.pattern, products(scored.outcome, scored.weight)
     slots = (1 + INTERVALS) * TERMS
     found = np.zeros((cells, slots, slots))
@@ -56,15 +70,18 @@ def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
 
 
 def _flat(wide: NDArray[T]) -> NDArray[T]:
-    """Flattens (…, 1 + INTERVALS, TERMS) to (…, statistic); of part 0 only the statistics of weights are included."""
+    """Reshapes statistics (…, 1 + INTERVALS, TERMS) to (…, statistic). Of part 0 it keeps only Σα, Σα z_w and Σα z_w²."""
     return np.concatenate([wide[..., 0, [0, 2, 5]], wide[..., 1:, :].reshape(*wide.shape[:-2], INTERVALS * TERMS)], axis=-1)
 
 
 class Fitted(NamedTuple):
-    """Posteriors of the weight's laws and of the outcome's regressions, (…, unit) each.
+    """Conjugate posteriors of the score model's parameters.
 
-    Further fields are the parameters of the Beta posterior of P(part 1), (…, cell) each, and the units of cells and of
-    their parts.
+    - `weight` (…, unit): mean and variance of z_w.
+    - `outcome` (…, unit): regression of z_y on z_w.
+    - `ones`, `zeros` (…, cell): the two parameters of the Beta posterior of P(part 1).
+    - `of_outcome` (cell,): the unit of each cell in `outcome`.
+    - `of_weight` (cell, part): the unit of each part in `weight`.
     """
 
     weight: Conjugate
@@ -76,7 +93,10 @@ class Fitted(NamedTuple):
 
     @classmethod
     def of(cls, statistics: Floats, facts: Facts, units: tuple[Ints, Ints]) -> Fitted:
-        """Computes the posteriors from one set of statistics, (cell, statistic), or from several sets."""
+        """Computes the posteriors from one set of statistics, (cell, statistic), or from several, (set, cell, statistic).
+
+        `facts` has the priors. `units` are `of_outcome` and `of_weight`.
+        """
         of_outcome, of_weight = units
         ones = statistics[..., LEADING:].reshape(*statistics.shape[:-1], INTERVALS, TERMS)
         parts = np.stack([statistics[..., :LEADING], ones.sum(axis=-2)[..., [0, 2, 5]]], axis=-2)
@@ -87,7 +107,10 @@ class Fitted(NamedTuple):
         return cls(weight, outcome, *_shares(parts[..., 0], facts.share), of_outcome, of_weight)
 
     def centre(self) -> Law:
-        """Posterior means of share, mean score and regression, with residual standard deviations √(SS/ν)."""
+        """Posterior means of P(part 1), of the mean of z_w and of the regression, with standard deviations √(SS/ν).
+
+        `Conjugate` defines SS and ν.
+        """
         return Law(
             np.minimum(self.ones / (self.ones + self.zeros), INSIDE[1]),
             self.weight.location[..., 0][..., self.of_weight],
@@ -97,7 +120,7 @@ class Fitted(NamedTuple):
         )
 
     def draw(self, kind: Kind, draws: int, rng: np.random.Generator) -> Law:
-        """Exact draws by inverse distribution functions: the same uniforms serve every round."""
+        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws."""
         cells = len(self.of_outcome)
         sizes = [2 * cells, 2 * (int(self.of_weight.max()) + 1), (1 + BASIS) * (int(self.of_outcome.max()) + 1)]
         uniforms = open_uniforms(rng, (draws, sum(sizes)))
@@ -118,9 +141,10 @@ class Fitted(NamedTuple):
 
 
 def _shares(sizes: Floats, share: Floats) -> tuple[Floats, Floats]:
-    """Parameters of the Beta posterior of P(part 1) from Σα of both parts, (…, cell, part).
+    """The two parameters of the Beta posterior of P(part 1), (…, cell) each.
 
-    Its prior is centred at the reference's share and counts as WORTH records of the rarer part.
+    `sizes` (…, cell, part) is Σα of both parts. The prior's centre is `share` (cell,), the reference's share of part 1.
+    The prior counts as WORTH records of the rarer part.
     """
     one = share / np.minimum(share, 1.0 - share)
     other = one * (1.0 / share - 1.0)

@@ -1,4 +1,7 @@
-"""The law of scores given parameters, and a table of coefficients for its log density (METHODS §5b)."""
+"""The density of the score model: a record's log density as a table of coefficients for its scores (METHODS §5b).
+
+z_w and z_y are the normal scores of a record's weight and outcome.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,35 @@ from dpdist.models.copula.spline import CONSTANT, REACH, SLOPE
 from dpdist.models.numerics.tiles import Table
 
 Kind = Literal["positive", "hurdle", "binary"]
+"""`positive`: no outcome is 0. `hurdle`: an outcome may be 0. `binary`: an outcome is 0 or 1."""
 PARTS: dict[Kind, tuple[str, ...]] = {"positive": ("all",), "hurdle": ("zero", "not zero"), "binary": ("0", "1")}
+"""Names of the parts of a cell, by kind of outcome."""
 
 
 def law_of(facts: Facts) -> Law:
-    """The law of the reference's own fit, as one draw."""
+    """The reference's own fit, as a law with one draw."""
     mean, sd = facts.weight.location[..., 0], np.sqrt(facts.weight.variance)
     one = (facts.share, mean, sd, facts.outcome.location, np.sqrt(facts.outcome.variance))
     return Law(*(values[None] for values in one))
 
 
 def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Table:
-    """Coefficients of f, which is the log density under a law minus the log density under the reference's own fit."""
+    """Coefficients of f, the log density under `law` minus the log density under `reference` (see `table_of`)."""
     own, other = (table_of(each, cell, place, kind) for each in (law, reference))
     return Table(own.values - other.values, own.magnitude + other.magnitude)
 
 
 def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
-    """Coefficients of (1, z_y, z_w, z_y², z_y z_w, z_w²) in a log density, and their sizes before any terms cancel.
+    """Coefficients of (1, z_y, z_w, z_y², z_y z_w, z_w²) in a log density, (6, draw), and the sizes of their terms, (6,).
 
-    `place` 0 is a cell's part 0; another `place` is part 1 in interval `place` − 1, where b(z_w)'β = s + t z_w. Up to
-    constants:
+    `place` 0 is a cell's part 0. Another `place` is part 1 with z_w in interval `place` − 1, where the regression is a
+    line: b(z_w)'β = s + t z_w. Up to constants, the log density is
 
-    Of a cell's part 0 (`place` 0) or of part 1 in interval `place` − 1, where b(z_w)'β = s + t z_w, up to constants: log
-    p − log τ − (z_w − μ)²/2τ² − log σ − (z_y − s − t z_w)²/2σ².
+        log p − log τ − (z_w − μ)²/2τ² − log σ − (z_y − s − t z_w)²/2σ².
+
+    Here p is the part's probability, μ and τ are the mean and standard deviation of z_w, and σ is the standard deviation
+    of z_y given z_w. The terms with σ exist only where a record has a z_y. A term's size is taken before any terms
+    cancel; the rounding error is proportional to it.
     """
     part = int(place > 0)
     mean, sd = law.mean[:, cell, part], law.sd[:, cell, part]

@@ -1,10 +1,12 @@
-"""A reference's distribution function and its inverse: values become scores, and scores become values (METHODS §5b).
+"""A distribution function F of a reference's values, and its inverse: values become normal scores and back (METHODS §5b).
 
-Nodes a_1 < … < a_K with F(a−) = low and F(a) = high; F is linear between neighbouring nodes. At an atom low < high. A
-record at an atom has the probability F(a−) + U (F(a) − F(a−)), where U is its own uniform; the inverse returns a exactly.
-For a continuous variable, half a record of every value's step lies on the line at either side. So a value of one record
-is no atom, and the mean is the reference's mean. Probabilities are at least half a record away from 0 and 1. So every
-score is finite, and the inverse stays in the reference's range.
+Nodes a_1 < … < a_K have F(a−) = `low` just below a node and F(a) = `high` at it. F is linear between neighbouring nodes.
+A node with low < high is an atom: a value that many records have. A record at an atom has the probability F(a−) + U (F(a)
+− F(a−)), where U is a uniform of the record. The inverse returns a exactly.
+
+For a continuous variable, the step at each value is made narrower by half a record at either side. So a value of one
+record is no atom, and the mean is the reference's mean. Probabilities are at least half a record away from 0 and 1. So
+every score is finite, and the inverse stays in the reference's range.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from scipy.special import ndtr, ndtri
 from dpdist.core.records import Floats, Ints
 
 NODES = 1_000
-"""Approximate number of nodes of a distribution, apart from its tails."""
+"""Approximate number of nodes of a distribution, without the nodes in its tails."""
 TAIL = 50
-"""Number of records in either tail whose values are always nodes."""
+"""In either tail, the values of this many records are all nodes."""
 MARGIN = 1e-6
-"""Share of an atom's step at either end that no record receives, because Φ and Φ⁻¹ have smaller errors."""
+"""Share of an atom's step, at either end, in which no record is placed; the rounding errors of Φ and Φ⁻¹ are smaller."""
 
 
 @dataclass(frozen=True, eq=False)
 class Marginal:
-    """`value`, `low` and `high` are (node,), each increasing.
+    """The distribution of a weight or an outcome. `value`, `low` and `high` are (node,), each increasing.
 
     `records` is the number of reference records of the distribution.
     """
@@ -45,9 +47,9 @@ class Marginal:
 
     @classmethod
     def mixed(cls, values: Floats, others: Floats, share: float, continuous: bool) -> Marginal:
-        """The distribution of a mixture: own values have `share` of the probability, the others have the rest.
+        """The distribution of a mixture: `values` have `share` of the probability, and `others` have the rest.
 
-        Without other values, own values have all of the probability.
+        If there are none of one kind, or if its share rounds to 0, the other kind has all of the probability.
         """
         one, other = round(share * len(others)), round((1.0 - share) * len(values))
         if len(others) == 0 or other == 0 < len(values):
@@ -59,7 +61,10 @@ class Marginal:
 
     @classmethod
     def _of(cls, values: Floats, counts: Ints, continuous: bool) -> Marginal:
-        """The distribution of values with the given counts; half a record is half of the smallest count."""
+        """The distribution of values with the given counts.
+
+        At a value, half a record is half of the mean count of its records. In the tails, a record is the smallest count.
+        """
         distinct, place = np.unique(values, return_inverse=True)
         count = np.bincount(place, weights=counts).astype(np.int64)
         total = int(count.sum())
@@ -73,15 +78,16 @@ class Marginal:
 
     @property
     def edge(self) -> float:
-        """Half a record, as a probability."""
+        """The probability of half a record."""
         return 0.5 / self.records
 
     def scores(self, values: Floats, uniforms: Floats) -> Floats:
-        """Scores Φ⁻¹ F, finite and increasing in the value; each record at an atom has its own uniform.
+        """Normal scores Φ⁻¹(F(value)), finite and increasing in the value; `uniforms` (record,) are the records' own.
 
-        A value between two atoms without probability between them is split: a part of its records is placed at either
-        atom. So a small change of scale changes a mean by a similar amount. A value beyond the outermost atom is placed
-        at that atom.
+        A record at an atom is placed within the atom's step by its uniform. Between two atoms there may be no
+        probability. Some of the records with a value there are placed in the step of either atom, in proportion to how
+        near it is. So a small change of scale changes a mean by a similar amount. A value beyond the outermost atom is
+        placed at that atom.
         """
         last = np.searchsorted(self.value, values, side="right") - 1
         node, following = np.maximum(last, 0), np.minimum(last + 1, len(self.value) - 1)
@@ -95,19 +101,19 @@ class Marginal:
         return np.asarray(ndtri(np.clip(found, self.edge, 1.0 - self.edge)))
 
     def until(self, values: Floats) -> Floats:
-        """Scores Φ⁻¹ of the probability at or below the given values, which need not be nodes."""
+        """Normal scores of the probability at or below the given values, which need not be nodes."""
         above = np.searchsorted(self.value, values, side="right")
         return np.asarray(ndtri(np.clip(np.concatenate([[0.0], self.high])[above], self.edge, 1.0 - self.edge)))
 
     def values(self, scores: Floats) -> Floats:
-        """F⁻¹ Φ, within the reference's range; atoms come back exactly."""
+        """Values F⁻¹(Φ(score)), within the reference's range; the value of an atom comes back exactly."""
         p = np.clip(ndtr(scores), self.edge, 1.0 - self.edge)
         return np.asarray(np.interp(p, *self._steps))
 
     def averages(self, edges: Floats) -> Floats:
-        """Mean value between neighbouring scores, (edge − 1,), under the reference's own law: the mean of F⁻¹ on (Φ, Φ)."""
+        """Mean value between neighbouring scores, (edge − 1,), if scores are standard normal."""
         p, (at, heights, areas) = ndtr(edges), self._areas
-        # Within a line of F⁻¹ the area is a parabola. For a kink at p the last node at or below p counts.
+        # Between two corners F⁻¹ is a line, and the area below it a parabola; k is the last corner at or below p.
         k = np.clip(np.searchsorted(at, p, side="right") - 1, 0, len(at) - 2)
         width = at[k + 1] - at[k]
         share = np.divide(p - at[k], width, out=np.zeros_like(p), where=width > 0)
@@ -118,21 +124,22 @@ class Marginal:
 
     @cached_property
     def _steps(self) -> tuple[Floats, Floats]:
-        """Corners of F⁻¹: non-decreasing probabilities, and values."""
+        """Corners of F⁻¹: probabilities, which do not decrease, and values."""
         return np.column_stack([self.low, self.high]).reshape(-1), np.repeat(self.value, 2)
 
     @cached_property
     def _areas(self) -> tuple[Floats, Floats, Floats]:
-        """Corners of F⁻¹ from 0 to 1: probabilities, values, and the area up to each corner."""
+        """Corners of F⁻¹ from 0 to 1: probabilities, values, and the area below F⁻¹ up to each corner."""
         p, value = self._steps
         at, heights = np.concatenate([[0.0], p, [1.0]]), np.concatenate([value[:1], value, value[-1:]])
         return at, heights, np.concatenate([[0.0], np.cumsum(np.diff(at) * (heights[1:] + heights[:-1]) / 2.0)])
 
 
 def _kept(below: Ints, above: Ints, total: int, record: int) -> NDArray[np.bool_]:
-    """Marks the distinct values that are nodes. If there are few values, all are nodes.
+    """Marks the distinct values that are nodes, (value,): all of them, if there are at most NODES.
 
     Otherwise the nodes are the values of the tails, the frequent values, and one value per 1/NODES of probability.
+    `record` is the count of one record.
     """
     if len(below) <= NODES:
         return np.ones(len(below), dtype=bool)

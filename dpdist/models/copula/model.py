@@ -1,14 +1,17 @@
-"""The score model of weight and outcome: both have normal scores under a reference's distributions (METHODS §5b).
+"""The score model: normal laws for the normal scores of weight and outcome, which a reference's distributions define.
 
-In cell c, z_w = Φ⁻¹F_c(w) ~ N(μ, τ²) and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))} ~ N(b(z_w)'β, σ²), where b is a spline.
-If an outcome can be 0, the records of a cell have two parts. Part 1 has values other than 0, and P(part 1) = p. The
-weight has a law and a distribution for each part; z_y exists in part 1 alone. A yes-or-no outcome has the two parts only.
+In cell c, F_c is the reference's distribution function, w the weight and y the outcome. The scores are z_w = Φ⁻¹F_c(w)
+and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))}, where U is a uniform of the record. The model is z_w ~ N(μ, τ²) and z_y ~
+N(b(z_w)'β, σ²), where b is a spline.
 
-f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed function of the record and
-of the record's two uniforms, one for the weight and one for the outcome. The uniforms depend on the record's number
-alone. The subtracted term cancels from the posterior (METHODS §2, offsets). §5b subtracts log φ(z_w) + log φ(z_y)
-instead, and f then contains the dependence of y on w. Every interval between knots has a dot product of (1, z_y, z_w,
-z_y², z_y z_w, z_w²) with a table over draws (`spline`).
+If an outcome can be 0, the records of a cell have two parts. Part 1 has the values other than 0, and P(part 1) = p. Each
+part has its own law and distribution of weights. Only part 1 has a z_y. A yes-or-no outcome has the two parts and no z_y.
+
+The log likelihood f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed
+function of the record and of the record's two uniforms, one for the weight and one for the outcome. The uniforms depend
+on the record's number alone. The subtracted term cancels from the posterior (METHODS §2, offsets). METHODS §5b subtracts
+log φ(z_w) + log φ(z_y) instead, and f then contains the dependence of y on w. In every interval between knots, f is a dot
+product of (1, z_y, z_w, z_y², z_y z_w, z_w²) with a table over draws (`spline`).
 """
 
 from __future__ import annotations
@@ -40,14 +43,17 @@ from dpdist.models.numerics.tiles import by_pattern, tile_records
 from dpdist.models.protocol import Draws, Extremes, Parameter
 
 GROUPS = 20
-"""Number of groups of reference records; each group is left out in turn to estimate the error of a level."""
+"""Number of groups of reference records; each is left out in turn, for the jackknife error of the bias correction."""
 ROUNDING = 32.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products whose coefficients are sums of up to six terms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One stratum's model; statistics are (cell, LEADING + INTERVALS·TERMS). Most methods need the reference's `facts`."""
+    """The score model of one stratum; its statistics are (cell, LEADING + INTERVALS·TERMS).
+
+    Most methods need the reference's `facts`.
+    """
 
     cells: Cells
     kind: Kind
@@ -66,7 +72,7 @@ class Scores:
         return replace(self, facts=facts)
 
     def summarise(self, records: Records, key: Key) -> Facts:
-        """Summary of a reference's records, which includes a prior from the records' own fit."""
+        """The facts of a reference's records, with the records' own fit as the prior."""
         cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
         plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
         own = self.within(plain)
@@ -86,10 +92,10 @@ class Scores:
         )
 
     def bias_corrected(self, records: Records, prior: float = PRIOR) -> Facts:
-        """The facts with a bias correction: what fits of files like the reference lack in its weighted means is added.
+        """The facts with a correction that gives fits to files like the reference its weighted means.
 
-        The files are as large as the current one. The correction includes the misfit of the law and the shrinkage towards
-        the prior.
+        These files are as large as the current one. The correction includes the misfit of the law and the shrinkage
+        towards the prior. `prior` is the prior standard deviation of a shift (`bias_correction.PRIOR`).
         """
         scored, standing = self.scored(records), self._effective_sizes(records)
         each = (records.weight, records.weight * records.outcome)
@@ -105,7 +111,7 @@ class Scores:
         return self.known.with_weights_corrected(found)
 
     def weights_corrected(self, records: Records, alpha: Floats) -> Facts:
-        """The facts with a further correction for the effect of privacy weights on the fit of the reference's records."""
+        """The facts with a further correction, for the effect that privacy weights have on the reference's fit."""
         standing = self._effective_sizes(records)
         centred = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
         plain, weighted = (self._law(each).free() for each in centred)
@@ -123,7 +129,7 @@ class Scores:
 
     @cached_property
     def units(self) -> tuple[Ints, Ints]:
-        """Units of the outcome's regression (cell,) and of the weight's law (cell, part): what shares a fit."""
+        """Units, which are cells or parts that share a fit: for the outcome (cell,), and for the weight (cell, part)."""
         return self.cells.units(self.known.share)
 
     @property
@@ -138,7 +144,7 @@ class Scores:
 
     @property
     def identified(self) -> int:
-        """At most: as many as a cell has, times the units that public sizes allow."""
+        """The largest possible number of parameters: those of one cell, times the number of possible units."""
         return (BASIS + 6) * (int(grouped(self.cells.codes, self.cells.count, UNIT).max()) + 1)
 
     @property
@@ -154,24 +160,33 @@ class Scores:
         return normal_scores.scored(self.known, records, self.cells.cell(records.frame), self.kind)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Σα products of scores per cell: of part 0 (1, z_w, z_w²), of part 1 all six by interval."""
+        """Sums over records of α times products of scores, (cell, statistic).
+
+        The products are (1, z_w, z_w²) in part 0. In part 1 they are all six, summed for each interval of z_w.
+        """
         on = alpha > 0
         return fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples with the same x and weights, (cell, statistic, statistic)."""
+        """Covariance of the statistics over samples, (cell, statistic, statistic).
+
+        The samples have the same number of records in every cell, and a record keeps its privacy weight.
+        """
         return fits.scatter(self.scored(records), alpha, len(self.cells))
 
     def centre(self, statistics: Floats) -> Draws:
-        """Posterior means of p, μ and β, and SS/ν, for many sets of statistics, (set, cell, statistic)."""
+        """Posterior means of p, μ and β, and standard deviations √(SS/ν), for many sets of statistics.
+
+        `statistics` is (set, cell, statistic).
+        """
         return self.draws_of(self._fitted(statistics).centre())
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: the same uniforms serve every round."""
+        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws."""
         return self.draws_of(self._fitted(statistics).draw(self.kind, draws, rng))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Log likelihood relative to the reference's, (draw, record)."""
+        """Log likelihood minus the log likelihood under the reference's own fit, (draw, record)."""
         out = np.empty((len(draws), len(records)))
         for own, features, table, _ in self._factors(draws, records):
             size = tile_records(len(draws))
@@ -188,20 +203,23 @@ class Scores:
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """(y*, w*) from the sample law: part, then weight, then outcome, in the reference's range and the public bounds."""
+        """Outcome and weight of synthetic records from the law of the sample: first the part, then weight, then outcome.
+
+        Both lie in the reference's range, and outcomes also within their public bounds.
+        """
         uniforms = open_uniforms(rng, (len(frame_row), 3))
         law = self._law(theta).moved(self.known.undone)
         outcome, weight = normal_scores.placed(self.known, law, self.cells.cell(frame_row), self.kind, uniforms)
         return np.clip(outcome, *self.outcome_bounds), weight
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row), by the reference's distributions within narrow bins."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row), from the reference's means in narrow bins of scores."""
         law = self._law(theta).moved(self.known.undone)
         weight, product = expectations.expectations(self.known, law, self.kind, self.outcome_bounds)
         return weight[:, self.cells.pattern], product[:, self.cells.pattern]
 
     def borrowed(self, theta: Draws, records: Records) -> Floats:
-        """Covariance of (E w, E wy) of every frame row that the sampling of the reference adds, (row, 2, 2)."""
+        """Covariance of the errors of (E w, E wy) from the sampling of the reference, for every frame row, (row, 2, 2)."""
         share = expectations.shares(self.cells.count, self.units[0])
         found = expectations.borrowed(self.known, self._law(theta), self.scored(records), records, share)
         return found[self.cells.pattern]
@@ -216,7 +234,7 @@ class Scores:
         return recall_draws(self.parameters, described)
 
     def draws_of(self, law: Law) -> Draws:
-        """Parameters of all cells of the frame; NaN for those of other strata."""
+        """The law's parameters as draws for all cells of the frame; NaN for cells of other strata."""
         parts = slice(2 - len(PARTS[self.kind]), 2)
         values = {"weight_mean": law.mean[:, :, parts], "weight_sd": law.sd[:, :, parts]}
         if self.kind != "positive":
@@ -234,7 +252,7 @@ class Scores:
         return whole
 
     def _law(self, draws: Draws) -> Law:
-        """Parameters of the stratum's own cells, complete for every part of the model."""
+        """Parameters of the stratum's own cells, from draws; constants replace those that this kind of outcome lacks."""
         own = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
         size = (len(draws), len(self.cells))
         mean, sd = np.zeros((*size, 2)), np.ones((*size, 2))
@@ -244,9 +262,10 @@ class Scores:
         return Law(own.get("share", np.ones(size)), mean, sd, slopes, own.get("residual_sd", np.ones(size)))
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Yields the records of every cell, part and interval, with features (TERMS, record) and the table (TERMS, draw).
+        """Yields the factors of log likelihoods, for every cell, part and interval of z_w.
 
-        The last item bounds the error of a record's values, in proportion to the terms before any of them cancel.
+        An item has the positions of the records, features (TERMS, record), the table (TERMS, draw), and a bound on the
+        error of each record's values. The bound is proportional to the sizes of terms before any of them cancel.
         """
         reference, law, scored = law_of(self.known), self._law(draws), self.scored(records)
         terms = products(scored.outcome, scored.weight)
@@ -264,7 +283,10 @@ def _with_and_without(parts: Sequence[Floats]) -> Floats:
 
 
 def kind_of(outcome: Column) -> Kind:
-    """The kind of an outcome, from the column's public domain: yes or no, possibly 0, or never 0 (zeros dropped)."""
+    """The kind of an outcome, from its column's public domain: yes or no, possibly 0, or never 0.
+
+    An outcome whose zeros are dropped is never 0.
+    """
     low, high = outcome.bounds or (-np.inf, np.inf)
     values = set((outcome.codes or {}).values())
     if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):

@@ -1,4 +1,7 @@
-"""Converts values to scores under a reference's distributions, and uniforms to values (METHODS §5b)."""
+"""Converts weights and outcomes to normal scores under a reference's distributions, and uniforms to synthetic pairs.
+
+See METHODS §5b.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from dpdist.models.numerics.tiles import by_pattern
 
 
 class Scored(NamedTuple):
-    """Cell, part and scores of records, (record,) each; z_y is 0 where a record has no outcome score.
+    """Cell, part and normal scores of records, (record,) each. `weight` is z_w, and `outcome` is z_y.
 
-    In a tied cell, z_y is the residual (z_y − ρ z_w)/√(1 − ρ²) of the outcome's score.
+    z_y is 0 for a record without a score of its outcome. In a cell with a correlation ρ (`Facts.tie`), z_y is a residual:
+    (z − ρ v)/√(1 − ρ²), where z is the outcome's score and v is z_w clipped to ±2.5.
     """
 
     cell: Codes
@@ -28,17 +32,21 @@ class Scored(NamedTuple):
 
     @property
     def pattern(self) -> Ints:
-        """Cell, part and interval in one number."""
+        """Cell, part and interval of z_w of every record, as one number; part 0 has no intervals."""
         return self.cell * np.int64(1 + INTERVALS) + np.where(self.part == 0, 0, 1 + intervals(self.weight))
 
 
 def part_of(outcome: Floats, kind: Kind) -> Ints:
-    """Part of every record: 0 where the outcome is 0 and the kind of outcome has a part for zeros."""
+    """The part of every record, (record,): 0 where the outcome is 0 and outcomes of this kind may be 0, otherwise 1."""
     return np.ones(len(outcome), dtype=np.int64) if kind == "positive" else (outcome != 0).astype(np.int64)
 
 
 def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
-    """Scores of records under the reference's distributions."""
+    """Normal scores of records under the reference's distributions.
+
+    At a value that many records have, a record's score also depends on a uniform, which its number and `facts.key`
+    determine.
+    """
     part = part_of(records.outcome, kind)
     z_w, z_y = np.zeros(len(records)), np.zeros(len(records))
     places = uniforms_of(facts.key, "weight", records.record)
@@ -53,7 +61,10 @@ def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
 
 
 def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) -> tuple[Floats, Floats]:
-    """Pairs (y*, w*) from uniforms of part, weight and outcome, (record, 3), within the reference's range."""
+    """Draws pairs (outcome, weight) from the law's first draw, within the reference's range.
+
+    `uniforms` (record, 3) are for the part, the weight and the outcome.
+    """
     part = (uniforms[:, 0] > 1.0 - law.share[0, cell]).astype(np.int64)
     z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * ndtri(uniforms[:, 1])
     weight, outcome = np.empty(len(cell)), part.astype(np.float64)
@@ -70,6 +81,9 @@ def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) ->
 
 
 def _outcomes(facts: Facts, cell: Codes, part: Ints, weight: Floats) -> list[tuple[Ints, int]]:
-    """Yields the records of part 1 by their distribution of outcomes, given their weights."""
+    """The records of part 1 by their distribution of outcomes: positions of records, and the distribution's number.
+
+    A record's cell and weight determine its distribution.
+    """
     numbers = np.where(part == 1, facts.outcome_of(cell, weight), -1).astype(np.int32)
     return [(own, number) for own, number in by_pattern(numbers) if number >= 0]

@@ -1,7 +1,7 @@
-"""Public summary of a reference: distributions, shares of zeros and priors of a stratum's cells.
+"""Summarises a reference for the score model: distributions, shares of zeros and priors of a stratum's cells.
 
-Where a model has both parts, records with and without an outcome of 0 have separate distributions of weights. Cells with
-few reference records borrow from others (`score_shapes`).
+The summary is public. Where outcomes can be 0, records with and without an outcome of 0 have separate distributions of
+weights. Cells with few reference records borrow from others (`shapes`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ from dpdist.models.copula.spline import BASIS, Prior
 SHAPES = ("weight where the outcome is 0", "weight", "outcome")
 """Names of a cell's distributions."""
 FEWEST = 2
-"""If a part has fewer records in the whole stratum, the other part's distribution of weights replaces its own."""
+"""A part with fewer records in the whole stratum takes the other part's distribution of weights."""
 
 
 class Law(NamedTuple):
-    """Parameters by cell: p is (draw, cell), μ and τ (draw, cell, part), β (draw, cell, BASIS) and σ (draw, cell)."""
+    """Parameters of the score model by cell.
+
+    - `share` (draw, cell): p, the probability of part 1, the records with an outcome other than 0.
+    - `mean`, `sd` (draw, cell, part): μ and τ of the weight's score.
+    - `slopes` (draw, cell, BASIS), `residual` (draw, cell): β and σ of the regression of the outcome's score.
+    """
 
     share: Floats
     mean: Floats
@@ -50,28 +55,33 @@ class Law(NamedTuple):
         return Law(logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
 
     def less(self, other: Law) -> Law:
-        """Differences on these scales; 0 where two values are equal, as for two shares of 1."""
+        """Differences of parameters on the scales of `free`; 0 where two values are equal, as for two shares of 1."""
         pairs = zip(self, other, strict=True)
         return Law(*(np.subtract(a, b, out=np.zeros_like(a), where=a != b) for a, b in pairs))
 
     def moved(self, by: Law) -> Law:
-        """Moves the reference's values by differences on these scales."""
+        """The law after its parameters, on the scales of `free`, were moved by these differences."""
         moved = Law(*(own + other for own, other in zip(self.free(), by, strict=True)))
         return Law(expit(moved.share), moved.mean, np.exp(moved.sd), moved.slopes, np.exp(moved.residual))
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Public facts of a reference. `of_weight` (cell, part) and `of_outcome` (cell, class) are positions in `marginals`.
+    """Public facts of a reference for the cells of one stratum.
 
-    The class of a record is the number of its cell's `edges` (cell, class − 1) that are at or below its weight. `share`
-    (cell,) is the share of part 1; `records` (cell,) counts the reference's records. `own` (cell, SHAPES) is the weight
-    of own records in a cell's distributions; `effective` (cell,) is the equivalent number of records. In cells that share
-    a fit, `tie` (cell,) is the correlation of a cell's scores of weight and outcome. Their fit is of the residual of the
-    outcome's score (`normal_scores`). Priors are per cell: the weight's score has (cell, part, 1), the outcome's (cell,
-    BASIS). `key` gives every record its uniforms at atoms, as a function of its number alone. `undone` is added to a fit
-    on the scale of logit p, μ, log τ, β and log σ. It has two terms: what fits of files like the reference lack in
-    weighted means (`score_levels`), and the effect of privacy weights on such a fit.
+    - `of_weight` (cell, part) and `of_outcome` (cell, class) are positions in `marginals`.
+    - `edges` (cell, class − 1): a record's class is the number of its cell's edges that are at or below its weight.
+    - `share` (cell,): share of part 1, the records with an outcome other than 0.
+    - `records` (cell,): number of the reference's records.
+    - `own` (cell, SHAPES): weight of own records in a cell's distributions.
+    - `effective` (cell,): number of records that the cell's distributions are worth.
+    - `tie` (cell,): in cells that share a fit, the correlation of the scores of weight and outcome. The fit is then of
+      the residual of the outcome's score (`normal_scores`).
+    - `weight`, `outcome`: priors per cell, with locations (cell, part, 1) and (cell, BASIS).
+    - `key`: gives every record its uniforms at atoms, as a function of the record's number alone.
+    - `undone`: a correction that is added to a fit, on the scales of `Law.free`. It is the sum of two terms: what fits of
+      files like the reference lack in weighted means (`bias_correction`), and the effect of privacy weights on such a
+      fit.
     """
 
     marginals: tuple[Marginal, ...]
@@ -89,7 +99,7 @@ class Facts:
     undone: Law
 
     def with_weights_corrected(self, more: Law) -> Facts:
-        """The facts with a further correction to be added to a fit."""
+        """The facts with a further term in the correction that is added to a fit."""
         return replace(self, undone=Law(*(a + b for a, b in zip(self.undone, more, strict=True))))
 
     @property
@@ -163,7 +173,10 @@ class Nodes(NamedTuple):
 
 
 def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats, binary: bool, key: Key) -> Facts:
-    """Distributions and shares of every cell; priors of independence until `Scores.summarise` has a fit."""
+    """Distributions and shares of every cell, without a fit; priors take weight and outcome to be independent.
+
+    `Scores.summarise` replaces these priors by the reference's own fit.
+    """
     found: list[Marginal] = []
     of_parts = [Shapes.empty(len(cells))] * 2
     for p in (1, 0):
@@ -193,7 +206,7 @@ def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats,
 
 
 def facts_table(facts: Mapping[str, Facts]) -> pa.Table:
-    """Distributions of all strata, one row per node; the other facts are in the schema's metadata."""
+    """Distributions of all strata as a table with one row per node; the other facts are in the schema's metadata."""
     nodes = [each.nodes for each in facts.values()]
     stratum = np.repeat(np.arange(len(nodes), dtype=np.int64), [len(each.value) for each in nodes])
     columns = dict(zip(Nodes._fields, map(np.concatenate, zip(*nodes, strict=True)), strict=True))

@@ -1,11 +1,13 @@
-"""Distributions of a reference's weights and outcomes by cell, part and class of weights (METHODS §5b).
+"""Estimates a reference's distributions of weights and outcomes by cell; small cells borrow from similar cells.
 
 A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and of the
-records of similar cells, by size and similarity (`small_area`). Cells are compared by their mean, and by the mean and
-variance of their normal scores under the distribution of all records. The scores matter because a few records in a heavy
-tail can dominate a mean. Where weights have few values, every class of weights has a distribution of outcomes. This
-preserves the reference's pairs of weight and outcome. Cells that share a fit have their own correlations of weight and
-outcome, mixed in the same way.
+records of similar cells. Its own share depends on its size and on how similar the cells are (`small_area`). Cells are
+compared by their mean, and by the mean and variance of their normal scores under the distribution of all records. The
+scores are compared because a few records in a heavy tail can dominate a mean.
+
+Where weights have few values, every class of weights has a distribution of outcomes. So outcomes keep the weights that
+they have in the reference. Cells that share a fit have their own correlations of weight and outcome, mixed in the same
+way (METHODS §5b).
 """
 
 from __future__ import annotations
@@ -21,20 +23,25 @@ from dpdist.models.copula.cells import Cells
 from dpdist.models.copula.marginal import Marginal
 
 FEWEST_UNMIXED = 100
-"""Reference records below which a cell's distributions are mixed with others'."""
+"""Number of reference records below which a cell's distributions are mixed with those of other cells."""
 CLASS = 50
 """Smallest number of reference records in a class of weights."""
 STRAIGHT = 0.9
-"""Largest correlation of scores: the residual of an outcome's score then has a standard deviation of .44."""
+"""Largest absolute correlation of two scores. At .9, the residual of the outcome's score has a standard deviation of .44.
+"""
 LOST = 3.0
-"""Number of records to subtract in the variance of a correlation's inverse hyperbolic tangent (Fisher)."""
+"""The inverse hyperbolic tangent of a correlation of n records has the variance 1/(n − LOST) (Fisher)."""
 LITTLE = 1e-9
+"""A number close to 0 that keeps divisors above 0."""
 FEW_VALUES = 10
-"""Mean number of records per value from which weights are treated as atoms."""
+"""Weights are atoms if their values have at least this mean number of records."""
 
 
 class Shapes(NamedTuple):
-    """Position of each cell's distribution, weight of its own records, and its equivalent number of records."""
+    """Distributions of cells, (cell,) each: a position in a list, the weight of own records, and what it is worth.
+
+    `effective` is the number of records that the distribution is worth.
+    """
 
     position: Ints
     own: Floats
@@ -48,7 +55,8 @@ class Shapes(NamedTuple):
 def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
     """Correlation of the scores of weight and outcome, (cell,), where several cells share a unit; 0 elsewhere.
 
-    The correlations of a cell and of its unit are mixed by size and similarity, as inverse hyperbolic tangents.
+    A unit is a set of cells that share a fit. The correlations of a cell and of its unit are mixed by size and
+    similarity, as inverse hyperbolic tangents.
     """
     size = np.bincount(cell, minlength=len(unit)).astype(np.float64)
     products = [_means(values, cell, size) for values in (weight, outcome, weight**2, outcome**2, weight * outcome)]
@@ -65,9 +73,9 @@ def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
 
 
 def _correlation(means: Sequence[Floats]) -> Floats:
-    """Correlation from the means of two variables, of their squares and of their product, limited to ± STRAIGHT.
+    """Correlation of two variables, limited to ±STRAIGHT; 0 if one of them is constant.
 
-    0 if constant.
+    `means` are the means of both variables, of their squares and of their product.
     """
     one, other, one_squared, other_squared, product = means
     scale = np.sqrt(np.maximum(one_squared - one**2, 0.0) * np.maximum(other_squared - other**2, 0.0))
@@ -76,15 +84,20 @@ def _correlation(means: Sequence[Floats]) -> Floats:
 
 
 def of_outcomes(values: Floats) -> Marginal:
+    """The distribution of outcomes; every value is an atom unless there are many values."""
     return Marginal.of(values, continuous=False)
 
 
 def discrete(values: Floats) -> bool:
+    """True if values are so few that each is treated as an atom."""
     return FEW_VALUES * len(np.unique(values)) <= len(values)
 
 
 def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: list[Marginal]) -> Shapes:
-    """Distributions of all cells, added to `found`; `values` (record,) are weights or outcomes."""
+    """Estimates the distributions of all cells, and adds them to `marginals`.
+
+    `values` (record,) are weights if `weights` is true, otherwise outcomes. `cell` (record,) is the cell of each record.
+    """
     size = np.bincount(cell, minlength=len(cells))
     position, own, effective = np.arange(len(cells)) + len(marginals), np.ones(len(cells)), size.astype(np.float64)
     small = np.flatnonzero(size < FEWEST_UNMIXED)
@@ -106,10 +119,10 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 
 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
-    """Number of predictors that each small cell leaves out, (small cell,).
+    """Number of predictors that each small cell leaves out to find similar cells, (small cell,).
 
-    It is the smallest number under which other cells have FEWEST_UNMIXED records, or all. None where no other cell has a
-    record.
+    It is the smallest number under which other cells have FEWEST_UNMIXED records. If none has so many, all predictors are
+    left out. It is 0 where no other cell has a record.
     """
     left_out = np.zeros(len(small), dtype=np.int64)
     for columns in range(1, cells.depth + 1):
@@ -120,11 +133,11 @@ def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
 
 
 def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Floats]:
-    """Weights of own records, and effective numbers of records, of the `wanted` cells of a group.
+    """Weights of own records, and effective numbers of records, of the `wanted` cells of a group, (wanted cell,) each.
 
-    A cell is compared with the others by the mean and the variance of their scores under the group's distribution, and by
-    the mean of the values. The largest of the three differences decides. So borrowing moves no mean by more than its
-    sampling error.
+    A cell is compared with the others by three figures: the mean and the variance of its scores under the group's
+    distribution, and the mean of its values. The figure that differs most decides. So borrowing moves no mean by more
+    than its sampling error.
     """
     present, number = np.unique(np.concatenate([wanted, cell]), return_inverse=True)
     number = number[len(wanted) :]
@@ -145,21 +158,21 @@ def _means(values: Floats, number: Ints, size: Floats) -> Floats:
 
 
 def _squared(values: Floats, number: Ints, size: Floats) -> Floats:
-    """Squared distances from the means of cells, (record,); their means estimate the cells' variances without bias."""
+    """Squared distances from the means of cells, (record,), scaled so that their means are unbiased variances."""
     return np.asarray((values - _means(values, number, size)[number]) ** 2 * (size / np.maximum(size - 1.0, 1.0))[number])
 
 
 def _within(values: Floats, number: Ints, size: Floats) -> float:
-    """Variance within cells."""
+    """Variance of values within cells."""
     away = values - _means(values, number, size)[number]
     return float((away**2).sum()) / max(1.0, len(values) - float((size > 0).sum()))
 
 
 def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tuple[Floats, Floats]:
-    """Weights of own records in a composite mean, and effective numbers of records, (cell,).
+    """Weights of own records in a composite mean, and effective numbers of records, (cell,) each.
 
-    Both follow from the distances of cells' means from the mean of all other cells. `variance` (cell,) is that of a value
-    in a cell.
+    Both follow from the distances of cells' means from the mean of all other cells. `variance` (cell,) is the variance of
+    a value within a cell.
     """
     others = np.maximum(len(values) - size, 1.0)
     mean, rest = _means(values, number, size), (values.sum() - np.bincount(number, values, len(size))) / others
@@ -174,10 +187,11 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
 def by_class(
     position: Ints, cell: Codes, weight: Floats, outcome: Floats, marginals: list[Marginal]
 ) -> tuple[Ints, Floats]:
-    """Positions (cell, class) and edges (cell, class − 1) of classes of weights that each have a distribution of outcomes.
+    """Gives every class of weights a distribution of outcomes, where weights have few values.
 
-    These distributions replace the cell's distribution in `marginals` or are added. A cell with fewer classes repeats its
-    last one.
+    Returns positions (cell, class) of the distributions in `marginals`, and edges (cell, class − 1) between classes. The
+    first class's distribution replaces the cell's. Those of further classes are added. A cell with fewer classes repeats
+    its last one.
     """
     edges = [_edges(weight[cell == k]) for k in range(len(position))]
     most = max(len(each) for each in edges)
@@ -198,7 +212,7 @@ def by_class(
 def _edges(weight: Floats) -> list[float]:
     """Edges between classes of at least CLASS records, midway between neighbouring weights.
 
-    None where weights are no atoms.
+    There are no edges where weights are not atoms.
     """
     distinct, count = np.unique(weight, return_counts=True)
     edges, held, left = [], 0, len(weight)

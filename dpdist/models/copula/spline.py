@@ -1,11 +1,14 @@
-"""The regression of an outcome's score on the weight's: linear between knots, flat beyond ±2.5 (METHODS §5b).
+"""The regression of an outcome's normal score z_y on the weight's normal score z_w: a linear spline (METHODS §5b).
 
-b(v) = (1, v, (v − k)₊ …) with v = clip(z_w, ±2.5). In every interval between knots b is a line in z_w, so that sums of
-(1, z_y, z_w, z_y², z_y z_w, z_w²) by interval are sufficient, and a log density is a dot product with the same six.
+With v = z_w clipped to ±2.5, the basis is b(v) = (1, v, (v − k)₊ for every knot k). In every interval between knots, b is
+a line in z_w. So sums of (1, z_y, z_w, z_y², z_y z_w, z_w²) by interval are sufficient, and a log density is a dot
+product with these six products.
 
-The conjugate law of a regression worth n0 = 10 records, with D = diag(10, 20, …, 20), centred at (β₀, σ₀²):
-K = A'diag(α)A + D, β̂ = K⁻¹(A'diag(α)z + Dβ₀), SS = Σα r² + (β̂ − β₀)'D(β̂ − β₀) + n0 σ₀², ν = Σα + n0; σ² = SS/χ²_ν,
-β ~ N(β̂, σ²K⁻¹).
+The conjugate posterior: A has the rows b(v) of the records, z are their z_y, α their privacy weights, and r the residuals
+z − Aβ̂. The prior is worth n0 = 10 records and centred at (β₀, σ₀²); D = diag(10, 20, …, 20). Then
+
+    K = A'diag(α)A + D, β̂ = K⁻¹(A'diag(α)z + Dβ₀), SS = Σα r² + (β̂ − β₀)'D(β̂ − β₀) + n0 σ₀², ν = Σα + n0,
+    σ² = SS/χ²_ν, β ~ N(β̂, σ²K⁻¹).
 """
 
 from __future__ import annotations
@@ -21,30 +24,34 @@ from dpdist.core.records import Floats, Ints
 from dpdist.models.numerics.chi import chi_quantiles
 
 KNOTS = np.array([-1.5, -0.75, 0.0, 0.75, 1.5])
+"""Scores of the weight at which the regression's slope changes."""
 REACH = 2.5
+"""Absolute score of the weight beyond which the regression is flat."""
 EDGES = np.array([-REACH, *KNOTS, REACH])
 INTERVALS, BASIS = len(EDGES) + 1, len(KNOTS) + 2
+"""Numbers of intervals of z_w, including the two flat ones, and of basis functions."""
 TERMS = 6
-"""Sums of an interval: 1, z_y, z_w, z_y², z_y z_w, z_w²."""
+"""Number of sums in an interval: of 1, z_y, z_w, z_y², z_y z_w and z_w²."""
 WORTH = 10.0
 """Number n0 of records that a prior is worth."""
 PRECISION = np.array([WORTH] + [2.0 * WORTH] * (BASIS - 1))
+"""The diagonal of the prior's matrix D."""
 
 
 def intervals(v: Floats) -> Ints:
-    """Interval of each weight's score, from 0 below −2.5 to INTERVALS − 1."""
+    """The interval of each score z_w, from 0 below −2.5 to INTERVALS − 1 from 2.5 on."""
     return np.searchsorted(EDGES, v, side="right")
 
 
 def basis(v: Floats) -> Floats:
-    """b(v), (…, BASIS)."""
+    """The basis functions b of weights' scores, (…, BASIS)."""
     inside = np.clip(v, -REACH, REACH)
     hinges = np.maximum(inside[..., None] - KNOTS, 0.0)
     return np.concatenate([np.ones((*inside.shape, 1)), inside[..., None], hinges], axis=-1)
 
 
 def _lines() -> tuple[Floats, Floats]:
-    """b of every interval as constant + slope·v, (interval, BASIS) each."""
+    """The basis functions of every interval as lines, constant + slope · z_w, (interval, BASIS) each."""
     constant, slope = np.zeros((INTERVALS, BASIS)), np.zeros((INTERVALS, BASIS))
     constant[0], constant[-1] = basis(np.array(-REACH)), basis(np.array(REACH))
     for j in range(1, INTERVALS - 1):
@@ -58,7 +65,7 @@ CONSTANT, SLOPE = _lines()
 
 
 def products(z_y: Floats, z_w: Floats) -> Floats:
-    """1, z_y, z_w, z_y², z_y z_w, z_w² of every record, (TERMS, record)."""
+    """The products 1, z_y, z_w, z_y², z_y z_w and z_w² of every record, (TERMS, record)."""
     return np.array([np.ones_like(z_w), z_y, z_w, z_y * z_y, z_y * z_w, z_w * z_w])
 
 
@@ -72,7 +79,7 @@ class Moments(NamedTuple):
 
 
 def spline_moments(sums: Floats) -> Moments:
-    """Moments of the outcome's regression, from sums by interval, (…, interval, TERMS)."""
+    """Sums for the outcome's regression, from the sums of products by interval, (…, interval, TERMS)."""
     n, u, v, uu, uv, vv = np.moveaxis(sums, -1, 0)
     gram = np.einsum("...j,ja,jb->...ab", n, CONSTANT, CONSTANT) + np.einsum("...j,ja,jb->...ab", vv, SLOPE, SLOPE)
     mixed = np.einsum("...j,ja,jb->...ab", v, CONSTANT, SLOPE)
@@ -82,12 +89,12 @@ def spline_moments(sums: Floats) -> Moments:
 
 
 def mean_moments(total: Floats, linear: Floats, square: Floats) -> Moments:
-    """Moments of a mean and a variance alone, from Σα, Σαz, Σαz²."""
+    """Sums for a regression on a constant, which has a mean and a variance alone, from Σα, Σαz and Σαz²."""
     return Moments(total[..., None, None], linear[..., None], square, total)
 
 
 class Prior(NamedTuple):
-    """β₀ (…, basis) and σ₀² (…,)."""
+    """Centre of a regression's prior: β₀ (…, basis) and σ₀² (…,)."""
 
     location: Floats
     variance: Floats
@@ -105,7 +112,7 @@ class Prior(NamedTuple):
 
 
 class Conjugate(NamedTuple):
-    """K, β̂, SS and ν of one or several regressions."""
+    """Posterior of one or several regressions: K, β̂, SS and ν, as in the module's text."""
 
     precision: Floats
     location: Floats
@@ -124,7 +131,7 @@ class Conjugate(NamedTuple):
 
     @property
     def variance(self) -> Floats:
-        """SS/ν."""
+        """SS/ν, an estimate of σ²."""
         return self.scatter / self.degrees
 
     def draw(self, uniforms: Floats) -> tuple[Floats, Floats]:
@@ -141,6 +148,6 @@ class Conjugate(NamedTuple):
 
 
 def together(sums: Floats, unit: NDArray[np.int64], axis: int) -> Floats:
-    """Sums of the cells of each unit, along an axis."""
+    """Sums over the cells of each unit, along an axis; `unit` (cell,) is the unit of each cell."""
     membership = (np.arange(int(unit.max()) + 1)[:, None] == unit).astype(np.float64)
     return np.moveaxis(np.tensordot(membership, sums, axes=(1, axis)), 0, axis)

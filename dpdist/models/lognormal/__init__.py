@@ -1,1 +1,1 @@
-"""Lognormal models FBS and FBP of outcomes and weight together ([T]; METHODS §5)."""
+"""Lognormal models of outcomes and weight: FBS (fully Bayes for the sample), FBP (for the population) ([T]; METHODS §5)."""

@@ -1,4 +1,4 @@
-"""Log densities of two-dimensional normal laws (one outcome and the weight), as a product of two factors."""
+"""Log densities of a bivariate normal law of log outcome and log weight, for many records and draws, as matrix products."""
 
 from __future__ import annotations
 
@@ -11,21 +11,29 @@ from dpdist.models.numerics.tiles import by_pattern
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 ROUNDING = 16.0 * float(np.finfo(float).eps)
-"""Relative error allowed for a sum of six products and the forming of its coefficients, for a covariance of condition 1;
-the inverse of a covariance with correlation ρ loses a further 1/(1 − ρ²)."""
+"""Relative error allowed for a sum of six products with computed coefficients.
+
+This holds for a covariance of condition number 1. With a correlation ρ the error is 1/(1 − ρ²) times as large.
+"""
 MEANS = ROUNDING / 4.0
-"""The same for a mean, a sum of an intercept and a few effects, and for its distance from the centre."""
+"""Relative error allowed for a mean and for its distance from the centre.
+
+A mean is the sum of an intercept and a few effects.
+"""
 
 
 def factors(
     means: Floats, covariance: Floats, z: Sequence[Floats], pattern: Codes
 ) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-    """Log densities per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
+    """Yields the log densities of each pattern's records as a product of two matrices: f = φ(u)·T, with u = z − centre.
 
-    `means` (draw, pattern, 2), `z` two arrays (record,). Yields the pattern's records, φ (feature, record), T (feature,
-    draw) and, per record, a bound on the error of its values. The bound is proportional to its terms, to log 2π (the log
-    determinant may cancel it), and to the means times the slope of f. The error of the means matters where Σ is small.
-    Centring at the draws' mean makes the terms of the order of f.
+    A pattern is a distinct combination of predictor levels. `means` is (draw, pattern, 2), and `z` has two arrays
+    (record,): log outcome and log weight. An item has the positions of the pattern's records, φ (feature, record), T
+    (feature, draw), and a bound on the error of each record's values.
+
+    The bound is the sum of two terms. The first is proportional to the sizes of the products and to log 2π, which the log
+    determinant may cancel. The second is the error of the means times the slope of f; it matters where the covariance is
+    small. The centre is the draws' mean, so that the products are of the order of f.
     """
     rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
     constant = _log_peak(covariance)
@@ -51,7 +59,7 @@ def _determinant(covariance: Floats) -> Floats:
 
 
 def _log_peak(covariance: Floats) -> Floats:
-    """Log density at its mode."""
+    """Log density at the mode, (draw,)."""
     return np.asarray(-LOG_2PI - 0.5 * np.log(_determinant(covariance)))
 
 

@@ -1,7 +1,13 @@
-"""The conjugate posterior of a normal regression with several components: B and Σ given α-weighted sums (METHODS §5).
+"""The conjugate posterior of a normal regression with several components, given α-weighted sums (METHODS §5).
 
-K = X'AX + precision, B̂ = K⁻¹X'AZ, S = (Z−XB̂)'A(Z−XB̂) + scale, ν = Σα − p under the improper prior |Σ|^(−(D+1)/2);
-Σ ~ IW(ν, S), B | Σ ~ MN(B̂, K⁻¹, Σ), proper iff Σα > p + D − 1.
+Z (record, D) are the components, X (record, predictor) the p predictors, and A = diag(α) the privacy weights. The law is
+Z | X ~ N(XB, Σ). A proper prior has the location B₀, the precision P, the scale V and the number of records n₀. The
+improper prior |Σ|^(−(D+1)/2) has P = 0 and V = 0. Then
+
+    K = X'AX + P, B̂ = K⁻¹(X'AZ + PB₀), S = Z'AZ + B₀'PB₀ − B̂'KB̂ + V, ν = Σα + n₀ (improper: Σα − p),
+    Σ ~ IW(ν, S), B | Σ ~ MN(B̂, K⁻¹, Σ).
+
+Under the improper prior the posterior is proper if and only if Σα > p + D − 1.
 """
 
 from __future__ import annotations
@@ -23,12 +29,16 @@ from dpdist.models.protocol import Draws, Improper
 
 TOO_SMALL = "the privacy weights are so small that some draws of the covariance are numerically singular"
 SINGULAR = 1e-11
-"""A residual variance below this share of the raw second moment is rounding error: the component is constant."""
+"""A residual variance below this share of the raw second moment is rounding error: the component is then constant."""
 
 
 @dataclass(frozen=True)
 class Conjugate:
-    """Statistics are (pattern, 1 + D + D(D+1)/2): Σα(1, z, zz') of every predictor pattern."""
+    """The posterior for one stratum; its statistics are sums of α(1, z, zz') by pattern.
+
+    A pattern is a combination of predictor levels, and z are a record's components. The shape is (pattern, 1 + D +
+    D(D+1)/2).
+    """
 
     design: Design
     prior: ConjugatePrior
@@ -49,11 +59,11 @@ class Conjugate:
 
     @property
     def least(self) -> int:
-        """Bound p + D − 1: the posterior under the improper prior exists where Σα is greater."""
+        """The bound p + D − 1: under the improper prior, the posterior exists where Σα is greater."""
         return self.identified + self.dimension - 1
 
     def centre(self, statistics: Floats) -> Draws:
-        """B̂ and S/ν of many sets of statistics at once, (set, pattern, statistic)."""
+        """B̂ and S/ν for many sets of statistics (set, pattern, statistic) at once."""
         x, prior, d = self.design.matrix, self.prior, self.dimension
         total = statistics[:, :, 0].sum(axis=1)
         k = np.einsum("pi,sp,pj->sij", x, statistics[:, :, 0], x) + prior.precision
@@ -67,9 +77,9 @@ class Conjugate:
         return of(coefficients, scale / self._degrees(total)[:, None, None])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: the same uniforms serve every round (common random numbers).
+        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws.
 
-        Raises `Improper` also where a draw cannot be evaluated in double precision, as when Σα barely exceeds p + d.
+        Raises `Improper` also where a draw cannot be evaluated in double precision, as when Σα barely exceeds p + D − 1.
         """
         p, d = self.identified, self.dimension
         normals = d * (d - 1) // 2
@@ -98,7 +108,7 @@ class Conjugate:
         return float(scatter - d / 2.0 * log_k - d / 2.0 * np.log(2.0 * np.pi) * statistics[:, 0].sum())
 
     def posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
-        """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, and ν."""
+        """Cholesky root of K, B̂ (predictor, component), Cholesky root of S, and ν; raises `Improper`."""
         x, prior, d = self.design.matrix, self.prior, self.dimension
         total = float(statistics[:, 0].sum())
         if self.improper and not total > self.least:

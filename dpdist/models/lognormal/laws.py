@@ -1,4 +1,4 @@
-"""Moments and sample laws of lognormal variables, for expectations and Stan programs."""
+"""Means of lognormal variables within bounds, and the law of outcome and weight in a sample from a population's law."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpdist.core.records import Floats
 
 
 def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, float]) -> Floats:
-    """E min(max(Y, lower), upper) for log Y ~ N(mu, variance)."""
+    """E min(max(Y, lower), upper) for log Y ~ N(mu, variance), with `bounds` (lower, upper)."""
     low, high = bounds
     sd = np.sqrt(variance)
 
@@ -25,9 +25,11 @@ def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, fl
 
 
 def sample_law(beta: Floats, kappa_x: Floats, kappa_y: Floats, sigma_y: Floats, sigma_pi: Floats) -> tuple[Floats, Floats]:
-    """(B, Σ) of (log y, log w) in the sample from the population's parameters, coefficients (draw, predictor).
+    """Coefficients B and covariance Σ of (log y, log w) in the sample, from the population's parameters.
 
-    log y | x ~ N(x'β, σ_y²), log π | y, x ~ N(κ_y log y + x'κ_x, σ_π²); the first predictor is the intercept.
+    In the population log y | x ~ N(x'β, σ_y²) and log π | y, x ~ N(κ_y log y + x'κ_x, σ_π²), where π = 1/w. `beta` and
+    `kappa_x` are (draw, predictor), of which the first predictor is the intercept. B is (draw, predictor, 2), and Σ is
+    (draw, 2, 2).
     """
     cross, weight = -kappa_y * sigma_y**2, (kappa_y * sigma_y) ** 2 + sigma_pi**2
     covariance = np.stack([sigma_y**2, cross, cross, weight], axis=1).reshape(-1, 2, 2)

@@ -1,11 +1,14 @@
-"""Lognormal models FBS and FBP: in the sample z = (log y, log w), z | x ~ N(B'x, Σ), with one or more outcomes y ([T]).
+"""Lognormal models FBS and FBP: given predictors, the logs of outcomes and of the weight are normal ([T]; METHODS §5).
 
-See METHODS §5. With d outcomes z has D = d + 1 components, of which the last is the weight's. `Conjugate` has the
-posterior under α-weighted records, which is proper iff Σα > p + d. f_i is the density of (log y, log w).
+In the sample z = (log y, log w), z | x ~ N(B'x, Σ), with one or more outcomes y. With d outcomes z has D = d + 1
+components; the last is the weight's, z_w. `Conjugate` has the posterior under records with privacy weights α. Under the
+improper prior it exists if and only if Σα > p + d, with p predictors. The log likelihood f_i is the log density of z.
 
-FBP is the same fit un-tilted. The sample law of z is π·p(z|x)/E(π|x) with π = 1/w = exp(−z_w); so the population law is
-the sample law times exp(z_w), normalised. For a normal law this shifts the mean, in every outcome by its covariance with
-log w: μ_pop = μ_sample + Σe_w. Also, 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2).
+FBS draws synthetic records from the law in the sample. FBP draws outcomes from the law in the population, which follows
+from the same fit. Let π = 1/w = exp(−z_w) be the inclusion probability and p(z|x) the population law. The sample law is
+π·p(z|x)/E(π|x). So the population law is the sample law times exp(z_w), normalised. For a normal law this shifts the mean
+of every component by its covariance with log w: μ_pop = μ_sample + Σe_w. Also, 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w +
+Σ_ww/2).
 """
 
 from __future__ import annotations
@@ -37,15 +40,19 @@ TILE_VALUES = 64_000
 
 @dataclass(frozen=True)
 class Lognormal(Conjugate):
-    """Lognormal model of (outcomes, weight) for one stratum; statistics are (pattern, 1 + D + D(D+1)/2): with one outcome
-    Σα(1, z₁, z₂, z₁², z₁z₂, z₂²)."""
+    """Lognormal model of outcomes and weight for one stratum.
+
+    The statistics are (pattern, 1 + D + D(D+1)/2). With one outcome they are Σα(1, z₁, z₂, z₁², z₁z₂, z₂²) by pattern, a
+    combination of predictor levels.
+    """
 
     components: tuple[str, ...]
     synthesis: Literal["fbs", "fbp"]
     fixed_weight: float | None
+    """The weight of every FBP record, if it is not modelled: population over sample size."""
     outcome_bounds: tuple[float, float]
     expected: bool = False
-    """FBS records carry E(w|y*, x) instead of w*."""
+    """True if FBS records carry E(w|y*, x) instead of a drawn weight."""
     other_bounds: tuple[tuple[float, float], ...] = ()
     """Public bounds of the outcomes after the first."""
 
@@ -91,7 +98,10 @@ class Lognormal(Conjugate):
         return np.column_stack([np.bincount(pattern, weights=c, minlength=patterns) for c in columns])
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
+        """Covariance of the statistics over samples, (pattern, statistic, statistic).
+
+        The samples have the same number of records in every pattern, and a record keeps its privacy weight.
+        """
         pattern, patterns = self._pattern(records), len(self.design.matrix)
         terms = alpha[:, None] * normal.features(_logs(records)).T
         found = np.zeros((patterns, terms.shape[1], terms.shape[1]))
@@ -122,10 +132,11 @@ class Lognormal(Conjugate):
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """FBS: (y*, w*) from the sample law. FBP: y* from the population law, weight 1/E(π|x) or N/n.
+        """Outcomes and weights of synthetic records, under the first draw.
 
-        An outcome beyond its public bounds is set to the nearest bound. The shape is (record,) for one outcome and
-        (record, outcome) for several.
+        FBS draws both from the sample law. FBP draws outcomes from the population law, with the weight 1/E(π|x) or N/n.
+        An outcome beyond its public bounds is set to the nearest bound. The shape of outcomes is (record,) for one
+        outcome and (record, outcome) for several.
         """
         d = self.dimension
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
@@ -151,9 +162,9 @@ class Lognormal(Conjugate):
         return np.asarray(np.clip(outcomes, low, high))
 
     def expected_weight(self, theta: Draws, frame_row: Codes, outcome: Floats) -> Floats:
-        """E(w | y*, x) in the sample, (record,), for outcomes (record, outcome).
+        """E(w | y*, x) in the sample, (record,), for outcomes y* (record, outcome).
 
-        Means have less noise with it than with w*.
+        With this weight, means have less noise than with a drawn weight.
         """
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
         sigma, logs = theta["covariance"][0], np.log(outcome).reshape(len(frame_row), -1)
@@ -163,8 +174,11 @@ class Lognormal(Conjugate):
         return np.asarray(np.exp(mean[:, -1] + (logs - mean[:, :-1]) @ slope + left / 2.0))
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) with y limited to its public bounds; under FBP the same, for 1/E(π|x) = E(w|x) and
-        E_pop(y|x) = E(wy|x)/E(w|x). `outcome` is y's number among several."""
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each, with y limited to its public bounds.
+
+        `outcome` is y's number among several. FBP has the same values, because 1/E(π|x) = E(w|x) and E_pop(y|x) =
+        E(wy|x)/E(w|x).
+        """
         mean, j = self._means(theta), outcome
         sigma = theta["covariance"][:, None, :, :]
         weight = np.exp(mean[:, :, -1] + sigma[..., -1, -1] / 2.0)
@@ -176,10 +190,10 @@ class Lognormal(Conjugate):
         return weight, weight * typical
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """E(w 1(y ≤ value)|x)/E(w|x) for pairs of a row and a value, (draw, pair).
+        """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair).
 
-        Under weights exp(z_w) the sample law's mean of log y moves by its covariance with log w. So FBS and FBP have one
-        formula.
+        It is E(w 1(y ≤ value)|x)/E(w|x). Weighting by w moves the mean of log y by its covariance with log w. So FBS and
+        FBP have one formula.
         """
         j, (low, top) = outcome, (self.outcome_bounds, *self.other_bounds)[outcome]
         mean, sigma = self._means(theta)[:, self.design.pattern[row], j], theta["covariance"]
@@ -189,9 +203,10 @@ class Lognormal(Conjugate):
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, found))
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
-        """Corrects draws for trimming: B moves by the difference of the fits' B.
+        """Corrects draws for what privacy weights trim, from one fit with these weights and one without.
 
-        Σ = LL' by L_u L_w⁻¹ of the fits' Σ, within a factor of 2.
+        B moves by the difference of the two fits' B. Σ becomes FΣF' with F = L_u L_w⁻¹, where L_u and L_w are the
+        Cholesky roots of the fits' Σ without and with weights. The singular values of F are kept between 1/2 and 2.
         """
         root, trimmed = (np.linalg.cholesky(each["covariance"][0]) for each in (unweighted, weighted))
         left, size, right = np.linalg.svd(root @ np.linalg.inv(trimmed))
@@ -240,12 +255,16 @@ class Lognormal(Conjugate):
         }
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)): they replace `no_records`."""
+        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)); they replace `no_records`."""
         logs = {"log_outcome": np.log(records.outcome), "log_weight": np.log(records.weight)}
         return clamped_records(alpha, reference, clamp, {"pattern": self._pattern(records), **logs})
 
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """B and Σ of the sample law; of program `population` by B_y = β − aΣ_yw, B_w = −κ_x − κ_yβ − aΣ_ww, Xa = 1."""
+        """B and Σ of the sample law from the program's parameters.
+
+        Program `population` has parameters of the population's law. They are converted by B_y = β − aΣ_yw and B_w = −κ_x
+        − κ_yβ − aΣ_ww, with Xa = 1.
+        """
         if self.synthesis == "fbp":
             kept, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
         else:
@@ -255,7 +274,7 @@ class Lognormal(Conjugate):
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two factors, as `bivariate.factors` and `normal.factors` yield it."""
+        """Log likelihood per pattern as a product of two matrices (`bivariate.factors`, or `normal.factors`)."""
         factors = bivariate.factors if self.dimension == 2 else normal.factors
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 
@@ -263,11 +282,11 @@ class Lognormal(Conjugate):
         return self.design.pattern[records.frame - self.design.first]
 
     def _means(self, draws: Draws) -> Floats:
-        """μ(x) of every pattern, shape (draw, pattern, component)."""
+        """Means of z for every pattern, (draw, pattern, component)."""
         kept: Floats = draws["coefficients"][:, self.design.kept, :]
         return np.tensordot(self.design.matrix, kept, axes=(1, 1)).transpose(1, 0, 2)
 
 
 def _logs(records: Records) -> list[Floats]:
-    """The components' logarithms z, (record,) each."""
+    """The logarithms of every outcome and of the weight, (record,) each."""
     return [np.log(values) for values in (*records.outcomes.T, records.weight)]

@@ -1,7 +1,7 @@
-"""Log densities and factors of normal laws of any dimension D, for the lognormal model with several outcomes.
+"""Log densities of a normal law of D components for many records and draws, for the lognormal model with several outcomes.
 
-A log density is a dot product of features (1, u, uu') of the record with a table over draws, as with one outcome; here
-the product is a GEMM, tile by tile.
+A log density is a dot product of the record's features (1, u, uu') with a table over draws, as with one outcome
+(`bivariate`). The products are computed tile by tile, as matrix products.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dpdist.models.numerics.tiles import TILE_VALUES, by_pattern
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 UNIT = 8.0 * float(np.finfo(float).eps)
-"""Relative error allowed per term of the density and per component of the mean, for a covariance of condition 1."""
+"""Relative error allowed per term of the density and per component of the mean, at a condition number of 1."""
 
 
 def unpacked(d: int) -> Ints:
-    """Position of component pair (i, j) among the pairs i ≤ j, row by row, (D, D)."""
+    """Position of the pair of components (i, j) among the pairs i ≤ j, row by row, (D, D)."""
     found = np.zeros((d, d), dtype=np.int64)
     upper = np.triu_indices(d)
     found[upper] = np.arange(len(upper[0]))
@@ -27,15 +27,16 @@ def unpacked(d: int) -> Ints:
 
 
 def features(u: Sequence[Floats]) -> Floats:
-    """1, u_i and u_i u_j for i ≤ j, (feature, record)."""
+    """The features 1, u_i, and u_i u_j for i ≤ j, (feature, record)."""
     products = [first * second for k, first in enumerate(u) for second in u[k:]]
     return np.array([np.ones(len(u[0])), *u, *products])
 
 
 def inverse_bartlett(chi: Floats, normals: Floats) -> Floats:
-    """U = T⁻¹, (draw, D, D), of upper triangular T with diagonal χ (D, draw) and normals (draw, D(D−1)/2) above it.
+    """Inverses U = T⁻¹, (draw, D, D), of upper triangular matrices T, from which inverse Wishart draws follow (Bartlett).
 
-    T'T ~ W(ν, I) where χ_k has ν − k degrees, k = 0 … D−1 (Bartlett), so that (LU)(LU)' ~ IW(ν, LL').
+    T has χ (D, draw) on its diagonal and `normals` (draw, D(D−1)/2) above it. If χ_k has ν − k degrees of freedom, k = 0
+    … D−1, then T'T ~ W(ν, I). So (LU)(LU)' ~ IW(ν, LL').
     """
     d, draws = chi.shape
     above = np.zeros((draws, d, d))
@@ -58,9 +59,9 @@ def correlations(covariance: Floats) -> Floats:
 
 
 def independence(covariance: Floats) -> Floats:
-    """1 − ρ² for two components, otherwise the least eigenvalue of the correlation matrix, (draw,).
+    """1 − ρ² for two components, otherwise the smallest eigenvalue of the correlation matrix, (draw,).
 
-    NaN where not finite.
+    It is NaN where the matrix is not finite.
     """
     if covariance.shape[1] == 2:
         c = covariance
@@ -75,12 +76,13 @@ def independence(covariance: Floats) -> Floats:
 def factors(
     means: Floats, covariance: Floats, z: Sequence[Floats], pattern: Codes
 ) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-    """Log densities per pattern as a product of two factors: f = φ(u)·T with u = z − centre of the pattern.
+    """Yields the log densities of each pattern's records as a product of two matrices: f = φ(u)·T, with u = z − centre.
 
-    `means` (draw, pattern, D), `z` D arrays (record,). Yields the pattern's records, φ (feature, record), T (feature, draw)
-    and, per record, a bound on the error of its values. With R the correlation matrix, an entry (i, j) of the precision
-    errs by no more than its size, |R⁻¹|/(sd_i sd_j) in the spectral norm, times R's condition and a few units in the last
-    place; the rest is as with one outcome.
+    `means` is (draw, pattern, D), and `z` has D arrays (record,). An item is as in `bivariate.factors`: positions of
+    records, φ (feature, record), T (feature, draw), and a bound on the error of each record's values. The bound has the
+    terms that it has with one outcome. With several, the precision matrix errs by more. Let R be the correlation matrix.
+    An entry (i, j) of the precision is at most |R⁻¹|/(sd_i sd_j), in the spectral norm. Its relative error is at most R's
+    condition number times a few units in the last place.
     """
     d = covariance.shape[1]
     upper = np.triu_indices(d)
@@ -112,7 +114,10 @@ def factors(
 
 
 def extremes(bounds: Floats, table: Floats) -> tuple[Floats, Floats]:
-    """max_s and min_s of φ(i)·T(s), each (record,), for φ (feature, record) and T (feature, draw); NaN where a value is."""
+    """The largest and smallest φ(i)·T(s) over draws s, (record,) each; NaN where a value is NaN.
+
+    `bounds` is φ (feature, record), and `table` is T (feature, draw).
+    """
     records, draws = bounds.shape[1], table.shape[1]
     highest, lowest = np.empty(records), np.empty(records)
     size = max(1, TILE_VALUES // draws)

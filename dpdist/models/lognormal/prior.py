@@ -1,4 +1,4 @@
-"""Conjugate priors of a matrix-normal location and an inverse-Wishart covariance, fixed before any record is seen."""
+"""Conjugate priors of a normal regression's coefficients and covariance, fixed before any record is seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdist.models.design import Design
 
 @dataclass(frozen=True)
 class ConjugatePrior:
-    """B | Σ ~ MN(location, precision⁻¹, Σ), Σ ~ IW(records, scale); improper when records = 0."""
+    """Prior B | Σ ~ MN(location, precision⁻¹, Σ) and Σ ~ IW(records, scale); it is improper if records = 0."""
 
     records: float
     scale: Floats
@@ -22,10 +22,10 @@ class ConjugatePrior:
 
 
 def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
-    """The job's prior of one stratum's model, or the weak proper one.
+    """The prior of one stratum's model: the improper one, or the weak proper one if `proper`.
 
-    The proper prior is worth `records` records with the stated sd of logs. Its location has the same weight if the job
-    states typical values of both columns, and almost no weight otherwise.
+    The proper prior is worth `records` records with the job's standard deviation of logarithms. If the job states typical
+    values of all columns, the prior of the intercept counts as many records. Otherwise it counts almost nothing.
     """
     p, d = len(matrix.kept), len(job.components)
     location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior

@@ -9,6 +9,7 @@ from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 from dpdist.core.records import Floats
 
 NODES = 24
+"""Number of terms of the Chebyshev series."""
 _ANGLES = np.pi * (np.arange(NODES) + 0.5) / NODES
 _POINTS = np.cos(_ANGLES)
 _TO_SERIES = np.cos(np.outer(np.arange(NODES), _ANGLES)) * np.where(np.arange(NODES) == 0, 1.0, 2.0)[:, None] / NODES
@@ -16,11 +17,11 @@ EPSILON = float(np.finfo(float).eps)
 
 
 def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
-    """Inverse distribution function of the χ law, to double precision, shape (draw,).
+    """Inverse distribution function of the χ law at many uniforms, to double precision, (draw,).
 
-    As a function of the normal quantile z, the quantile is smooth and nearly linear. So a short Chebyshev series on the
-    range of z replaces it, except for few degrees of freedom. The series serves where its coefficients fall below
-    rounding error well before the last.
+    As a function of the normal quantile z, the result is smooth and nearly linear. So a short Chebyshev series on the
+    range of z replaces it. If the last coefficients of the series are not below rounding error, the exact function is
+    used, as for few degrees of freedom.
     """
     if len(uniforms) > 4 * NODES:
         z = ndtri(uniforms)
@@ -35,5 +36,6 @@ def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
 
 
 def _at_normal_quantile(degrees: float, z: Floats) -> Floats:
+    """The χ quantile at the probability of a normal quantile z."""
     shape = degrees / 2.0
     return np.asarray(np.sqrt(2.0 * np.where(z < 0.0, gammaincinv(shape, ndtr(z)), gammainccinv(shape, ndtr(-z)))))

@@ -1,6 +1,7 @@
-"""Computes extremes over draws of a product of two thin factors in compiled code, without forming the product.
+"""The largest and smallest log likelihood of each record over draws, in compiled code that stores no other values.
 
-Numba is imported, and the loop compiled or read from its cache, at the first call: only processes that fit pay for it.
+A log likelihood is the product of a record's six features with a draw's six coefficients. Numba is imported, and the loop
+compiled or read from its cache, at the first call. So only processes that fit a model pay for it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import numpy as np
 from dpdist.core.records import Floats
 
 BLOCK = 256
-"""Records per block: their features and extremes fit the first-level cache, whatever the number of draws."""
+"""Records per block; their features and extremes fit the first-level cache, however many draws there are."""
 
 
 def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
-    """max_s and min_s of Σ_k φ_k(i) T_k(s), each (record,), for φ (6, record), whose first row is ones, and T (6, draw).
+    """The largest and smallest Σ_k φ_k(i) T_k(s) over draws s, (record,) each.
 
-    The result is undefined for records with a NaN value.
+    `features` is φ (6, record), whose first row is ones, and `table` is T (6, draw). The result is undefined for records
+    with a NaN value.
     """
     highest, lowest = np.full(features.shape[1], -np.inf), np.full(features.shape[1], np.inf)
     _compiled()(features, table, highest, lowest)
@@ -27,9 +29,9 @@ def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
 
 
 def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
-    """Scans two draws at a time over the records of a block, which fill the lanes of the vector unit.
+    """Updates the extremes in place: block by block, with two draws at a time over all records of a block.
 
-    The last draw may come twice.
+    The records fill the lanes of the vector unit. If the number of draws is odd, the last draw comes twice.
     """
     records, last = features.shape[1], table.shape[1] - 1
     for start in range(0, records, BLOCK):
@@ -54,8 +56,8 @@ def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> N
 def _compiled() -> Callable[[Floats, Floats, Floats, Floats], object]:
     """`_scan` in machine code, cached beside this file or else in the user's cache folder.
 
-    Where neither can be written to, nothing is cached. `contract` lets a product and a sum be one operation with one
-    rounding; nothing is reordered.
+    If neither can be written to, nothing is cached. The option `contract` lets a product and a sum be one operation with
+    one rounding. Nothing is reordered.
     """
     from numba import njit
 

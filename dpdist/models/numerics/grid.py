@@ -1,14 +1,15 @@
 """Independent draws from a smooth posterior of two parameters, on a grid, without Markov chains.
 
-A model gives its log density in coordinates (t, v): v is one parameter on a public interval, t the other one, measured
-from its mode given v in units of its scale there, so that t is of the order of 1 at every v. Starting from the public box
-the grid shrinks ZOOMS times to where the density along an axis is within e^−DROP of its maximum, MARGIN cells added; the
-last one has NODES × NODES nodes. Draws come from the *bilinear interpolant* of the density at these nodes.
+A model gives its log density in coordinates (t, v). Coordinate v is one parameter on a public interval. Coordinate t is
+the other parameter, measured from its mode given v, in units of its scale there. So t is of the order of 1 at every v.
+The grid starts as the public box and shrinks ZOOMS times. Each time an axis keeps the part where the density is within
+e^−DROP of its maximum, and MARGIN more cells at either end. The last grid has NODES × NODES nodes. Draws come from the
+*bilinear interpolant* of the density at these nodes.
 
-Error: with cells of h standard deviations an axis contributes h²·E|p''/p|/24 ≈ h²/25 for a normal law to the total
-variation, 1.4e-4 for two axes; GRID_ERROR bounds what tests measure. What lies outside the last box has a density under
-e^−DROP = 1.5e-8 of the maximum. All steps are continuous in the density: the same uniforms give close draws for close
-statistics.
+Error: let cells be h standard deviations wide. For a normal law p, an axis adds h²·E|p''/p|/24 ≈ h²/25 to the total
+variation: 1.4e-4 for two axes. GRID_ERROR bounds what tests measure. Outside of the last box the density is below e^−DROP
+= 1.5e-8 of the maximum. All steps are continuous in the density. So with the same uniforms, similar statistics give
+similar draws.
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ import numpy as np
 from dpdist.core.records import Floats
 
 NODES, COARSE, ZOOMS, DROP, MARGIN = 321, 33, 7, 18.0, 2
+"""Nodes of an axis of the last grid and of earlier grids; number of times that the grid shrinks; DROP and MARGIN."""
 T_BOX = (-40.0, 40.0)
+"""Interval of t at the start."""
 GRID_ERROR = 5e-4
-"""Total variation between the grid's law and the posterior with v on its public interval, from five records on.
+"""Total variation between the grid's law and the posterior with v on its public interval, for five records or more.
 
 Near the normal limit it is 1.1e-4.
 """
 FEW_RECORDS_ERROR = 2e-3
-"""Total variation with fewer than five records, where the prior's edges and far tails remain."""
+"""Total variation for fewer than five records, where the edges of the prior and far tails remain."""
 LOWEST = -1e300
+"""Lowest log density with which the grid calculates; lower ones are raised to it."""
 
 LogDensity = Callable[[Floats, Floats], Floats]
-"""Log density, (t, v), at nodes of two axes; up to a constant."""
+"""A function that gives the log density, up to a constant, at the nodes of the axes t and v, (t, v)."""
 
 
 def draw(log_density: LogDensity, v_box: tuple[float, float], uniforms: Floats) -> tuple[Floats, Floats]:
-    """Coordinates t and v, (draw,), by inverse distribution functions: t from its marginal, then v given t.
+    """Coordinates t and v, (draw,) each, by inverse distribution functions: t from its marginal law, then v given t.
 
-    Uniforms (draw, 2).
+    `uniforms` is (draw, 2).
     """
     t, v = (np.linspace(low, high, NODES) for low, high in zoomed(log_density, v_box))
     values = log_density(t, v)
@@ -50,7 +54,7 @@ def draw(log_density: LogDensity, v_box: tuple[float, float], uniforms: Floats) 
 
 
 def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
-    """The box, (axis, end), that contains all but e^−DROP of the density."""
+    """The box (axis, end) outside of which the density is below e^−DROP of its maximum."""
     box = np.array([T_BOX, v_box])
     for _ in range(ZOOMS):
         t, v = (np.linspace(low, high, COARSE) for low, high in box)
@@ -60,7 +64,7 @@ def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
 
 
 def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
-    """Places where the profile first and last crosses its maximum − DROP, widened by MARGIN cells within the nodes."""
+    """Ends of the interval where the profile is within DROP of its maximum, widened by MARGIN cells within the nodes."""
     above = np.flatnonzero(profile >= profile.max() - DROP)
     first, last, width = above[0], above[-1], nodes[1] - nodes[0]
     low = nodes[first] - (_share(profile, first, first - 1) + MARGIN) * width if first > 0 else nodes[0]
@@ -69,13 +73,13 @@ def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
 
 
 def _share(profile: Floats, inner: int, outer: int) -> float:
-    """Share of the cell from the inner to the outer node that lies above the level."""
+    """Share of a cell in which the profile is within DROP of its maximum, from its inner towards its outer node."""
     level = profile.max() - DROP
     return float((profile[inner] - level) / (profile[inner] - profile[outer]))
 
 
 def _inverse(density: Floats, uniforms: Floats) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], Floats]:
-    """Cell and place within it, in [0, 1], of quantiles of piecewise linear densities, (draw or 1, node)."""
+    """Quantiles of piecewise linear densities (draw or 1, node), as a cell and a position within the cell, in [0, 1]."""
     mass = np.zeros_like(density)
     np.cumsum(density[:, 1:] + density[:, :-1], axis=1, out=mass[:, 1:])
     target = uniforms * mass[:, -1]

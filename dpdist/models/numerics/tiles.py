@@ -1,6 +1,7 @@
-"""Evaluates log densities tile by tile, for models that never store all records × draws.
+"""Evaluates log densities of records under many draws tile by tile, so that all records × draws are never stored.
 
-A density that is a dot product of features of the record and functions of the parameters is a GEMM per pattern.
+A density may be a dot product of features of the record and functions of the parameters. It is then computed by a matrix
+product for every pattern, a combination of predictor levels.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from dpdist.models.protocol import Extremes
 TILE_VALUES = 128_000
 """Number of records × draws in a tile: 1 MB of float64 fits the second-level cache."""
 ROUNDING = 16.0 * float(np.finfo(float).eps)
-"""Relative error allowed for a sum of up to six terms, each formed from logarithms and log gamma functions that err by a
-few units in the last place; it multiplies the sum of the terms' sizes."""
+"""Relative error allowed for a sum of up to six terms; it multiplies the sum of the terms' sizes.
+
+Terms are formed from logarithms and log gamma functions, which err by a few units in the last place.
+"""
 
 
 class Tile(NamedTuple):
-    """Positions of some records and their log likelihood (record, draw), in an array that is reused.
+    """The log likelihood of some records: their positions, and values (record, draw) in an array that is reused.
 
-    Per record, it also has the largest sum over draws of the sizes of the terms. The rounding error is proportional to
-    this sum.
+    `magnitude` (record,) is the largest sum, over draws, of the sizes of a record's terms. The rounding error is
+    proportional to it.
     """
 
     own: Ints
@@ -33,9 +36,10 @@ class Tile(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Functions of the parameters that multiply the features, (feature, draw), with bounds, (feature,).
+    """Functions of the parameters that multiply a record's features, (feature, draw), with the sizes of their terms.
 
-    The bounds are on the sizes of the terms that the functions were formed from.
+    A function is a sum of terms. The sizes (feature,) bound these terms, because a function's rounding error is
+    proportional to them.
     """
 
     values: Floats
@@ -43,7 +47,7 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, *terms: Floats | float, formed_from: Floats | float = 0.0) -> Table:
-        """A table whose rows err by units in the last place; the terms of the first row are as large as `formed_from`."""
+        """A table whose rows err by units in the last place; `formed_from` is the size of the terms of the first row."""
         values = np.vstack(np.broadcast_arrays(*terms))
         magnitude = np.abs(values).max(axis=1)
         magnitude[0] = max(magnitude[0], np.max(formed_from))
@@ -51,7 +55,7 @@ class Table(NamedTuple):
 
 
 def products(pattern: Codes, features: Floats, draws: int, table: Callable[[int], Table]) -> Iterator[Tile]:
-    """Tiles of the product of features (record, feature) and the table of each record's pattern."""
+    """Yields tiles of the product of features (record, feature) and the table of each record's pattern."""
     size = tile_records(draws)
     buffer = np.empty((min(size, len(pattern)), draws))
     for own, number in by_pattern(pattern):
@@ -69,7 +73,7 @@ def tile_records(draws: int) -> int:
 
 
 def by_pattern(pattern: Codes) -> Iterator[tuple[Ints, int]]:
-    """Yields each pattern and the positions of its records."""
+    """Yields, for each pattern that occurs, the positions of its records and its number."""
     order = np.argsort(pattern, kind="stable")
     edges = np.flatnonzero(np.diff(pattern[order])) + 1
     for own in np.split(order, edges):
@@ -78,7 +82,7 @@ def by_pattern(pattern: Codes) -> Iterator[tuple[Ints, int]]:
 
 
 def log_lik_of(tiles: Iterator[Tile], draws: int, records: int) -> Floats:
-    """Log likelihood (draw, record)."""
+    """Log likelihood (draw, record), from tiles."""
     out = np.empty((draws, records))
     for own, values, _ in tiles:
         out[:, own] = values.T

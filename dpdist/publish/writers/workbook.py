@@ -1,4 +1,7 @@
-"""Writes `tables.xlsx`: a cover, a sheet for each printed table, and the privacy statement; the same bytes every time."""
+"""Writes `tables.xlsx`: a cover, a sheet for each printed table, and the privacy statement.
+
+The same release always gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from dpdist.job import Job
 from dpdist.publish.printed import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
 
 CREATED = datetime(2000, 1, 1)
-"""Fixed date in place of the time of writing, so that workbooks of the same release have the same bytes."""
+"""Fixed value for the time of writing, so that the same release gives the same bytes."""
 MOST_ROWS, MOST_COLUMNS = 2**20 - 100, 2**14
-"""Largest size of a sheet, less the lines above and below the table."""
+"""Largest number of rows and of columns of a table on one sheet; lines above and below it still fit."""
 WIDEST = 44
 """Largest width of a column of labels, in characters."""
 FIGURE, TEXT = 13, 90
@@ -27,27 +30,33 @@ FIGURE, TEXT = 13, 90
 RIGHT_TO_LEFT = frozenset(("ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"))
 """Languages whose tables begin at the right."""
 LINE, ROW = 15, 17
-"""Height, in points, of a line of text and of a row of figures; stated because some programs do not compute it."""
+"""Height, in points, of a line of text and of a row of figures. Both are set because some programs compute none."""
 
 
 class Styles:
-    """Formats of a workbook, each made once."""
+    """Formats of a workbook; each is made once.
 
-    def __init__(self, book: xlsxwriter.Workbook):
+    In languages that are written from right to left, texts of a table are aligned right, so that a long text continues
+    into the next cells.
+    """
+
+    def __init__(self, book: xlsxwriter.Workbook, from_right: bool = False):
         self.book, self.numbers = book, dict[tuple[int, bool], Format]()
+        self.from_right, side = from_right, {"align": "right"} if from_right else {}
         self.title = book.add_format({"bold": True, "font_size": 14})
+        self.caption = book.add_format({"bold": True, "font_size": 14, **side})
         self.bold = book.add_format({"bold": True, "valign": "top"})
         self.head = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "align": "right", "bottom": 1})
-        self.stub = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1})
+        self.stub = book.add_format({"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1, **side})
         self.group = book.add_format({"bold": True, "align": "center", "bottom": 1, "text_wrap": True})
         self.wrapped = book.add_format({"text_wrap": True, "valign": "top"})
-        self.label = book.add_format({"valign": "vcenter", "text_wrap": True})
-        self.note = book.add_format({"font_color": "#595959", "font_size": 9})
+        self.label = book.add_format({"valign": "vcenter", "text_wrap": True, **side})
+        self.note = book.add_format({"font_color": "#595959", "font_size": 9, **side})
         self.missing = book.add_format({"align": "right", "valign": "vcenter", "font_color": "#595959"})
         self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
 
     def number(self, decimals: int, margin: bool) -> Format:
-        """The format of a figure, or in grey of a margin of error."""
+        """The format of a figure, or of a margin of error, which is grey."""
         if (decimals, margin) not in self.numbers:
             form = "#,##0" + ("." + "0" * decimals if decimals > 0 else "")
             shade = {"font_color": "#595959"} if margin else {}
@@ -56,10 +65,10 @@ class Styles:
 
 
 def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
-    """Writes the workbook; texts are written as texts, so that no cell is a formula."""
+    """Writes the workbook. Texts are never read as formulas or links."""
     book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
     book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
-    styles = Styles(book)
+    styles = Styles(book, job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT)
     cover = book.add_worksheet("Cover")
     for number, table in enumerate(tables, start=1):
         _sheet(book.add_worksheet(f"Table {number}"), styles, job, number, table)
@@ -73,7 +82,7 @@ def _title(job: Job) -> str:
 
 
 def about(job: Job) -> Iterator[tuple[str, str]]:
-    """Headings and texts of a cover, as far as the job states them."""
+    """Headings and texts for the cover, for the facts that the job states."""
     text = job.presentation
     yield "Data", f"{job.dataset}, {job.period}"
     for head in ("universe", "source", "responsible", "contact", "licence"):
@@ -100,7 +109,7 @@ def _cover(sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[Printed]
 
 
 def _wrapped(sheet: Worksheet, styles: Styles, row: int, text: str) -> None:
-    """Writes a text in the wide column, with a row as high as its lines."""
+    """Writes a text into the wide column, and makes its row high enough."""
     sheet.write_string(row, 1, text, styles.wrapped)
     sheet.set_row(row, LINE * _number_of_lines(text, TEXT))
 
@@ -119,11 +128,11 @@ def _for_print(sheet: Worksheet, landscape: bool = True) -> None:
 
 def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Printed) -> None:
     """Title, heads, figures and notes of a table."""
-    sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.title)
+    sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.caption)
     universe = job.presentation.universe
     sheet.write_string(1, 0, ", ".join(filter(None, (job.dataset, job.period, universe))), styles.note)
     _for_print(sheet)
-    if job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT:
+    if styles.from_right:
         sheet.right_to_left()
     each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
     if len(table.rows) > MOST_ROWS or stub + each * len(table.columns) > MOST_COLUMNS:
@@ -143,7 +152,7 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
 
 
 def _heads(sheet: Worksheet, styles: Styles, table: Printed, row: int, each: int) -> None:
-    """Statistics above their columns, and above them the levels that stand across, each over all of its own."""
+    """Writes statistics above their columns. Each level that stands across is one merged cell above all its statistics."""
     stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * each
     sheet.set_row(row, LINE * max(_number_of_lines(column.head, FIGURE - 1) for column in table.columns))
     for i, name in enumerate(table.stub):
@@ -191,7 +200,7 @@ def _figure(sheet: Worksheet, styles: Styles, at: tuple[int, int], value: float,
 
 
 def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -> None:
-    """statement.json as rows: a heading and a text, lists over several rows."""
+    """Writes statement.json as rows of a heading and a text; a list takes several rows."""
     sheet.set_column(0, 0, 26)
     sheet.set_column(1, 1, TEXT)
     sheet.write_string(0, 0, "Privacy statement", styles.title)
@@ -207,7 +216,7 @@ def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -
 
 
 def lines(given: Any, prefix: str = "") -> list[str]:
-    """A value of the statement as lines of text."""
+    """Turns a value of the statement into lines of text."""
     if isinstance(given, Mapping):
         return [line for name, value in given.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
     if isinstance(given, list | tuple):

@@ -1,4 +1,4 @@
-"""Studies of coded records of public files: noisy counts over partitions, weighted marginals, as in section 4 of [S]."""
+"""Studies of noisy counts over partitions and of weighted marginals, on public files with coded columns ([S], §4)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ OF_FILES = (
 
 
 class CodedColumn(Frozen):
-    """A column of the file, and its levels in the order of their codes. Several texts or numbers may be one level."""
+    """A column of the file, with its levels in the order of their codes. Several values of the file may be one level."""
 
     column: str
     levels: tuple[tuple[str | int, ...], ...] = Field(min_length=2)
 
 
 class CodedCase(Frozen):
-    """Records of a public file that have a level in every column. `keep` gives ranges of numbers, from … to."""
+    """Records of a public file that have a level in every column. `keep` restricts them to ranges [from, to] of columns."""
 
     name: Name
     file: str = Field(description="in the folder that `dpdist study --data` names")
@@ -55,7 +55,7 @@ class CodedCase(Frozen):
 
 
 class CodedArm(Frozen):
-    """A mechanism with its constants. With `single`, one set has all of ε."""
+    """A mechanism with its constants. With `single`, it releases one synthetic set, which has all of ε."""
 
     label: Name
     mechanism: dict[str, Any]
@@ -63,7 +63,7 @@ class CodedArm(Frozen):
 
 
 class CodedStudy(StudyOfArms):
-    """Study of how similar synthetic records are to those of a public file, and how tests and a regression agree."""
+    """Study of how similar synthetic records are to a public file's: distributions, χ² tests and a logistic regression."""
 
     measures = MEASURES
     kind: Literal["coded_files"]
@@ -131,7 +131,7 @@ def _sized(case: CodedCase) -> str:
 
 
 def coded(study: CodedStudy, case: CodedCase) -> Coded:
-    """Records of the case, without weights. Raises `StudyError` if the file does not exist."""
+    """The case's records as codes, without weights. Raises `StudyError` if the file does not exist."""
     path = Path(study.data or ".") / case.file
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
@@ -165,7 +165,7 @@ def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, ke
 
 
 def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
-    """Draws as many synthetic records as the file has. Weights of records from marginals sum to the file's sum."""
+    """Draws as many synthetic records as the file has. Records drawn from marginals have weights that sum to n."""
     n = len(file.weight)
     if isinstance(model, Marginals):
         codes, weight = drawn(model.tree(theta), n, rng)
@@ -176,7 +176,7 @@ def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> C
 
 
 def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float]:
-    """Every measure as a mean over sets; tests combine the sets."""
+    """Every measure as a mean over sets; χ² tests are on all sets together."""
     outcome = list(case.columns).index(case.outcome)
     predictors = tuple(k for k in range(len(file.sizes)) if k != outcome)
     level = file.sizes[outcome] - 1
@@ -191,7 +191,7 @@ def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float
 
 
 def job_of(study: CodedStudy, case: CodedCase, arm: CodedArm, epsilon: str) -> Job:
-    """Job for the release of such a file."""
+    """Job for the release of a file with these columns."""
     columns = {
         name: {"bounds": (0, len(each.levels) - 1), "whole": True, "outside": "clip"} for name, each in case.columns.items()
     }

@@ -1,4 +1,4 @@
-"""Studies of MODIPS: how often intervals from synthetic sets alone contain the mean of a normal law ([M], section 3)."""
+"""Studies of MODIPS: do 95 % intervals from synthetic sets alone contain a normal law's mean ([M], section 3)?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEVEL = 0.95
 
 
 class NormalCase(Frozen):
-    """Records of a standard normal law, limited to public bounds."""
+    """Records from a normal law with variance 1, limited to public bounds."""
 
     name: Name
     n: int = Field(ge=1, le=100_000)
@@ -36,7 +36,7 @@ class NormalCase(Frozen):
 
 
 class SetsArm(Frozen):
-    """Number m of sets, and the method that restricts noisy sums to their domain."""
+    """The number m of synthetic sets, and how the mechanism keeps noisy sums within their domain."""
 
     label: Name
     sets: int = Field(ge=1, le=100)
@@ -45,7 +45,10 @@ class SetsArm(Frozen):
 
 
 class Modips(StudyOfArms):
-    """Study of the coverage of 95 % intervals by T = B/m + W, and of bias and errors of the mean of synthetic sets."""
+    """Study of the mean of synthetic sets: coverage of 95 % intervals by T = B/m + W, bias and errors.
+
+    B is the variance between the m sets, and W is their mean variance within a set.
+    """
 
     measures = MEASURES
     kind: Literal["modips"]
@@ -93,7 +96,7 @@ class ModipsKind(SimulatedKind):
 
 
 def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterator[Result]:
-    """Measures of one arm at every ε; all arms have the same files."""
+    """Measures of one arm at every ε. All arms are run on the same files."""
     for epsilon in study.grid:
         found = np.array([_estimate(study, case, arm, epsilon, key.child(str(k))) for k in range(study.files)])
         true = _mean(case)
@@ -105,7 +108,7 @@ def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterat
 
 
 def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: Key) -> tuple[float, float, float]:
-    """Estimates from one file: the mean over sets, √T, and the quantile that multiplies √T in an interval."""
+    """Figures of one file: the mean over sets, √T, and the quantile by which an interval multiplies √T."""
     file, (job, model) = _file(case, key), _release(study.adjacency, case, arm, epsilon)
     rounds = MECHANISMS["modips"].protect(job, model, Unwatched(), None)
     own = key.child(f"{arm.label} {epsilon}")
@@ -122,7 +125,7 @@ def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: 
 
 @cache
 def _release(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: str) -> tuple[Job, Moments]:
-    """Job for the release of such a file, and its model."""
+    """The job for the release of such a file, and its model."""
     said = {"name": "modips", "law": "normal", "truncation": arm.truncation}
     job = Job.model_validate(
         {

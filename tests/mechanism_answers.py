@@ -1,0 +1,168 @@
+"""What becomes of the answers that a mechanism gets under noise: all that it releases follows from them, each set has
+answers of its own, and what a release states of their noise is what was drawn.
+
+A check returns sentences that say what is wrong; a mechanism that keeps its contract has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from mechanism_losses import Answered, Captured, answered, neighbours
+
+from dpdist.core.keys import Key
+from dpdist.engine.in_memory import noise_of
+from dpdist.engine.protocol import Measurement, Query
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.protocol import Draws
+from dpdist.publish.measurements import FIGURES
+
+KEY = Key(b"\x0c" * 32)
+TRIED = 4
+"""Neighbouring files, of all, over which a release is compared."""
+MOVED = 5.0
+"""Scales by which one answer is moved, either way, to see which sets follow from it."""
+SLIGHT = 1000
+"""Noise, in whole units, under which no answer is the same as another and none leaves its domain."""
+LAWS = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+_SCALE = re.compile(r"(?:scale|and) (\d+(?:/\d+)?)")
+_STATED = (
+    re.compile(r"noise of scale (?P<d>\d+)/ε of a set"),
+    re.compile(r"noise of scale (?P<d>\d+)/\((?P<part>\d+(?:/\d+)?) ε\)"),
+    re.compile(r"noise of scale (?P<d>\d+) over (?P<part>\d+/\d+) of ε"),
+)
+"""How assumptions state a scale: a distance D, over ε or over a part of it."""
+
+
+def problems_of_answers(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+    """Where a release follows from exact sums, where sets share an answer, and where noise has no effect."""
+    try:
+        base = answered(case, case.records, _noisy, mechanism)
+    except ValueError as error:
+        return [f"{name}: {error}"]
+    found = list(_of_exact_sums(name, case, base, mechanism))
+    return list(dict.fromkeys([*found, *_of_sets(name, case, base, mechanism)]))
+
+
+def _noisy(number: int, query: Query) -> Any:
+    return query.under(noise_of(KEY.child(str(number)))(query.noise))
+
+
+def _imposed(base: Answered, moved: int = -1, by: float = 0.0) -> Callable[[int, Query], Any]:
+    """The answers of `base`, one of them moved; the queries' own where the paths have parted."""
+
+    def answer(number: int, query: Query) -> Any:
+        if number >= len(base.answers) or not _alike(query, base.queries[number]):
+            return _noisy(number, query)
+        return base.answers[number] + by * float(query.noise.scale) if number == moved else base.answers[number]
+
+    return answer
+
+
+def _alike(one: Query, other: Query) -> bool:
+    return type(one) is type(other) and one.noise.size == other.noise.size
+
+
+def _differing(one: Answered, other: Answered) -> list[tuple[int, str]]:
+    """Sets and parameters that differ between two releases."""
+    pairs = zip(one.released.parameters, other.released.parameters, strict=True)
+    return [
+        (number, name)
+        for number, (mine, theirs) in enumerate(pairs, 1)
+        for name in mine.values
+        if not np.array_equal(mine[name], theirs[name], equal_nan=True)
+    ]
+
+
+def _of_exact_sums(name: str, case: Captured, base: Answered, mechanism: Any) -> Iterator[str]:
+    files = neighbours(case.job, case.records)[0]
+    for file in files[:: max(1, len(files) // TRIED)]:
+        other = answered(case, file, _imposed(base), mechanism)
+        for number, parameter in _differing(base, other):
+            yield (
+                f"{name}: under the same noisy answers '{parameter}' of set {number} differs between neighbouring files: "
+                "it takes exact sums. Release what the queries answer, and nothing else"
+            )
+
+
+def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Iterator[str]:
+    sets = len(base.released.parameters)
+    noises = case.job.mechanism.noises(case.job)
+    each, reached = sets // noises, set[int]()
+    for number, query in enumerate(base.queries):
+        if not isinstance(query, Measurement):
+            continue
+        moved = (answered(case, case.records, _imposed(base, number, by), mechanism) for by in (MOVED, -MOVED))
+        own = sorted({one for other in moved for one, _ in _differing(base, other)})
+        reached |= set(own)
+        if not own:
+            yield f"{name}: query {number + 1} changes nothing that is released: is its answer used?"
+        if len({(one - 1) // each for one in own}) > 1:
+            yield (
+                f"{name}: one noisy answer is in sets {', '.join(map(str, own))}, and its specification says that records "
+                f"were protected {noises} times (noises): ask for noise of its own for each"
+            )
+    for one in sorted(set(range(1, sets + 1)) - reached):
+        yield f"{name}: no noisy answer changes set {one}: it is released without noise"
+
+
+def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+    """Where `measurements.parquet`, the released object or the statement has noise other than what was drawn."""
+    rng = np.random.default_rng(3)
+    found = answered(
+        case, case.records, lambda _, query: query.under(np.rint(rng.uniform(0.0, SLIGHT, query.noise.size))), mechanism
+    )
+    drawn: dict[float, set[tuple[str, Fraction]]] = {}
+    for query, answer in zip(found.queries, found.answers, strict=True):
+        for value in np.ravel(answer).tolist():
+            drawn.setdefault(value, set()).add((query.noise.law, query.noise.scale))
+    scales = {query.noise.scale for query in found.queries}
+    lines, units = list[str](), set[float]()
+    for theta in found.released.parameters:
+        for figures in _figures(case, theta):
+            units.add(figures.unit)
+            lines += _of_figures(name, figures, drawn)
+        lines += _described(name, case, theta, scales)
+    promise = (mechanism or mechanism_of(case.job)).promise(case.job)
+    return list(dict.fromkeys([*lines, *_assumed(name, case, promise.assumptions, units, scales)]))
+
+
+def _figures(case: Captured, theta: Draws) -> Iterator[Figures]:
+    release = SimpleNamespace(job=case.job, frame=case.fit.frame, theta=lambda *_: theta, model=lambda _: case.model)
+    return FIGURES[case.job.mechanism.name](release, case.model, case.stratum, theta)  # type: ignore[arg-type]
+
+
+def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, Fraction]]]) -> Iterator[str]:
+    for column, (statistic, scale) in enumerate(zip(figures.statistics, figures.scales, strict=True)):
+        values = np.asarray(figures.values)[:, column]
+        for value in values[np.isfinite(values)].tolist() if scale is not None else ():
+            if value not in drawn:
+                yield f"{name}: measurements.parquet lists '{statistic}', and not as a query answered it"
+            elif not any(kept == scale and figures.law.endswith(LAWS[law]) for law, kept in drawn[value]):
+                had = " or ".join(sorted(f"{LAWS[law]} of scale {kept}" for law, kept in drawn[value]))
+                stated = f"{figures.law} of scale {scale} on '{statistic}'"
+                yield f"{name}: measurements.parquet states {stated}, and the noise was {had}"
+
+
+def _described(name: str, case: Captured, theta: Draws, scales: set[Fraction]) -> Iterator[str]:
+    said = str(case.model.describe(theta).get("noise", ""))
+    for text in _SCALE.findall(said):
+        if Fraction(text) not in scales:
+            yield f"{name}: the released object says '{said}', and no noise of the scale {text} was asked for"
+
+
+def _assumed(
+    name: str, case: Captured, assumptions: Sequence[str], units: set[float], scales: set[Fraction]
+) -> Iterator[str]:
+    for text in assumptions:
+        for stated in (found for pattern in _STATED for found in pattern.finditer(text)):
+            epsilon = case.job.epsilon_per_set * Fraction(stated.groupdict().get("part") or 1)
+            wanted = {Fraction(stated["d"]) * Fraction(unit) / epsilon for unit in units}
+            if not wanted & scales:
+                yield f"{name}: the statement says '{stated[0]}', and no noise of that scale was asked for"

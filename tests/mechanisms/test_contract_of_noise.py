@@ -1,0 +1,267 @@
+"""Every registered mechanism that adds noise adds enough, to all that it releases, and states what it drew.
+
+Mechanisms that are broken on purpose are told what is wrong with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mechanism_answers import problems_of_answers, problems_of_stated_noise
+from mechanism_losses import Captured, captured, problems_of_scale
+from small_jobs import Said, cases, unchecked
+from small_runs import write_inputs
+
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Pass
+from dpdist.job import SPECS, Job
+from dpdist.job.checks import contradictions
+from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.figures import GAUSSIAN
+from dpdist.mechanisms.laplace_cells import measured
+from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
+from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
+from dpdist.mechanisms.perturbed_histogram.release import Histogram
+from dpdist.mechanisms.stratum_sums import Defined, released
+from dpdist.models.protocol import Draws
+
+Cases = Callable[[str], Captured]
+ADJACENCIES = ("zero_out", "substitution", "add_remove")
+EXCHANGED_ANYWHERE = {"adjacency": "substitution", "exchange": "anywhere"}
+
+
+def strict_jobs() -> dict[str, Said]:
+    """Small jobs of every strict mechanism that adds noise: its adjacencies, exchanges anywhere, and other noise."""
+    crossed = {name: job for name, job in cases().items() if not name.startswith("shipped")}
+    strict = {name: job for name, job in crossed.items() if unchecked(job).mechanism.adds_noise and unchecked(job).strict}
+    plain = {name: job for name, job in strict.items() if any(f"-{how}-" in name for how in ADJACENCIES)}
+    anywhere = {
+        f"{name} anywhere": job | {"budget": job["budget"] | EXCHANGED_ANYWHERE}
+        for name, job in plain.items()
+        if "-substitution-" in name
+    }
+    allowed = {name: job for name, job in anywhere.items() if not contradictions(unchecked(job))}
+    return plain | allowed | {name: strict[name] for name in OTHER_NOISE}
+
+
+OTHER_NOISE = (
+    "laplace_composed-public",
+    "reference_tables-two-outcomes",
+    "reference_tables-histogram",
+    "sanitized-gaussian",
+    "modips-nested",
+    "weighted_marginals-chosen",
+    "steps-ordered",
+)
+"""Variants with several stages, other laws of noise or common sets."""
+JOBS = strict_jobs()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Captured]:
+    return {}
+
+
+@pytest.fixture
+def case_of(inputs: Path, known: dict[str, Captured], tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    def found(name: str) -> Captured:
+        if name not in known:
+            known[name] = captured(name, JOBS[name], inputs, tmp_path_factory.mktemp("case") / "work")
+        return known[name]
+
+    return found
+
+
+def test_every_strict_mechanism_that_adds_noise_has_jobs_here() -> None:
+    noisy = {name for name, spec in SPECS.items() if spec.adds_noise}
+    assert noisy - {job["mechanism"]["name"] for job in JOBS.values()} == {"laplace"}, "it has no guarantee"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_noise_is_enough_is_in_all_that_is_released_and_is_stated(name: str, case_of: Cases) -> None:
+    case = case_of(name)
+    assert problems_of_scale(name, case) == []
+    assert problems_of_answers(name, case) == []
+    assert problems_of_stated_noise(name, case) == []
+
+
+CELLS, COUNTS = "laplace_strict-zero_out-cell_sums", "perturbed_histogram-{}-histogram"
+
+
+def _changed(**changes: Any) -> Any:
+    """Laplace's sums of cells with another model than its sensitivity was worked out for."""
+
+    class Changed(LaplaceStrict):
+        def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
+            given = {key: change(model) for key, change in changes.items()}
+            return super().rounds(job, settings, replace(model, **given), recorder, learned)
+
+    return Changed()
+
+
+class Unclipped(CellBounds):
+    """Bounds that clip no weight."""
+
+    def pairs(self, weight: Any, outcome: Any) -> Any:
+        a = weight / self.weight
+        return np.rint(
+            UNIT * np.column_stack([a, a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width])
+        )
+
+
+TOO_LITTLE = {
+    "an eighth of the scale": (_changed(scale=lambda model: model.scale / 8), 8.0),
+    "all of epsilon in each of two sets": (_changed(scale=lambda model: model.scale / 2), 2.0),
+    "no clipping of weights": (_changed(bounds=lambda model: Unclipped(*model.bounds)), 4.0),
+}
+
+
+@pytest.mark.parametrize("what", TOO_LITTLE)
+def test_noise_below_the_sensitivity_is_found_out(what: str, case_of: Cases) -> None:
+    """Control: each costs so many times the budget, and the message says so."""
+    broken, times = TOO_LITTLE[what]
+    (line,) = problems_of_scale("it", case_of(CELLS), broken)
+    assert line.startswith(
+        f"it: two neighbouring files cost {12 * times:.4g}, and the job's epsilon is 12: compare the scale"
+    )
+
+
+def test_a_share_of_the_budget_that_is_lost_is_found_out(case_of: Cases) -> None:
+    (line,) = problems_of_scale("it", case_of(CELLS), _changed(scale=lambda model: model.scale * 100))
+    assert line.startswith("it: no neighbouring files cost more than 0.12 of epsilon = 12")
+
+
+class OfOneRecord(PerturbedHistogram):
+    """Counts under the noise of a record that is switched off, whatever the job's adjacency is."""
+
+    def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
+        once = replace(model, scale=1 / job.epsilon_per_set)
+        return super().rounds(job, settings, once, recorder, learned)
+
+
+def test_noise_that_is_too_little_under_substitution_alone_is_found_out(case_of: Cases) -> None:
+    """Control: it is enough under `zero_out`."""
+    off, exchanged = (case_of(COUNTS.format(how)) for how in ("zero_out", "substitution"))
+    assert problems_of_scale("it", off, OfOneRecord()) == []
+    (line,) = problems_of_scale("it", exchanged, OfOneRecord())
+    assert line.startswith("it: two neighbouring files cost 24, and the job's epsilon is 12: compare the scale")
+
+
+class Rewritten(LaplaceStrict):
+    """Rounds over sums of cells that are written out here, with a fault."""
+
+    def __init__(self, noisy: Callable[[Floats, Defined, CellSums, int], Any]) -> None:
+        self.noisy = noisy
+
+    def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
+        sums, drawn = (yield Pass(Count(model), "sum")), list[Draws]()
+        for number in range(1, job.synthetic_sets + 1):
+            found = yield from self.noisy(sums, Defined.by(model), model, number)
+            drawn.append(Draws({"sums": found[None]}))
+        return released(recorder, drawn, 0.0)
+
+
+def _as_it_should(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
+    return (yield own.sums(sums, model.scale, number))
+
+
+def _not_added(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
+    yield own.sums(sums, model.scale, number)
+    return sums
+
+
+def _added_to_counts_alone(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
+    noisy = yield own.sums(sums, model.scale, number)
+    return np.column_stack([noisy[:, 0], sums[:, 1]])
+
+
+def _one_number(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
+    return (yield own.sums(sums, model.scale, 1))
+
+
+def _drawn_once() -> Callable[..., Any]:
+    kept = list[Floats]()
+
+    def noisy(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
+        if number == 1:
+            kept[:] = [(yield own.sums(sums, model.scale, 1))]
+        return kept[0]
+
+    return noisy
+
+
+def _one_noise(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
+    """The noise of the weights is worked out, and added to the products too."""
+    noisy = yield own.sums(sums[:, 0], model.scale, number)
+    return np.column_stack([noisy, sums[:, 1] + (noisy - sums[:, 0])])
+
+
+EXACT = "it: under the same noisy answers 'sums' of set {} differs between neighbouring files: it takes exact sums"
+NO_EFFECT = "it: query {} changes nothing that is released: is its answer used?"
+SHARED = "it: one noisy answer is in sets 1, 2, and its specification says that records were protected 2 times"
+FAULTS: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "none": (_as_it_should, []),
+    "noise is drawn and not added": (
+        _not_added,
+        [
+            *(EXACT.format(k) for k in (1, 2)),
+            *(NO_EFFECT.format(k) for k in (1, 2)),
+            *(f"it: no noisy answer changes set {k}: it is released without noise" for k in (1, 2)),
+        ],
+    ),
+    "noise is added to one of two sums": (_added_to_counts_alone, [EXACT.format(k) for k in (1, 2)]),
+    "two sets ask for one noise": (_one_number, ["it: noise number 1 is asked for by two queries: give each a number"]),
+    "two sets release one answer": (_drawn_once(), [SHARED]),
+    "two sums have one noise": (_one_noise, [EXACT.format(k) for k in (1, 2)]),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_what_is_wrong_with_the_answers_is_told(what: str, case_of: Cases) -> None:
+    noisy, due = FAULTS[what]
+    found = problems_of_answers("it", case_of(CELLS), Rewritten(noisy))
+    assert len(found) == len(due)
+    assert [line for line, start in zip(found, due, strict=True) if not line.startswith(start)] == []
+
+
+def test_a_scale_that_measurements_misstate_is_told(case_of: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = measured.figures
+
+    def halved(*given: Any) -> Any:
+        return (each._replace(scales=[scale / 2 for scale in each.scales]) for each in right(*given))
+
+    case = case_of(CELLS)
+    monkeypatch.setattr(measured, "figures", halved)
+    assert problems_of_stated_noise("it", case) == [
+        f"it: measurements.parquet states discrete_laplace of scale {case.model.scale / 2} on '{name}', "  # type: ignore[attr-defined]
+        f"and the noise was discrete_laplace of scale {case.model.scale}"  # type: ignore[attr-defined]
+        for name in ("a", "b")
+    ]
+
+
+def test_a_law_that_measurements_misstate_is_told(case_of: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = measured.figures
+    monkeypatch.setattr(measured, "figures", lambda *given: (each._replace(law=GAUSSIAN) for each in right(*given)))
+    found = problems_of_stated_noise("it", case_of(CELLS))
+    assert [line.partition(" of scale")[0] for line in found] == ["it: measurements.parquet states discrete_gaussian"] * 2
+
+
+def test_noise_of_another_scale_than_the_release_states_is_told(case_of: Cases) -> None:
+    """In its measurements, in its released object and in its statement: the noise itself has twice the scale."""
+    found = problems_of_stated_noise("it", case_of(CELLS), _changed(scale=lambda model: 2 * model.scale))
+    assert [line.split(" ")[1] for line in found] == ["measurements.parquet", "measurements.parquet", "the", "the"]
+    assert found[3] == "it: the statement says 'noise of scale 2/ε of a set', and no noise of that scale was asked for"
