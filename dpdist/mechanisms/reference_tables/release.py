@@ -42,7 +42,8 @@ class Inverted(NamedTuple):
     """Results of inverting the clipping, one list entry for each outcome.
 
     `departure` is the distance of units from the reference. `ends` are ranges of means that the sums do not identify, of
-    the weight first. `kept` is the part of the scales that is a unit's own. `elasticity` are derivatives by the sample count, where counts are noisy.
+    the weight first. `kept` is the part of the scales that is a unit's own. `elasticity` are derivatives by the sample
+    count, where counts are noisy.
     """
 
     cells: list[Spread]
