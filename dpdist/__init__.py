@@ -85,7 +85,7 @@ _PLACES = {
     "run_study": "studies.run:run",
     "validate": "release:validate",
 }
-"""Public names, with the module and the attribute of each. Any other name is an error."""
+"""Module and attribute of each public name. Names that are missing here are classes of errors, in `core.errors`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -101,9 +101,9 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """The package as a module object whose `publish` is the function.
+    """The package as a module object, so that `dpdist.publish` is the function and not the folder of that name.
 
-    The folder of that name is imported by its full name.
+    Modules in that folder are imported by their full names.
     """
 
     @property
@@ -112,7 +112,7 @@ class _Package(ModuleType):
 
     @publish.setter
     def publish(self, folder: ModuleType) -> None:
-        """Ignores the value that an import of the folder sets."""
+        """Ignores the value that an import of the folder `dpdist.publish` sets."""
 
 
 sys.modules[__name__].__class__ = _Package

@@ -1,4 +1,4 @@
-"""Runs the command line by `python -m dpdist`."""
+"""Starts the command line when the package is run by `python -m dpdist`."""
 
 from dpdist.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Plans a run from public facts: checks that model and machine can process the job before the budget is spent."""
+"""Plans a run before budget is spent: checks that data, model and machine can process the job."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from dpdist.privacy.noise import LARGEST_SCALE
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.runtime.plan import Plan
+from dpdist.runtime.reference_design import reference_design
 from dpdist.sampling import check
 from dpdist.survey.census import Census, take_census
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
@@ -34,7 +35,7 @@ from dpdist.survey.totals_checks import rake_problems
 
 
 def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
-    """Check every record and the model's needs; nothing is spent or written. Raises `JobError` or `DataError`."""
+    """Checks every record and the model's needs; spends and writes nothing. Raises `JobError` or `DataError`."""
     _check_likelihood(job)
     refuse_formats(job)
     source = open_source(job, input)
@@ -53,7 +54,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
         _check_memory(job, Layout.of(job, census.frame.pooled()))
     _check_calibration(job, source)
     reference: ReferenceFile | ReferenceRelease | None = None
-    goodness = None
+    goodness = design = None
     if job.carries:
         reference = open_release(job, source, census.frame)
     elif job.has_reference:
@@ -61,16 +62,17 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
             reference = open_reference(job, source, census.frame, tick)
         _check_reference(job, layout, reference)
         goodness = _check_fit(job, reference, listener)
+        design = reference_design(job, reference) if job.survey.effects_of_reference else None
     if not job.sizes_secret and (note := large_delta(job, int(layout.frame.count.sum()))):
         listener(Event("note", "plan", note=note))
-    plan = Plan(job, source, census, promise, layout, reference, goodness)
+    plan = Plan(job, source, census, promise, layout, reference, goodness, design)
     _check_scale(job, plan.model)
     check(job, plan.model)
     return plan
 
 
 def refuse_formats(job: Job) -> None:
-    """Raises `JobError` where a format of records or tables needs a library that is not installed here."""
+    """Raises `JobError` where an output format needs a library that is not installed."""
     if job.presentation.sdmx is not None and find_spec("pysdmx") is None:
         found = "SDMX needs pysdmx, which is not installed"
         raise JobError(job.dataset, [Problem("presentation.sdmx", found, "formats that can be written here", SDMX_EXTRA)])
@@ -81,7 +83,7 @@ def refuse_formats(job: Job) -> None:
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:
-    """Checks that sums stay exact with the noise of every statistic. Raises `JobError`."""
+    """Raises `JobError` where the noise of a statistic is so large that sums with it would be rounded."""
     scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
     if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
         found = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
@@ -90,7 +92,7 @@ def _check_scale(job: Job, model: StratumModel) -> None:
 
 
 def _check_likelihood(job: Job) -> None:
-    """Checks that a job made without a file states its likelihood. Raises `JobError`."""
+    """Raises `JobError` where a job that was made in Python states no likelihood, though its mechanism needs one."""
     if against := list(likelihood(job)):
         raise JobError(
             job.dataset, [Problem(".".join(map(str, each.where)), each.found, "", each.remedy) for each in against]
@@ -98,7 +100,7 @@ def _check_likelihood(job: Job) -> None:
 
 
 def _check_labels(job: Job, frame: Frame) -> None:
-    """Checks that each label belongs to one stratum, since labels address the random streams of strata."""
+    """Raises `JobError` where two strata have one label: the label selects a stratum's random numbers."""
     met = Counter(frame.stratum_labels)
     twice = [label for label, number in met.items() if number > 1 or (frame.strata and label == POOLED)]
     if twice:
@@ -107,7 +109,7 @@ def _check_labels(job: Job, frame: Frame) -> None:
 
 
 def _check_calibration(job: Job, source: Source) -> None:
-    """Checks that the constants were not tuned on the current file, in any format or row order."""
+    """Raises `DataError` where constants were tuned on the current file, even in another format or order of rows."""
     if job.calibration is None:
         return
     tuned_on = job.calibration.reference
@@ -125,7 +127,7 @@ def _check_memory(job: Job, layout: Layout) -> None:
 
 
 def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:
-    """Checks that every stratum has enough reference records for a fit, and that the largest stratum fits into a worker."""
+    """Checks that every stratum has enough reference records for a fit, and that a worker can hold the largest stratum."""
     frame, problems = layout.frame, []
     counts = np.bincount(frame.stratum, weights=reference.counts(frame), minlength=len(frame.stratum_labels)).astype(int)
     for stratum, (label, n) in enumerate(zip(frame.stratum_labels, counts.tolist(), strict=True)):
@@ -150,7 +152,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
 
 
 def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> GoodnessOfFit | None:
-    """Tests how well a parametric family fits the reference. Refuses a job that demands a better fit."""
+    """Tests how well a parametric family fits the reference. Raises `JobError` where the job demands a better fit."""
     if not parametric(job.family):
         return None
     with stage(listener, "fit to reference", reference.source.rows) as tick:
@@ -160,7 +162,7 @@ def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> Goodne
 
 
 def _design_problems(job: Job, census: Census) -> list[Problem]:
-    """Lists design strata with one record or PSU, which have no variance estimate.
+    """Lists design strata with one record or PSU: their sampling variance cannot be estimated.
 
     Where sizes are secret, no file is refused.
     """
@@ -185,7 +187,7 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
 
 
 def _population_problems(job: Job, census: Census, size: Floats, labels: list[str], units: str) -> list[Problem]:
-    """Lists populations that are smaller than their sample."""
+    """Lists populations (for the FPC) that are smaller than their samples."""
     told = census.populations
     if told is None:
         return []
@@ -207,14 +209,14 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
 
 
 def _constant(job: Job, label: str) -> Problem:
-    """Tests whether the outcome of a score model's stratum is constant, in the current file or in the reference."""
+    """The problem of a stratum in which an outcome or weight is constant, so that a score model cannot be fitted."""
     allowed = f"{' and '.join(job.components)} that vary"
     remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as reference_tables"
     return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
 
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:
-    """Lists strata that are too small or constant for a fit of the model under an improper prior."""
+    """Lists strata that are too small, or too constant, for the model to be fitted under an improper prior."""
     frame, problems = census.frame, []
     remedy = "pool strata (strata: []), drop predictors, or take model.prior: {name: proper}"
     for stratum, label in enumerate(frame.stratum_labels):

@@ -1,4 +1,4 @@
-"""Runs a release from start to end: validate, plan, protect, publish, and evaluate on the confidential side."""
+"""Runs a release from start to end: validate, plan, protect, publish, and evaluate for the custodian."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.holding import publish_approved
 from dpdist.evaluation.opening import release_in
+from dpdist.evaluation.report.page import write_report_again
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
@@ -53,21 +54,21 @@ from dpdist.survey.source import Input
 
 
 def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
-    """Check the job against the data; nothing is spent or written.
+    """Checks the job against the data; spends and writes nothing.
 
     Parameters
     ----------
     job : a `Job`, a mapping as a job file has it, YAML text, or the path or name of a job file.
     input : the confidential records in place of the job's own: a file, a pandas data frame or an Arrow table.
-    listener : is told of progress.
+    listener : is called with progress events.
 
     Returns
     -------
-    The plan of a run, confidential but for what it prints.
+    The plan of a run. It is confidential, except for what it prints.
 
     Raises
     ------
-    JobError, DataError : every problem, its place, what is allowed and the remedy.
+    JobError, DataError : every problem with its place, what is allowed, and the remedy.
 
     Example
     -------
@@ -79,7 +80,7 @@ def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> 
 
 
 def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
-    """What a run would do and cost, after all checks; nothing is spent or written.
+    """Says what a run would do and cost, after all checks; spends and writes nothing.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan
 
     Raises
     ------
-    JobError, DataError : every problem, its place, what is allowed and the remedy.
+    JobError, DataError : every problem with its place, what is allowed, and the remedy.
 
     Example
     -------
@@ -109,26 +110,26 @@ def run(
     listener: Listener = silent,
     counted: bool = True,
 ) -> Release:
-    """Protect, publish, evaluate. This spends the budget once: on a workspace begun before it resumes.
+    """Protects, publishes and evaluates. The budget is spent once: in a workspace that a run began, it resumes that run.
 
     Parameters
     ----------
     job : a `Job`, a mapping as a job file has it, YAML text, or the path or name of a job file.
-    workspace : a folder, or the URL of a prefix in an object store.
+    workspace : a folder, or the URL of a prefix in an object store. It holds all files of the run.
     input : the confidential records in place of the job's own: a file, a pandas data frame or an Arrow table.
-    replay : the confidential folder of a run to repeat, draw by draw, for a test or an audit.
-    listener : is told of progress.
-    counted : whether a ledger is charged and small sample counts are refused; not in a study, whose data are public.
+    replay : the confidential folder of a run whose draws and noise are repeated, for a test or an audit.
+    listener : is called with progress events.
+    counted : whether a ledger is charged and small sample counts are refused. False in studies, whose data are public.
 
     Returns
     -------
-    The release. It stands for the public folder as a path, or for its URL.
+    The release. As a path it is its public folder, or that folder's URL.
 
     Raises
     ------
     JobError, DataError, BudgetRefused : before anything is written.
-    FitError : a stratum has no release.
-    WorkspaceError : the workspace is another run's, or cannot be used.
+    FitError : a stratum cannot be released.
+    WorkspaceError : the workspace belongs to another run, or cannot be used.
 
     Example
     -------
@@ -143,7 +144,7 @@ def run(
 
 
 def _guarded(job: Job, listener: Listener) -> Listener:
-    """Wraps the listener, which may be outside, so that progress shows no size that the job keeps secret."""
+    """Wraps the listener, which need not be ours, so that progress shows no size that the job keeps secret."""
     return without_sizes(listener) if job.sizes_secret else listener
 
 
@@ -187,7 +188,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
 
 
 def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
-    """Computes the inputs of the gates, and draws their noise."""
+    """Computes the sums that gates measure, and draws their noise."""
     sums = bounded_sums(plan.job, plan.frame, each_block(space.records))
     return sums, gate_noise(space, plan.job, sums)
 
@@ -195,7 +196,7 @@ def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
 def _accepted(
     space: Workspace, plan: Plan, release: ReleasedObject, sums: dict[str, Floats], noise: Floats, listener: Listener
 ) -> ReleasedObject:
-    """Adds the gates' noisy values to the release.
+    """Measures the gates and adds their noisy values to the release.
 
     Raises `NotAccepted` where a gate is not met; then nothing is published.
     """
@@ -210,13 +211,13 @@ def _accepted(
 
 
 def _decisive(plan: Plan) -> dict[str, Any]:
-    """Lists what decides a result besides the input: the job and the content of the reference."""
+    """What determines a result besides the input file: the job, and the content of the reference."""
     reference = plan.reference
     return plan.job.identity | ({REFERENCE: reference.sha256} if reference is not None else {})
 
 
 def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> ReleasedObject:
-    """Fits every stratum under the mechanism, or by the job's declared fallback, and gathers the released objects."""
+    """Fits every stratum under the mechanism, or by the job's fallback, and collects the released parameters."""
     job = plan.job
     with executor(job.runtime, job.sampler.name == "stan", space.shared, listener) as workers:
         fit, fits, _ = fitted(Means(space, key, workers, listener))
@@ -230,14 +231,17 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
     return ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits))
 
 
-def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | None = None) -> Release:
-    """Tables, microdata and statement again from `public/released`, at no cost and without the confidential folder.
+def publish(
+    workspace: str | Path, listener: Listener = silent, job: JobLike | None = None, *, page: bool = True
+) -> Release:
+    """Writes tables, microdata and statement anew from `public/released`. It costs nothing and reads nothing confidential.
 
     Parameters
     ----------
-    workspace : of a finished run.
-    listener : is told of progress.
-    job : one with other labels or tables, of which these are taken.
+    workspace : the workspace of a finished run.
+    listener : is called with progress events.
+    job : a job whose labels and tables are used. All else must be as in the released job.
+    page : False leaves the custodian's report page as it is; True writes it again if the run has an evaluation.
 
     Returns
     -------
@@ -245,8 +249,8 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
 
     Raises
     ------
-    JobError : a table does not follow from what was released, or the job says something else anew.
-    WorkspaceError : there is no release, or it is not as it was released.
+    JobError : a table does not follow from what was released, or another part of the job differs.
+    WorkspaceError : there is no release, or its files were changed.
 
     Example
     -------
@@ -264,13 +268,15 @@ def publish(workspace: str | Path, listener: Listener = silent, job: JobLike | N
             refuse_formats(release.job)
         _publish(space, release, listener)
         name_again(space, listener)
+        if page:
+            write_report_again(space, listener)
         return release_in(space)
 
 
 def _publish(space: Workspace, release: ReleasedObject, listener: Listener) -> None:
     """Writes the public folder.
 
-    A release that needs approval is held in a folder only its owner can read until it is approved.
+    A release that needs approval is written to `held/`, which only its owner can read, until it is approved.
     """
     held = release.job.approval is not None
     folder = space.held if held else space.public

@@ -66,7 +66,7 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
     assert code == 0, text + Path("jobs/job.yaml").read_text(encoding="utf-8")
     job = load_job("jobs/job.yaml")
     assert (job.dataset, job.period, job.survey.weight, job.cell_columns) == ("people", "2024", "weight", ("region", "sex"))
-    assert job.columns["sex"].levels == tuple(dict.fromkeys(people(2)["sex"]))
+    assert job.columns["sex"].levels == ("No", "Yes")
     salaries = people(2)["income"]
     assert job.columns["income"].bounds == outward(salaries.min(), salaries.max())
     assert job.columns["income"].bounds[0] <= salaries.min() < salaries.max() <= job.columns["income"].bounds[1]
@@ -185,7 +185,7 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
 
 def test_it_asks_on_a_terminal(files: Path) -> None:
     """What is typed is taken, and asked again where nothing is proposed; control: with --yes nothing is asked."""
-    typed = "people-2022.parquet\n\nthe files of 2022\nweight\nincome\nregoin\nsex, region\ny\n"
+    typed = "people-2022.parquet\n\nthe files of 2022\n\n\nweight\nincome\nregoin\nsex, region\ny\n"
     program = [sys.executable, "-m", "dpdist", "init", "people-2024.parquet", "--out"]
     outer, inner = pty.openpty()
     os.write(outer, typed.encode())
@@ -197,7 +197,7 @@ def test_it_asks_on_a_terminal(files: Path) -> None:
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
     assert job.cell_columns == ("sex", "region")
     assert "the file has no column 'regoin': did you mean 'region'?" in asked.stdout
-    os.write(outer, b"none\nweight\n\nincome\nregion\nn\n")  # Enter is no outcome
+    os.write(outer, b"none\n\n\nweight\n\nincome\nregion\nn\n")  # Enter is no outcome
     subprocess.run([*program, "b.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
     assert "outcome: income" in Path("b.yaml").read_text(encoding="utf-8")
     asked = subprocess.run(
@@ -253,8 +253,8 @@ def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> N
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_levels_keep_the_order_of_the_public_file(ordered: bool, files: Path) -> None:
-    """Of its ordered categories, or of their first appearance. Control: seen in the confidential file, the alphabet's."""
+def test_levels_keep_the_order_of_the_public_file_s_own_list(ordered: bool, files: Path) -> None:
+    """Of its list of categories; texts without one are in alphabetical order. Control: so are the confidential file's."""
     texts = ["low", "middle", "high"]
     for name, seed in (("people-2024", 1), ("people-2022", 2)):
         made = people(seed).assign(size=np.resize(["middle", "low", "high"], 600))
@@ -262,7 +262,7 @@ def test_levels_keep_the_order_of_the_public_file(ordered: bool, files: Path) ->
         made.to_parquet(f"{name}.parquet")
     said = ("--outcome", "income", "--by", "size", "--out")
     assert command("init", "people-2024.parquet", "--public", "people-2022.parquet", *said, "job.yaml")[0] == 0
-    assert load_job("job.yaml").columns["size"].levels == tuple(texts if ordered else ["middle", "low", "high"])
+    assert load_job("job.yaml").columns["size"].levels == tuple(texts if ordered else ["high", "low", "middle"])
     assert command("init", "people-2024.parquet", "--i-know-this-reads-confidential-data", *said, "own.yaml")[0] == 0
     found = Path("own.yaml").read_text(encoding="utf-8")
     assert "levels: [high, low, middle]" in found
@@ -426,4 +426,64 @@ def test_names_that_yaml_reads_otherwise_are_quoted(tmp_path: Path) -> None:
     )
     job = load_job(tmp_path / "j.yaml")
     assert (job.outcomes, job.cell_columns, job.period) == (("pay: all",), ("on", "sex"), "2020")
-    assert job.columns["sex"].levels == ("1e3", "null", "a: b", "# TODO", "01")
+    assert job.columns["sex"].levels == ("01", "1e3", "# TODO", "a: b", "null")
+
+
+def test_numbers_in_levels_go_by_size(files: Path) -> None:
+    """In texts, and among whole numbers of more than a dozen, which are levels where a table or the design needs them."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        ages, states = ["65 or more", "5-9", "10-14", "under 5"], list(range(20, 0, -1))
+        people(seed).assign(age=np.resize(ages, 600), state=np.resize(states, 600)).to_csv(f"{name}.csv", index=False)
+    said = ("--public", "people-2022.csv", "--outcome", "income", "--by", "age", "--by", "state", "--out", "job.yaml")
+    assert command("init", "people-2024.csv", *said)[0] == 0
+    job = load_job("job.yaml")
+    assert job.columns["age"].levels == ("5-9", "10-14", "65 or more", "under 5")
+    assert job.columns["state"].levels == tuple(range(1, 21))
+
+
+def clustered(seed: int) -> pd.DataFrame:
+    """Fifteen strata with two PSUs each."""
+    return people(seed).assign(stratum=np.resize(range(1, 16), 600), psu=np.arange(600) // 15 % 2 + 1)
+
+
+def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
+    """And the reference's design effects are taken; the job validates as it is. Control: `none` leaves them out."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        clustered(seed).to_parquet(f"{name}.parquet")
+    said = ("people-2024.parquet", "--public", "people-2022.parquet", "--outcome", "income", "--out")
+    code, text = command("init", *said, "job.yaml")
+    assert (code, "the design: strata stratum; PSU psu" in text) == (0, True), text
+    survey = load_job("job.yaml").survey
+    assert (survey.design_strata, survey.psu, survey.design_effect) == (("stratum",), "psu", "reference")
+    assert command("validate", "job.yaml")[0] == 0
+    assert "design effects of the reference" in " ".join(command("plan", "job.yaml")[1].split())
+    assert command("init", *said, "plain.yaml", "--psu", "none", "--design-strata", "none")[0] == 0
+    plain = load_job("plain.yaml").survey
+    assert (plain.design_strata, plain.psu, plain.design_effect) == ((), None, None)
+    code, text = command("init", *said, "b.yaml", "--psu", "psux")
+    assert (code, "the file has no column 'psux'" in text, "did you mean 'psu'?" in text) == (2, True, True)
+
+
+def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_for(files: Path) -> None:
+    """A line to fill names them; with the method the job validates. Control: seven such columns are taken for no design."""
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        rows, rng = people(seed), np.random.default_rng(seed)
+        rows.assign(**{f"brr_{r}": rows["weight"] * rng.choice([0.5, 1.5], 600) for r in range(1, 9)}).to_parquet(
+            f"{name}.parquet"
+        )
+    said = ("people-2024.parquet", "--public", "people-2022.parquet", "--outcome", "income", "--weight", "weight", "--out")
+    assert command("init", *said, "job.yaml")[0] == 0
+    (left,) = to_do(Path("job.yaml").read_text(encoding="utf-8"))
+    assert "replicate_weights: {kind: …, prefix: brr_, number: 8}" in left.found
+    assert command("init", *said, "whole.yaml", "--replicate-kind", "jackknife")[0] == 0
+    survey = load_job("whole.yaml").survey
+    assert survey.replicate_weights is not None
+    assert (survey.replicate_weights.kind, survey.replicate_weights.number) == ("jackknife", 8)
+    assert survey.design_effect == "reference"
+    assert command("validate", "whole.yaml")[0] == 0
+    code, text = command("init", *said, "b.yaml", "--replicate-kind", "brrr")
+    assert (code, "did you mean 'brr'?" in text) == (2, True)
+    pd.read_parquet("people-2022.parquet").drop(columns="brr_8").to_parquet("people-2022.parquet")
+    pd.read_parquet("people-2024.parquet").drop(columns="brr_8").to_parquet("people-2024.parquet")
+    assert command("init", *said, "seven.yaml")[0] == 0
+    assert load_job("seven.yaml").survey.replicate_weights is None

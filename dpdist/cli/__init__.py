@@ -1,1 +1,1 @@
-"""The command line: it parses arguments and prints results; every command calls a function of the package."""
+"""The command line: every command parses its arguments, calls a function of the package and prints the result."""

@@ -1,4 +1,4 @@
-"""The command `dpdist approve`: publishes a held release under a key, or refuses it; both need a reason."""
+"""The command `dpdist approve`: publishes a held release with a signature, or refuses it, and stores the reason given."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def approve(
         bool, typer.Option("--refuse", help="Refuse it instead: it stays held until somebody approves it.")
     ] = False,
 ) -> None:
-    """Publish a held release, signed; or refuse it. Either needs a reason. Spends nothing, and gives nothing back."""
+    """Publish a held release, signed, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
     from dpdist.evaluation.holding import approve as approve_release
     from dpdist.evaluation.holding import refuse as refuse_release
     from dpdist.publish.minisign import SecretKey

@@ -1,4 +1,4 @@
-"""Warnings of a plan from public facts: a run that will probably fail, a weak guarantee, levels without a record."""
+"""Warns in a plan, from public facts: a run will probably fail, the guarantee is weak, or levels have no records."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20
 OLD_REFERENCE = 10
-"""Smallest number of years between a reference and a job at which a plan warns.
+"""A plan warns of a reference that is at least this number of years away from the job's period.
 
-Over twenty years weights and wages changed their shape.
+Over twenty years the distributions of weights and wages changed their shape.
 """
 FEWEST_PSUS = 10
-"""Smallest number of PSU codes, in a file without design strata, below which codes probably repeat in every stratum."""
+"""A file without design strata and with fewer PSU codes than this number probably repeats them in every stratum."""
 NAMED = 20
-"""Largest number of small cells that a plan names."""
+"""Largest number of small cells that a plan lists by name."""
 WEIGHTED_BOUND = (20.0, 10.0)
-"""Records × Δ* at which a weighted fit of p predictors just exists: the first number, and the second times p."""
+"""Terms a, b of the records that a stratum needs: a weighted fit of p predictors just exists at (a + b p) / Δ* records."""
 
 
 def cautions(plan: Plan) -> Iterator[str]:
@@ -53,7 +53,7 @@ def cautions(plan: Plan) -> Iterator[str]:
 
 
 def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
-    """Warns where PSU codes may repeat in every design stratum and no design stratum is named, so few PSUs are counted."""
+    """Warns of few PSU codes without design strata: codes may repeat in every stratum, and count as one PSU each."""
     job, psus = plan.job, plan.census.psus
     if job.survey.psu is None or job.survey.design_strata or len(psus) != 1 or psus[0] >= FEWEST_PSUS:
         return
@@ -64,7 +64,7 @@ def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
 
 
 def _of_reference(job: Job) -> Iterator[str]:
-    """Warns of what the reference leaves unchecked, and of the part of it that is published."""
+    """Warns of what cannot be checked about the reference, and of the part of the reference that is published."""
     said = job.reference
     if said is None or not said.holds_records:
         return
@@ -83,7 +83,7 @@ def _of_reference(job: Job) -> Iterator[str]:
 
 
 def _years_between(one: str, other: str) -> int:
-    """Returns the years between the nearest years that two periods name; 0 where one names none."""
+    """Returns the smallest number of years between the years that two periods name; 0 if one period names no year."""
     first, second = ([int(each) for each in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (one, other))
     return min((abs(a - b) for a in first for b in second), default=0)
 
@@ -112,7 +112,7 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
 
 
 def _small_cells(plan: Plan) -> Iterator[str]:
-    """Names cells of a score model with too few reference records for distributions of their own."""
+    """Names cells of a score model whose reference records are too few for distributions of the cell's own."""
     job, frame, reference = plan.job, plan.frame, plan.reference
     if not family_facts(job).on_reference or not isinstance(reference, ReferenceFile):
         return
@@ -132,7 +132,7 @@ def _small_cells(plan: Plan) -> Iterator[str]:
 
 
 def _empty_levels(frame: Frame) -> Iterator[str]:
-    """Lists declared levels of which the sample has no record, by column."""
+    """Lists the declared levels without a record in the sample, by column."""
     for name, codes in frame.codes.items():
         met = set(codes[frame.count > 0].tolist())
         empty = [str(level) for code, level in enumerate(frame.levels[name]) if code not in met]

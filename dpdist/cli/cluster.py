@@ -1,4 +1,4 @@
-"""The command `dpdist cluster`: certificates, a scheduler, workers. No command takes a secret; certificates are files."""
+"""The command `dpdist cluster`: makes certificates, runs a scheduler or a worker, and prints manifests for Kubernetes."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object a li
 
 
 def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
-    """Returns the job with its tasks on the given scheduler.
+    """Returns the job with runtime settings that send its tasks to the given scheduler.
 
-    Raises `JobError` for an address or a link that is not allowed.
+    Raises `JobError` for an address or an unencrypted link that is not allowed.
     """
     from dpdist.job.checks import scheduler_contradictions
 
@@ -92,7 +92,7 @@ def scheduler(
     http: Http = HTTP,
     as_json: JsonLogs = False,
 ) -> None:
-    """Run the scheduler until it is told to end (SIGTERM). It keeps nothing: restarted, drivers submit again."""
+    """Run the scheduler until SIGTERM. It stores nothing: after a restart, drivers submit their tasks again."""
     from dpdist.runtime import services
 
     guarded(lambda: services.serve_scheduler(host, port, tls, http, as_json))
@@ -112,7 +112,7 @@ def worker(
     patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")] = PATIENCE,
     as_json: JsonLogs = False,
 ) -> None:
-    """Run one worker (one process, one thread) until it is told to end (SIGTERM); it looks again for a lost scheduler."""
+    """Run one worker (one process, one thread) until SIGTERM. If it loses the scheduler, it looks for it again."""
     from dpdist.runtime import services
 
     guarded(lambda: services.serve_worker(scheduler, tls, host, port, name, _bytes(memory), http, patience, as_json))
@@ -128,7 +128,7 @@ def size(
         typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
     ] = None,
 ) -> None:
-    """Print requests and limits of a job's workers, from its plan, as a patch for deploy/base (JSON is YAML)."""
+    """Print requests and limits of a job's workers, computed from its plan, as a patch for deploy/base (JSON is YAML)."""
     from dpdist.cli.sizing import worker_patch
     from dpdist.job.loading import load_job
     from dpdist.release import validate

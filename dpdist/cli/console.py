@@ -1,9 +1,10 @@
-"""Prints output and errors of the command line; an error has an exit code and quotes no record."""
+"""Prints output and errors of the command line; an error has an exit code, and its message quotes no record."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +18,11 @@ from dpdist.core.printable import escaped
 from dpdist.runtime.interrupts import as_interrupt
 
 INTERNAL = 70
-"""Exit code of a fault of the program itself (sysexits' EX_SOFTWARE): the same command would fail again."""
+"""Exit code of a fault of the program itself (EX_SOFTWARE of sysexits.h): the same command would fail again."""
 
 
 class Escaping(Console):
-    """A console that writes out control characters, so that no text shown can control the terminal."""
+    """A console that shows control characters as text, so that no printed text can control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -32,7 +33,7 @@ out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft
 
 
 def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False) -> None:
-    """Turns errors into a message on standard error and an exit code, and with --json a last event."""
+    """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last event."""
     try:
         _reporting_errors(act, show_values)
     except typer.Exit as end:
@@ -44,7 +45,8 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
 def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
     """Runs a step that the release does not depend on. Its failure is one line on standard error, without an exit code.
 
-    The line names the error's class and place. A message may quote a confidential value, so it stays in confidential/log.
+    The line names the class of the error and where it was raised. The error's message may quote a confidential value, so it
+    stays in confidential/log.
     """
     try:
         as_interrupt(act)
@@ -85,17 +87,18 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
 
 
 def _place(error: Exception) -> str:
-    """Returns an error's class, and where it was raised."""
+    """Returns the class of an error, and where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
 
 
+_ACCESS = f"give user {os.getuid()} access; the same command resumes"
 _REMEDIES = {
     errno.ENAMETOOLONG: "give a shorter path",
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path: a part of it is a file",
-    errno.EACCES: "give this user access; the same command resumes",
-    errno.EPERM: "give this user access; the same command resumes",
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
 }
 
 

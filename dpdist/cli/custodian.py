@@ -1,4 +1,4 @@
-"""Shows results for the custodian alone: the page and the verdict of a release, audits, attacks."""
+"""Shows the custodian confidential results: the report page and verdict of a release, audits, and attacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpdist.storage.workspace import Workspace
 
 
 class Evaluated:
-    """A release with its evaluation, read once for the page and the verdict."""
+    """A release with its evaluation, which is read once for both the page and the verdict."""
 
     def __init__(self, space: Workspace):
         self._space = space
@@ -65,7 +65,7 @@ def evaluated(workspace: str | Path) -> Iterator[Evaluated]:
 
 
 def page_to_open(workspace: str | Path) -> Path:
-    """Writes the page again and returns its path. Raises `WorkspaceError` for an object store, where no page is written."""
+    """Writes the report page again and returns its path. Raises `WorkspaceError` for an object store, which has no page."""
     if is_url(workspace):
         remedy = "copy the workspace to a folder, or take --confidential for the evaluation as text"
         raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
@@ -81,7 +81,7 @@ def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
 
 
 def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """Formats the bounds from draws of releases for the custodian."""
+    """Formats lower bounds on ε, which were estimated from draws of releases, for the custodian."""
     meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
     bounds = table.disclose_to_custodian()
     left_out = (

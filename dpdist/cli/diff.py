@@ -1,4 +1,4 @@
-"""The command `dpdist diff`: prints differences between two releases, and exits with 1 if there are any, like diff."""
+"""The command `dpdist diff`: prints the differences of two releases; like diff, it exits with 1 if there are any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpdist.publish.differences import Differences
 
 TROUBLE = 2
-"""Exit code where there is nothing to compare. Exit code 1 means that releases differ."""
+"""Exit code if the releases cannot be compared. Exit code 1 means that they differ."""
 
 Place = Annotated[str, typer.Argument(help="A workspace, its public folder, or a URL of one.")]
 
@@ -37,7 +37,7 @@ def diff(
 ) -> None:
     """Show what differs between two releases: guarantee, job, tables, versions, and figures that moved beyond their errors.
 
-    0 where nothing does, 1 where something does, 2 where one of them is no whole release. Reads public files alone.
+    Exit code 0: no difference. 1: differences. 2: one of them is no complete release. Reads public files alone.
     """
     from dpdist.evaluation.opening import open_release
     from dpdist.publish.differences import differences
@@ -63,7 +63,7 @@ def diff(
 
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
-    """Writes one CSV file per table, safe in spreadsheets."""
+    """Writes one CSV file per table; texts that a spreadsheet would run as formulas are escaped."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 

@@ -1,10 +1,13 @@
-"""Writes the text of a new job: known facts about its columns, and a mark at every open decision."""
+"""Writes the text of a new job: the known facts about its columns, and a TODO for every open decision."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from dpdist.cli.design_columns import DesignColumns
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
@@ -15,9 +18,10 @@ DONATED = "the reference's weights and outcomes are published with the release"
 DONORS = f"public/released/{DONORS_FILE}"
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
-"""Largest number of levels of a column that is proposed for a table."""
+"""Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
-"""Smallest number of consecutive whole numbers that are written as a range."""
+"""Smallest number of consecutive whole-number levels that are written as a range."""
+YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
 PROPOSED = {
     "reference_tables": "strict tables, clipped at limits that are fixed on public data or on noisy histograms",
     "laplace_strict": "strict tables, with noise by public bounds",
@@ -25,7 +29,7 @@ PROPOSED = {
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
 }
-"""Mechanisms that a new job may have, and the purpose of each."""
+"""Mechanisms that a new job may have, each with its purpose."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,19 @@ class Draft:
     columns: tuple[str, ...]
     domains: Mapping[str, Domain]
     seen: frozenset[str]
-    """Columns whose domains were seen in the confidential file."""
+    """Columns whose levels or bounds were read from the confidential file."""
     outcome: str | None
     weight: str | None
     by: tuple[str, ...]
     mechanism: str
     reference: Mapping[str, str] | None
+    design: DesignColumns = DesignColumns()  # noqa: RUF009 - frozen
     proposed: bool = False
-    """True if nobody named the table's columns."""
+    """True if the columns of the table are a proposal, because nobody named them."""
 
     @property
     def clips_weights(self) -> bool:
-        """True if public bounds of the weight are needed, or known and may be stated."""
+        """True if the mechanism needs public bounds of the weight, or can use bounds that are known."""
         spec = self.spec
         paid = spec.own_histograms and self.reference is None
         needed = paid or (spec.adds_noise and not spec.by_cell)
@@ -58,7 +63,7 @@ class Draft:
 
     @property
     def counts_codes(self) -> bool:
-        """True if the mechanism counts levels of coded outcomes by stratum."""
+        """True if the mechanism counts the levels of coded outcomes in every stratum."""
         return self.spec.statistics == "marginals"
 
     @property
@@ -78,7 +83,7 @@ class Draft:
 
     def _columns(self) -> Iterator[str]:
         yield "columns:  # public domains: from the questionnaire, a codebook or a public file"
-        for name in self.by:
+        for name in dict.fromkeys((*self.by, *self.design.strata)):
             yield self._line(name, "levels: […]", "")
         if self.outcome is not None:
             whole = ", whole: true" if self.counts_codes else ""
@@ -86,7 +91,7 @@ class Draft:
             yield self._line(self.outcome, "bounds: […, …]", whole + clip)
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
-        used = {*self.by, self.outcome, *([self.weight] if self.clips_weights else [])}
+        used = {*self.by, *self.design.names, self.outcome, *([self.weight] if self.clips_weights else [])}
         rest = [name for name in self.columns if name not in used]
         if rest:
             yield "  # Not used so far:"
@@ -94,9 +99,10 @@ class Draft:
             yield f"  # {self._line(name, '…', '').strip().removeprefix('# TODO fill: ')}"
 
     def _line(self, name: str, wanted: str, more: str) -> str:
-        """Returns a column's domain, its source, and whether values are missing there."""
+        """Returns the job's line for a column: its domain, the source of the domain, and whether values are missing."""
         domain = self.domains.get(name)
-        domain = domain.of_number() if domain is not None and wanted.startswith("bounds") else domain
+        if domain is not None and wanted != "…":
+            domain = domain.of_number() if wanted.startswith("bounds") else domain.of_category()
         fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
         if domain is None or not fits:
             return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}"
@@ -109,7 +115,7 @@ class Draft:
 
     def _design(self) -> Iterator[str]:
         if self.weight is not None:
-            yield f"survey: {flow({'weight': self.weight})}  # strata and PSUs: see the how-to on designs"
+            yield from self._survey()
         else:
             yield "# survey: {weight: …}  # no weight: every record counts as one"
         if self.counts_codes and self.by:
@@ -121,6 +127,20 @@ class Draft:
             predictors = list(self.by[1:]) if self.spec.weighs else []
             model = {"family": "lognormal", **({"predictors": predictors} if predictors else {}), "synthesis": "fbs"}
             yield f"model: {flow(model)}"
+
+    def _survey(self) -> Iterator[str]:
+        """Yields the design as far as it is known, and what is left to say of it."""
+        design = self.design
+        of_reference = design.clustered and self.reference is not None and self.spec.needs_reference
+        said = {"weight": self.weight, **design.settings, **({"design_effect": "reference"} if of_reference else {})}
+        known = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
+        yield f"survey: {flow(said)}  # {known}"
+        if design.replicates is not None and design.kind is None:
+            prefix, number = design.replicates
+            method = f"replicate_weights: {{kind: …, prefix: {flow(prefix)}, number: {number}}}"
+            yield f"# TODO fill: {method} in survey, the method of {prefix}1 to {prefix}{number}: brr, fay, jackknife, …"
+        elif design.clustered and not of_reference:
+            yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"
 
     def _cost(self) -> Iterator[str]:
         yield f"mechanism: {{name: {self.mechanism}}}  # {PROPOSED[self.mechanism]}"
@@ -157,8 +177,16 @@ class Draft:
             yield f"presentation: {flow({'columns': text})}"
 
 
+def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
+    """Returns the survey's short name and its period, from a file's name."""
+    stem = path.name.partition(".")[0] if path is not None else "survey"
+    years = YEAR.findall(stem)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", YEAR.sub("", stem)).strip("_.-")[:80] or "survey"
+    return name, period or (years[0] if len(years) == 1 else None)
+
+
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
-    """Formats levels as a job lists them, with long runs of whole numbers as a range."""
+    """Returns levels as a job lists them; a long run of whole numbers becomes a range."""
     whole = [each for each in levels if isinstance(each, int) and not isinstance(each, bool)]
     if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
         return {"range": [whole[0], whole[-1]]}
@@ -166,12 +194,12 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
 
 
 def _plain(domain: Domain) -> tuple[float, ...]:
-    """Formats bounds, with whole numbers without a decimal point."""
+    """Returns bounds, with whole numbers as integers."""
     return tuple(int(each) if float(each).is_integer() else each for each in domain.bounds or ())
 
 
 def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[str]:
-    """Returns categories with few levels, which a table may have."""
+    """Returns the categories that have few levels, and so may be columns of a table."""
     return [
         name
         for name, each in domains.items()

@@ -1,4 +1,4 @@
-"""Prints the confidential part of a report as text: the accuracy of a release, and a verdict in words."""
+"""Formats the confidential part of a report as text: the accuracy of a release, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def evaluation_text(
 
 
 def verdict_text(judgement: Overall) -> RenderableType:
-    """States whether published intervals have their stated coverage, statistic by statistic (`evaluation.verdict`)."""
+    """States statistic by statistic whether published intervals have their stated coverage (`evaluation.verdict`)."""
     return Group(verdict_head(judgement), paragraphs(judgement.sentences))
 
 
@@ -57,7 +57,7 @@ def verdict_head(verdict: Overall) -> RenderableType:
 
 
 def _truth(rows: pd.DataFrame) -> Iterator[str]:
-    """States how many true figures the intervals contain, where the survey is simulated."""
+    """States how many true figures the intervals contain, if the survey is simulated."""
     known = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
     if known.any():
         held = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])

@@ -1,4 +1,4 @@
-"""The command `dpdist init`: writes a commented job for a file, from its column names and types alone."""
+"""The command `dpdist init`: writes a commented draft of a job, from a file's column names and types, and public files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli.console import guarded, out
+from dpdist.cli.design_columns import NONE, Options, chosen_design
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from dpdist.survey.source import Source
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
-YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?:-\d{2,4})?(?!\d)")
-NONE = "none"
 CODEBOOK = "A CSV file of column, level or low and high, label; or a file of SAS, Stata or SPSS with labels of values."
 
 
@@ -52,6 +51,16 @@ def init(
     outcome: Annotated[str | None, typer.Option("--outcome", help="The sensitive number.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="The sampling weight, or none.")] = None,
     by: Annotated[list[str] | None, typer.Option("--by", help="A column of the table; may be repeated.")] = None,
+    design_strata: Annotated[
+        list[str] | None, typer.Option("--design-strata", help="A column of design strata, or none; may be repeated.")
+    ] = None,
+    psu: Annotated[str | None, typer.Option("--psu", help="The column of primary sampling units, or none.")] = None,
+    replicate_weights: Annotated[
+        str | None, typer.Option("--replicate-weights", help="What their columns' names begin with, or none.")
+    ] = None,
+    replicate_kind: Annotated[
+        str | None, typer.Option("--replicate-kind", help="brr, jackknife, bootstrap or successive_difference.")
+    ] = None,
     mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: by what you have and want.")] = None,
     records: Annotated[
         bool | None, typer.Option("--records/--tables-only", help="Synthetic records too, or tables alone.")
@@ -65,8 +74,8 @@ def init(
         typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values too, each line to confirm."),
     ] = False,
 ) -> None:
-    """Write a commented job for a file. Levels and bounds are from public sources; what nobody said is marked TODO."""
-    from dpdist.cli.draft import Draft
+    """Write a commented job for a file. Levels and bounds come from public sources; an open decision is marked TODO."""
+    from dpdist.cli.draft import Draft, named
     from dpdist.job.layering import to_do
     from dpdist.survey.domains import seen
     from dpdist.survey.source import open_file
@@ -86,28 +95,33 @@ def init(
             guessed = seen(sources[file], [name for name in known if name not in domains], "", in_order=False)
         both = domains | guessed
         told = _of_reference(chosen, of, provenance, asks)
-        number, weights = _roles(known, both, outcome, weight, by, asks, to)
+        given = Options(design_strata, psu, replicate_weights, replicate_kind)
+        design = chosen_design(list(known), given, asks, to)
+        left = {name: kind for name, kind in known.items() if name not in design.names}
+        number, weights = _roles(known, left, both, outcome, weight, by, asks, to)
         read = shown or (file if confidential else None)
-        across = tuple(by or _by(both, known, {number, weights}, None if read is None else sources[read], asks))
+        across = tuple(by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
         method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, both.get(number or ""), to)
-        name, when = _named(file or shown, period)
+        name, when = named(file or shown, period)
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_said = None if paths[1] is None else paths[1] | told
         facts = (tuple(known), both, frozenset(guessed), number, weights, across, method, reference_said)
-        draft = Draft(name, when, paths[0], *facts, proposed=not by and not asks)
+        draft = Draft(name, when, paths[0], *facts, design=design, proposed=not by and not asks)
         text = draft.text()
         write_text(to, text)
         for line in _noted(draft):
             out.print(line, markup=False, emoji=False)
-        left = len(to_do(text))
-        remedy = f"{left} TODO line{'s' * (left > 1)} to fill or confirm; then" if left else "read it; then"
+        open_lines = len(to_do(text))
+        remedy = (
+            f"{open_lines} TODO line{'s' * (open_lines > 1)} to fill or confirm; then" if open_lines else "read it; then"
+        )
         out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
 
     guarded(act)
 
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
-    """Returns the earlier public file, from the option, the answer, or the public file."""
+    """Returns the file to use as reference: from the option, the user's answer, or the public file."""
     if answer is None and asks:
         question = "An earlier file of this survey that is public (its path, or none)"
         answer = str(typer.prompt(question, default=str(public) if public is not None else NONE))
@@ -115,10 +129,12 @@ def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | No
 
 
 def _of_reference(path: Path | None, period: str | None, provenance: str | None, asks: bool) -> dict[str, str]:
-    """Returns the period and the source of the reference, from the option, the answer, or a year in the file's name."""
+    """Returns the reference's period and source: from the options, the user's answers, or a year in the file's name."""
+    from dpdist.cli.draft import named
+
     if path is None:
         return {}
-    period = period or _named(path, None)[1]
+    period = period or named(path, None)[1]
     if asks:
         period = str(typer.prompt(f"The period that {path.name} is of", default=period))
         provenance = provenance or str(
@@ -134,7 +150,7 @@ def _by(
     source: Source | None,
     asks: bool,
 ) -> list[str]:
-    """Returns the columns of the table: those asked for, or the first category and the next that differs from it."""
+    """Returns the columns of the table: those that the user names, or the first two categories that are not nested."""
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 
@@ -154,9 +170,11 @@ def _by(
 
 
 def _noted(draft: Draft) -> Iterator[str]:
-    """Lists decisions that were made without an option."""
+    """Describes decisions that the command made because no option made them."""
     from dpdist.cli.draft import DONATED, DONORS
 
+    if draft.design.names:
+        yield f"the design: {draft.design.in_words}; --design-strata, --psu and --replicate-weights name others, or none"
     if draft.proposed and draft.by:
         yield f"the table is by {', '.join(draft.by)}, the first categories that do not say the same: --by names others"
     if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:
@@ -170,7 +188,7 @@ def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
 
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
-    """Refuses to overwrite a job, and refuses a confidential file that is called public."""
+    """Raises an error if the job file exists, or if the confidential file was given as a public file."""
     if to.exists() or not to.parent.is_dir():
         found = "the file exists" if to.exists() else "its folder does not exist"
         raise JobError(str(to), [Problem("--out", found, "a new file in a folder that exists", "name another one")])
@@ -181,9 +199,9 @@ def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) ->
 
 
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
-    """Returns names and kinds of the confidential file's columns.
+    """Returns the names and kinds of the confidential file's columns.
 
-    Without that file they are the public file's or the codebook's.
+    Without a confidential file, they are those of the first public file or of the codebook.
     """
     from dpdist.survey.domains import kinds
 
@@ -198,6 +216,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
 
 def _roles(
     known: Mapping[str, str],
+    left: Mapping[str, str],
     domains: Mapping[str, Domain],
     outcome: str | None,
     weight: str | None,
@@ -205,16 +224,19 @@ def _roles(
     asks: bool,
     to: Path,
 ) -> tuple[str | None, str | None]:
-    """Returns outcome and weight, from the option, the answer, or where there is only one choice."""
-    likely = [name for name in known if WEIGHT.search(name)]
+    """Returns the columns of outcome and weight: from the options, the user's answers, or the only choice.
+
+    The choice is among the columns `left`, which have no part in the design.
+    """
+    likely = [name for name in left if WEIGHT.search(name)]
     if weight is None:
         weight = likely[0] if len(likely) == 1 else None
         weight = str(typer.prompt("The column of sampling weights (or none)", default=weight or NONE)) if asks else weight
     weight = None if weight == NONE else weight
-    numbers = [n for n in known if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
+    numbers = [n for n in left if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
     if outcome is None:
         outcome = numbers[0] if len(numbers) == 1 else None
-        among = [name for name in numbers or known if name != weight]
+        among = [name for name in numbers or left if name != weight]
         question = f"The outcome, a sensitive number (of {', '.join(among[:10])}{', …' if len(among) > 10 else ''})"
         outcome = str(typer.prompt(question, default=outcome)) if asks else outcome
         outcome = None if outcome == NONE else outcome
@@ -228,7 +250,7 @@ def _roles(
 
 
 def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: Domain | None, to: Path) -> str:
-    """Returns the row of README's table.
+    """Returns the mechanism to propose, as in the table of mechanisms in README.
 
     It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.
     """
@@ -246,23 +268,15 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
     return answer or "reference_tables"
 
 
-def _named(path: Path | None, period: str | None) -> tuple[str, str | None]:
-    """Returns the survey's short name and its period, from a file's name."""
-    stem = path.name.partition(".")[0] if path is not None else "survey"
-    years = YEAR.findall(stem)
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", YEAR.sub("", stem)).strip("_.-")[:80] or "survey"
-    return name, period or (years[0] if len(years) == 1 else None)
-
-
 def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:
-    """Returns a file as the job names it: its path from the job's folder, and how its text is written."""
+    """Returns a file as a job names it: its path relative to the job's folder, and how its text is written."""
     if path is None:
         return None
     return {"path": os.path.relpath(path, job.parent), **written[path].model_dump(exclude_none=True)}
 
 
 def _written(path: Path) -> TextFile:
-    """Detects how a CSV file is written, where it is not in UTF-8 with commas."""
+    """Detects encoding and separator of a CSV file; the result is empty for UTF-8 with commas."""
     from dpdist.job import TextFile
     from dpdist.survey.csv_text import Written, guessed
 
@@ -276,7 +290,7 @@ def _written(path: Path) -> TextFile:
 
 
 def _stated(book: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
-    """Returns a codebook's facts about columns, from a CSV file or from the labels in a file of SAS, Stata or SPSS."""
+    """Returns a codebook's facts about columns; it is a CSV file, or the value labels of a SAS, Stata or SPSS file."""
     from dpdist.survey.domains import codebook
     from dpdist.survey.unreadable import STATISTICAL
     from dpdist.survey.value_labels import labelled

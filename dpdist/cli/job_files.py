@@ -15,7 +15,7 @@ from dpdist.core.errors import JobError
 def show(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The name of a shipped job, or a YAML job file.")],
 ) -> None:
-    """Print the text of a shipped job, or of a file, as it stands."""
+    """Print the text of a shipped job or of a job file, unchanged."""
     from dpdist.job.loading import find_job
     from dpdist.job.yaml_lines import read_yaml
 

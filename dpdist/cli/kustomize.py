@@ -1,4 +1,4 @@
-"""Renders an overlay as kustomize does, for the features that deploy/ uses; refuses anything else."""
+"""Renders Kubernetes manifests from a kustomize folder, for the features that deploy/ uses; refuses all other features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.job.yaml_lines import documents
 KEYS = {"apiVersion", "kind", "namespace", "resources", "patches", "images", "configMapGenerator", "generatorOptions"}
 CLUSTERED = {"Namespace"}
 LISTS = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
-"""Lists whose entries are identified by this key."""
+"""Lists in manifests, each with the key that identifies its entries."""
 Objects: TypeAlias = list[dict[str, Any]]
 
 
@@ -65,7 +65,7 @@ def apply(patch: dict[str, Any], objects: Objects) -> None:
 
 
 def _patched(old: Any, new: Any, name: str = "") -> Any:
-    """Applies a strategic merge: mappings by key, null deletes, known lists by their entries' key."""
+    """Merges a patch by kustomize's rules: mappings by key, null deletes, known lists by the key of their entries."""
     if isinstance(old, dict) and isinstance(new, dict):
         result = {k: v for k, v in old.items() if k not in new}
         result |= {k: _patched(old.get(k), v, k) for k, v in new.items() if v is not None}

@@ -1,4 +1,4 @@
-"""The command `dpdist ledger`: creates a ledger, sets limits, shows charges, checks the chain and exports entries."""
+"""The command `dpdist ledger`: creates a privacy ledger, sets limits, shows charges, checks the chain, exports entries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def init(
         str | None, typer.Option("--delta", help="δ of strict releases in all; of zCDP, the δ that ε is stated at.")
     ] = None,
 ) -> None:
-    """Begin a ledger where there is none; with --dataset, state its limits in place of those stated before."""
+    """Create a ledger if there is none; with --dataset, state the dataset's limits in place of earlier ones."""
     from dpdist.ledger.accounts import Class
     from dpdist.ledger.book import Ledger
 
@@ -63,7 +63,7 @@ def init(
 
 @app.command()
 def show(ledger: Place, as_json: Json = False) -> None:
-    """Show what every dataset's releases were charged, by period, and what its limits leave."""
+    """Show by period what each dataset's releases were charged, and how much its limits leave."""
     from dpdist.cli.table_text import facts_text
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import pages
@@ -83,7 +83,7 @@ def show(ledger: Place, as_json: Json = False) -> None:
 
 @app.command()
 def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -> None:
-    """Check every entry's place in the chain, and that it has the receipts of these runs; 1 where something is wrong."""
+    """Check every entry's place in the chain, and that the ledger has the receipts of these runs. Exit code 1: a fault."""
     from dpdist.ledger.book import Ledger
 
     def act() -> None:
@@ -104,7 +104,7 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: Json = False) -
 
 @app.command()
 def export(ledger: Place, as_json: Json = False) -> None:
-    """Print every entry: as CSV, or with --json whole, one a line, with its SHA-256."""
+    """Print every entry: as CSV, or with --json as one complete entry per line with its SHA-256."""
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import exported
 
@@ -133,7 +133,7 @@ def _receipt(place: str) -> Receipt:
 def _limits(
     dataset: str | None, cls: str, total: str | None, per_period: str | None, window: str | None, delta: str | None
 ) -> Limits:
-    """Raises `JobError` for limits without a dataset, of an unknown class, or that are no budgets."""
+    """Raises `JobError` for limits without a dataset, limits of an unknown class, or limits that are no budgets."""
     from pydantic import ValidationError
 
     from dpdist.core.public_files import first_problem

@@ -1,4 +1,4 @@
-"""Chooses how a command shows its progress: bars, JSON lines, or nothing."""
+"""Chooses how a command shows its progress: bars, JSON lines, sentences or nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpdist.core.progress import SHOWN, Event, Listener, silent
 
 
 class _JsonLines:
-    """Events as JSON lines on standard output."""
+    """Prints events as JSON lines on standard output."""
 
     def __enter__(self) -> Listener:
         def say(event: Event) -> None:
@@ -47,7 +47,7 @@ class _Silence:
 
 
 class _Notes:
-    """Finished sentences alone, on standard error."""
+    """Prints only the notes of a run, which are whole sentences, on standard error."""
 
     def __enter__(self) -> Listener:
         def say(event: Event) -> None:
@@ -61,7 +61,7 @@ class _Notes:
 
 
 class _Bars:
-    """A progress bar per stage on standard error, with counts and the time left."""
+    """Shows a progress bar per stage on standard error, with counts and the time left."""
 
     def __enter__(self) -> Listener:
         self._progress = Progress(

@@ -1,4 +1,4 @@
-"""Reads a job for a command that has the data. A column missing from the file is reported before other problems."""
+"""Loads a job for a command that has the data; a column missing from the file is reported before other problems."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dpdist.survey.source import open_file
 
 
 def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
-    """Reads the job.
+    """Loads and checks the job. Raises `JobError`.
 
-    Raises `JobError`. Only the names of the file's columns are read, and only where the job is refused.
+    If the job is refused, the names of the file's columns are read, to see whether the job names columns that do not exist.
     """
     try:
         return load_job(job, settings)
@@ -30,7 +30,7 @@ def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None =
 
 
 def _absent(job: str | Path, settings: Sequence[str] | None, input: Path | None) -> dict[str, Problem]:
-    """Returns a weight or an outcome that is not in a readable file, by key of the job."""
+    """Returns problems by key of the job: a weight or an outcome that is not a column of the file."""
     try:
         said = job_layers(job, settings)[0].said
         named = Input.model_validate(said.get("input") or {})
@@ -44,13 +44,13 @@ def _absent(job: str | Path, settings: Sequence[str] | None, input: Path | None)
 
 
 def names_columns(keys: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """True if a file's first line names a column of the job. Without a header that line is a record, which is not shown."""
+    """True if a file's first line has a column that the job names. Otherwise it may be a record, which is never shown."""
     columns = keys.get("columns")
     return not {*(columns if isinstance(columns, dict) else ()), *_numbers(keys)}.isdisjoint(names)
 
 
 def _numbers(keys: Mapping[str, Any]) -> list[str]:
-    """Returns the weight and the outcomes that a job names."""
+    """Returns the columns of the weight and the outcomes that a job names."""
     survey, outcome = keys.get("survey"), keys.get("outcome")
     weight = survey.get("weight") if isinstance(survey, dict) else None
     return [each for each in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(each, str)]

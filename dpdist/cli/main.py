@@ -1,6 +1,6 @@
-"""Entry point of the command line: parses arguments, calls a function of the package, and prints the result.
+"""Entry point of the command line: gives every command its name, and passes the arguments to it.
 
-A verb imports its modules when it is called, so help and refusals of a command line are quick.
+A command imports its modules when it is called, so help texts and refusals of a command line appear quickly.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ for verb in (
 
 
 def main() -> None:
-    """SIGTERM ends a command as Ctrl-C does, also the first process of a container, which would not hear it otherwise.
+    """Runs the command line. SIGTERM ends a command as Ctrl-C does.
 
-    No process of a command leaves its memory, records and keys in it, on a disk as a core file.
+    The first process of a container would otherwise ignore SIGTERM. No process writes a core file, because its memory may
+    contain records and keys.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     remember_interrupts()
@@ -67,7 +68,7 @@ def main() -> None:
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):  # Ctrl-C is ignored, as in the background of a shell
+    if not callable(handler):  # Ctrl-C is ignored, for example in a shell's background
         interrupt(number, frame)
         return
     handler(signal.SIGINT, frame)

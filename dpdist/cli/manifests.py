@@ -1,4 +1,4 @@
-"""Writes the cluster manifests for one job: the shipped ones with the job filled in, sized by its plan."""
+"""Writes the Kubernetes manifests for one job, from the manifests that dpdist ships and the sizes in the job's plan."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ipaddress import ip_network
 from math import ceil
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dpdist.cli.kustomize import Objects, apply, pick, render, shipped
 from dpdist.cli.sizing import worker_memory, worker_patch, workspace_bytes
@@ -21,10 +22,10 @@ from dpdist.job.yaml_lines import written, written_documents
 from dpdist.runtime.plan import Plan
 
 INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
-"""Paths of the files and folders that the driver mounts."""
+"""Paths at which the driver, the process that runs the release, finds input, workspace, ledger secret and job."""
 DRIVER_MEMORY = 2 * 2**30
 SPARE_PODS = 8
-"""Number of pods besides the workers: scheduler, driver, and pods that are being replaced."""
+"""Number of pods besides the workers: scheduler, driver, and pods that replace others."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VERSIONED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[\w][\w.-]*)")
 _BUCKET = re.compile(r"s3://[^/\s]+(/\S*)?")
@@ -33,9 +34,10 @@ _FOLDER = re.compile(r"/workspace(/[\w.-]*\w)+")
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a job is to run.
+    """The facts of the cluster in which a job is to run.
 
-    `store`, `region`, `endpoint` are for a workspace in a bucket; `ledger` is its server, CIDR:port.
+    `store` (network addresses), `region` and `endpoint` are for a workspace in an object store. `ledger` is the address of
+    the ledger's server, as CIDR:port.
     """
 
     namespace: str
@@ -52,8 +54,14 @@ class Place:
     def in_bucket(self) -> bool:
         return "://" in self.workspace
 
+    @property
+    def store_port(self) -> int:
+        """The port of the bucket's store: that of its URL, or the one of its scheme."""
+        said = urlsplit(self.endpoint or "https:")
+        return said.port or {"http": 80}.get(said.scheme, 443)
+
     def problems(self) -> Iterator[Problem]:
-        """Lists values of the place that a cluster would refuse, or that would fail there."""
+        """Lists values that a cluster would refuse, or that would make the run fail there."""
         if not _LABEL.fullmatch(self.namespace):
             allowed = "a name of small letters, digits and hyphens, 63 at most"
             yield Problem("--namespace", f"'{self.namespace}'", allowed, "give another name")
@@ -69,15 +77,17 @@ class Place:
         for address in self.store:
             if not _network(address):
                 yield Problem("--store", f"'{address}'", "addresses as 192.0.2.0/24, no wider than /8", "correct it")
+        if self.endpoint is not None and not _url(self.endpoint):
+            yield Problem("--endpoint", f"'{self.endpoint}'", "a URL as https://store.example:9000", "correct it")
         if self.ledger is not None and not _ledger_of(self.ledger):
             allowed = "the addresses and the port of its server, as 192.0.2.7/32:5432"
             yield Problem("--ledger", f"'{self.ledger}'", allowed, "correct it")
 
 
 def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Objects:
-    """Returns every object of a release.
+    """Returns the Kubernetes objects of a release.
 
-    `folder` is that of the job file. Raises `JobError` for a place that is not possible.
+    `folder` is that of the job file. Raises `JobError` for a place in which the job cannot run.
     """
     if problems := list(place.problems()):
         raise JobError("cluster manifests", problems)
@@ -95,7 +105,7 @@ def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Object
 
 
 def inputs(layers: Layers) -> dict[str, str]:
-    """Returns the files that the job opens, as it names them, and where the driver finds each."""
+    """Returns the files that the job opens: for each name in the job, the path at which the driver finds the file."""
     paths = {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
         part = layers.said.get(section)
@@ -106,7 +116,10 @@ def inputs(layers: Layers) -> dict[str, str]:
 
 
 def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the job with all that it extends and its files at the driver's mounts, and the text of further files."""
+    """Returns the job as the driver needs it, and the text of further files by name.
+
+    The job has what it extends merged into it, and names its files by the driver's paths.
+    """
     job = {key: value for key, value in layers.said.items() if key != "extends"}
     moved, files = inputs(layers), {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
@@ -124,7 +137,10 @@ def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[s
 
 
 def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> None:
-    """Returns claims as large as the plan states, or scratch volumes. A simulated input needs no volume."""
+    """Sizes the volumes of the objects by the plan: claims, or scratch volumes for a workspace in an object store.
+
+    Removes the input's volume if the input is simulated.
+    """
     size = f"{workspace_bytes(plan) // 2**30}Gi"
     if not needs_input:
         objects.remove(pick(objects, "PersistentVolumeClaim", "dpdist-input"))
@@ -135,7 +151,9 @@ def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> N
         if place.storage_class is not None:
             claim["storageClassName"] = place.storage_class
         return
-    pick(objects, "NetworkPolicy", "store")["spec"]["egress"][0]["to"] = [{"ipBlock": {"cidr": one}} for one in place.store]
+    way = pick(objects, "NetworkPolicy", "store")["spec"]["egress"][0]
+    way["to"] = [{"ipBlock": {"cidr": one}} for one in place.store]
+    way["ports"] = [{"protocol": "TCP", "port": place.store_port}]
     for role in ("driver", "worker"):
         spec = _pod(objects, role)
         one = spec["containers"][0]
@@ -149,7 +167,7 @@ def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> N
 
 
 def _driver(objects: Objects, plan: Plan, place: Place) -> None:
-    """Sets the driver's workspace, its memory, and the ledger where there is one."""
+    """Sets the driver's workspace and memory, and gives it access to the ledger if there is one."""
     spec = _pod(objects, "driver")
     one = spec["containers"][0]
     one["args"][one["args"].index("--workspace") + 1] = place.workspace
@@ -175,7 +193,7 @@ def _driver(objects: Objects, plan: Plan, place: Place) -> None:
 
 
 def _pod(objects: Objects, role: str) -> dict[str, Any]:
-    """Returns the pod spec of driver or worker."""
+    """Returns the pod specification of the driver or of a worker."""
     kind, name = {"driver": ("Job", "dpdist-release"), "worker": ("Deployment", "dpdist-worker")}[role]
     spec: dict[str, Any] = pick(objects, kind, name)["spec"]["template"]["spec"]
     return spec
@@ -188,7 +206,7 @@ def _unmount(spec: dict[str, Any], volume: str) -> None:
 
 
 def _placed(one: dict[str, Any], place: Place) -> None:
-    """Sets the namespace and the image of an object."""
+    """Sets namespace and image of an object."""
     if one["kind"] == "Namespace":
         one["metadata"]["name"] = place.namespace
     else:
@@ -198,7 +216,7 @@ def _placed(one: dict[str, Any], place: Place) -> None:
 
 
 def head(job: Job, layers: Layers, place: Place) -> str:
-    """Lists what must exist before `kubectl apply`, as comments of YAML."""
+    """Lists what must exist before `kubectl apply`, as YAML comments for the head of the manifests."""
     secrets = [f"dpdist-tls-{role}" for role in ("scheduler", "worker", "driver")]
     secrets += ["dpdist-ledger"] * (place.ledger is not None) + ["dpdist-store"] * place.in_bucket
     lines = [f"Made by `dpdist cluster manifests` for {job.dataset} {job.period}. Before `kubectl apply -f`, have ready:"]
@@ -216,6 +234,14 @@ def text(objects: Objects, heading: str) -> str:
 def _network(address: str) -> bool:
     try:
         return "/" in address and ip_network(address).prefixlen >= 8
+    except ValueError:
+        return False
+
+
+def _url(given: str) -> bool:
+    try:
+        said = urlsplit(given)
+        return said.scheme in ("http", "https") and bool(said.hostname) and said.port != 0
     except ValueError:
         return False
 

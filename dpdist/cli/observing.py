@@ -1,8 +1,9 @@
-"""Lets others observe a run: JSON lines, Prometheus figures, and a status file that `dpdist status` reads.
+"""Lets operators observe a run, by JSON lines, by Prometheus metrics, and by the status file for `dpdist status`.
 
-All three are made of events. An event has counts, names of stages and numbers of strata and blocks, never data, and omits
-which strata took a fallback. Where the number of records is secret, events omit it (`progress.without_sizes`). The
-duration of a task depends slightly on the data, so events are for the operators of the run.
+All three are made from the events of the run. An event has counts, names of stages and numbers of strata and blocks, but
+no data. Events do not show which strata took a fallback, and no sizes if the number of records is secret
+(`progress.without_sizes`). The duration of a task depends slightly on the data, so events are for the operators of the run
+only.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.paths import STATUS
 
 STATUS_INTERVAL = 2.0
-"""Seconds between writes of the status within a stage."""
+"""Seconds between writes of the status file within a stage."""
 CHECKING = frozenset({"check records", "check reference", "fit to reference", "plan"})
-"""The stages before a run owns its workspace, which may still belong to another run."""
+"""Stages before the workspace belongs to the run. Until then it may belong to another run."""
 FALLBACK = "protect again"
-"""The stage in which strata that could not be released take the proper prior."""
+"""Name of the stage in which strata are fitted again with the proper prior, after their release failed."""
 SILENT_AFTER = 120.0
-"""Seconds without a write after which a run may be dead, or in one long task."""
+"""Seconds without a write of the status after which a run may be dead, or in one long task."""
 
 
 def now() -> str:
@@ -61,7 +62,7 @@ class JsonLog:
 
 
 class Metrics:
-    """Figures of a run in a separate registry."""
+    """Prometheus metrics of a run, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -96,7 +97,7 @@ _BUCKETS = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 class Status:
-    """The progress of a run as one small file, replaced as a whole at every stage and every few seconds."""
+    """The progress of a run as one small file, which is replaced at every stage and every few seconds."""
 
     def __init__(self, place: str | Path, run: str) -> None:
         self._place, self._file = place, None if is_url(place) else Path(place) / STATUS
@@ -130,15 +131,15 @@ class Status:
             self._write()
 
     def end(self, state: str, why: str | None) -> dict[str, Any]:
-        """Writes the summary of the run."""
+        """Writes the last status of the run: how it ended, and why."""
         self._said |= {"state": state, "ended": now()} | ({"why": why} if why else {})
         self._write()
         return dict(self._said)
 
     def _write(self) -> None:
-        """Writes the status once the workspace is the run's.
+        """Writes the status, as soon as the workspace belongs to the run.
 
-        Write errors are ignored, because a run must not fail for its status.
+        Errors of the write are ignored, because a run must not fail for its status.
         """
         if self._owned:
             with suppress(OSError, WorkspaceError):
@@ -157,7 +158,7 @@ class Status:
 
 @contextmanager
 def observed(root: str | Path, log: str | None, metrics: str | None, listener: Listener) -> Iterator[Listener]:
-    """Makes a listener that passes events on, records and counts them, and reports how the block ended."""
+    """Makes a listener that passes events on, records and counts them, and notes how the block ended."""
     run = uuid4().hex[:12]
     with ExitStack() as kept:
         status, figures, lines = Status(root, run), Metrics(), None
@@ -188,14 +189,17 @@ def observed(root: str | Path, log: str | None, metrics: str | None, listener: L
 
 
 def outward(event: Event) -> Event | None:
-    """Removes from an event what must stay inside: which strata took the proper prior, and how many."""
+    """Removes from an event what must stay confidential: which strata took the proper prior, and how many did."""
     if event.kind == "note" or event.unit.get("fit") == "proper":
         return None
     return event._replace(done=0, total=None) if event.stage == FALLBACK else event
 
 
 def cause(error: BaseException) -> str:
-    """States why a run ended, in words that no data can have made. The message is given only where it is about machines."""
+    """States why a run ended, without text that may depend on data.
+
+    Only errors of the machine are given with their message.
+    """
     name = type(error).__name__
     if isinstance(error, ClusterError | TaskError | WorkspaceError) and error.__cause__ is None:
         return f"{name}: {str(error).splitlines()[0]}"
@@ -205,9 +209,9 @@ def cause(error: BaseException) -> str:
 
 
 def read_status(workspace: str | Path) -> dict[str, Any]:
-    """Reads a run's status, and adds `silent`, the seconds since its last write.
+    """Reads the status of a run, and adds `silent`, the number of seconds since it was last written.
 
-    Raises `WorkspaceError` if there is none.
+    Raises `WorkspaceError` if there is no status.
     """
     said = _read(Objects(str(workspace), soon=True) if is_url(workspace) else Path(workspace) / STATUS)
     if said is None:
@@ -217,7 +221,7 @@ def read_status(workspace: str | Path) -> dict[str, Any]:
 
 
 def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
-    """Formats a status in words, by heading."""
+    """Formats a status as texts by heading."""
     state = str(event["state"])
     if state == "running" and event["silent"] > SILENT_AFTER:
         state = f"running, or dead: no sign of life for {event['silent']:,.0f} s"

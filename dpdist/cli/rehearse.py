@@ -1,4 +1,4 @@
-"""The command `dpdist rehearse`: recommends a mechanism from public data, at no privacy cost."""
+"""The command `dpdist rehearse`: tries the mechanisms that a job allows on public data, and recommends one."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def rehearse(
 
     def act() -> None:
         from dpdist.studies.rehearsal import rehearse as rehearse_job
+        from dpdist.studies.rehearsal_advice import advice
 
         with listening(quiet, as_json=False) as listener:
             made = rehearse_job(load_job(job, settings), to, public, records, listener, chains=chains)
@@ -53,6 +54,8 @@ def rehearse(
         if (again := made.confirmed) is not None:
             errors = f"score {again.score:.2f}, median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
             out.print(f"On the other half: {errors}", markup=False)
+        for each in advice(made):
+            out.print(f"What to change: {each}", markup=False)
         for each in made.best.candidate.changed:
             out.print(f"Changed: {each}", markup=False)
         if made.caution:

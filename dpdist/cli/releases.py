@@ -1,4 +1,4 @@
-"""Verbs of a release: check a job, plan it, run it, publish again, and look at what a run has made."""
+"""The commands on one release: check its job, plan it, run it, publish it again, report on it, show its status."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def plan(
     ] = None,
     show_values: ShowValues = False,
 ) -> None:
-    """Show strata, memory, guarantee, cost and expected noise of a run, before it."""
+    """Show strata, memory, guarantee, cost and expected noise of a run before it begins."""
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.release import validate as validate_job
@@ -103,7 +103,7 @@ def run(
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Protect, then publish. Spends the job's budget; killed, the same command resumes."""
+    """Protect, then publish. Spends the job's budget. If the run is killed, the same command resumes it."""
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
     from dpdist.cli.observing import observed
@@ -131,7 +131,7 @@ def publish(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Make tables, microdata and statement again from what was released. Spends nothing, reads no record."""
+    """Make tables, microdata and statement again from what was released. Spends no budget and reads no record."""
     from dpdist.job.loading import load_job
     from dpdist.release import publish as publish_workspace
 
@@ -141,7 +141,7 @@ def publish(
             raise JobError("of publish", [problem])
         with listening(quiet, as_json) as listener:
             said = load_job(job, settings) if job is not None else None
-            public = publish_workspace(workspace, listener, said)
+            public = publish_workspace(workspace, listener, said, page=False)
         _for_custodian(workspace)
         if as_json:
             print(json.dumps(_ended(public)))
@@ -172,7 +172,7 @@ def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) ->
 
 
 def _ended(made: Release) -> dict[str, str]:
-    """Writes the last event of a verb that publishes or holds."""
+    """Returns the last JSON event of a command that publishes or holds a release."""
     return {"event": "held" if made.held else "done", "held" if made.held else "public": str(made)}
 
 
@@ -200,7 +200,7 @@ def report(
 
 
 def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
-    """Show how far a run is, or how it ended; may be asked from another machine. Tells nothing confidential."""
+    """Show how far a run is, or how it ended; works from another machine too. Shows nothing confidential."""
     from dpdist.cli.observing import read_status, status_lines
     from dpdist.cli.table_text import facts_text
 

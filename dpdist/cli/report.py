@@ -1,4 +1,4 @@
-"""Formats a release as text: the promise of a plan, and the results of a run."""
+"""Formats a plan or a release as text for the terminal: guarantee, cost, expected noise, tables and warnings."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
 from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
-from dpdist.runtime.plan import SIZES_SECRET, Plan, first_stage, records, records_text, reference, sizes
+from dpdist.runtime.plan import SIZES_SECRET, Plan, design, first_stage, records, records_text, reference, sizes
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 
 ABREAST = 2
-"""Number of statistics, with standard errors, in one row of a table, where a line of WIDTH columns has room for them."""
+"""Number of statistics (each with its standard error) in one row of a table, if a line of WIDTH characters is enough."""
 WIDTH = 80
 LEGEND = "SE is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
 FEW = {0: "no record", 1: "one record"}
@@ -46,7 +46,7 @@ NOT_IDENTIFIED = "not identified"
 
 
 def plan_text(plan: Plan) -> RenderableType:
-    """States what a run would do and cost."""
+    """Formats a plan: what the run would do, and what it would cost."""
     job = plan.job
     drowned = drowns_most(plan)
     facts = {
@@ -57,6 +57,7 @@ def plan_text(plan: Plan) -> RenderableType:
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),
+        "design": "\n".join(design(plan)),
     }
     if (noise := expected_noise(plan)) is not None:
         facts["expected noise"] = "\n".join(in_words(noise))
@@ -84,7 +85,7 @@ def _cautions(statement: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _promise(statement: Mapping[str, Any]) -> dict[str, str]:
-    """States guarantee, cost and what is protected, as in the statement. It is empty where nothing is promised."""
+    """States the guarantee, its cost and what it protects, as the statement has them; empty if nothing is promised."""
     if "headline" not in statement or statement["guarantee"] == "none":
         return claims.headline(statement)
     verb = "is to protect" if statement["guarantee"] == "asymptotic" else "protects"
@@ -92,7 +93,7 @@ def _promise(statement: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
-    """States which files ε compares, what is not protected and who is trusted, where the statement has these."""
+    """States between which files the guarantee holds, what it does not protect, and who is trusted; as in the statement."""
     lines = {
         "neighbours": statement.get("adjacency_in_words"),
         "not covered": ", ".join(statement.get("not_protected", ())),
@@ -103,7 +104,7 @@ def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
 
 
 def valid_text(plan: Plan) -> str:
-    """States that the job is valid, and for how many records where the number may be shown."""
+    """States that the job is valid, and the number of records unless it is secret."""
     if plan.job.sizes_secret:
         return f"The job is valid. Records: {SIZES_SECRET}."
     strata, drowned = len(plan.frame.stratum_labels), drowns_most(plan)
@@ -112,7 +113,7 @@ def valid_text(plan: Plan) -> str:
 
 
 def run_text(workspace: str | Path) -> RenderableType:
-    """Formats the end of a run: what may be published and what must not."""
+    """Formats the end of a run: which folder may be published, and which must not be."""
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
         return facts_text(
@@ -134,7 +135,7 @@ def run_text(workspace: str | Path) -> RenderableType:
 
 
 def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
-    """States for how many cells only limits are known."""
+    """States the number of cells for which only limits are known."""
     named = statement.get("not_identified", {})
     found = {cell for cells in named.values() if isinstance(cells, list) for cell in cells}
     cells = "1 cell" if len(found) == 1 else f"{len(found):,} cells"
@@ -142,7 +143,7 @@ def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _donated(space: Workspace) -> dict[str, str]:
-    """States which part of a reference is published with the release."""
+    """States which part of the reference's records is published with the release."""
     there = (space.newest.parent / DONORS).is_file()
     return {"published too": f"{DONATED}: {DONORS}"} if there else {}
 
@@ -150,7 +151,7 @@ def _donated(space: Workspace) -> dict[str, str]:
 def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
     """Formats guarantee and tables of a release.
 
-    With `confidential` also errors with those of comparators, and a verdict.
+    With `confidential`, it adds true errors beside those of other methods, and a verdict.
     """
     with Workspace.opened(workspace, soon=True) as space:
         return _report_text(space, confidential)
@@ -192,8 +193,8 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
 
     Parameters
     ----------
-    workspace : of a finished run.
-    confidential : whether errors beside those of comparators are added, for the custodian alone.
+    workspace : the folder or URL of a finished run.
+    confidential : True adds true errors beside those of other methods, for the custodian alone.
 
     Returns
     -------
@@ -228,12 +229,12 @@ def _statement(space: Workspace) -> dict[str, Any]:
 
 
 def _stopped(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the first warning of a release whose noisy sums themselves show that it is wrong."""
+    """Returns the warning of a release whose noisy sums show that it is wrong; empty for other releases."""
     return {"do not publish": why} if (why := statement.get("do_not_publish")) else {}
 
 
 def _warned(space: Workspace) -> dict[str, str]:
-    """Returns the first warning of a folder that is not for publication."""
+    """Returns the warning of a folder that is not for publication; empty for other folders."""
     return {"not for publication": why} if (why := unfit(space.newest)) is not None else {}
 
 
@@ -242,7 +243,7 @@ def _is_held(space: Workspace) -> bool:
 
 
 def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
-    """Lists cells that the statement names, by variable, and their meaning; empty where it names none."""
+    """Lists the cells that the statement has under `name`, by variable, and what they mean; empty if it has none."""
     if name not in statement:
         return []
     lines = [f"{heading}, {what}: {', '.join(cells)}" for what, cells in statement[name].items() if what != "in_words"]
@@ -250,9 +251,9 @@ def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
 
 
 def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
-    """Makes one row per cell, with the default estimator of ABREAST statistics and their standard errors at a time.
+    """Makes tables with one row per cell, and at most ABREAST statistics with their standard errors in each table.
 
-    For each cell it also returns why a figure may be missing.
+    Estimates are those of the default estimator. For each cell it also returns why a figure may be missing.
     """
     told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
     mine = rows[(rows["estimator"] == "parameters") | ~told]

@@ -1,4 +1,4 @@
-"""Sizes the workers of a cluster for a job: writes a patch for the manifests in deploy/, from the job's plan."""
+"""Computes memory and number of a cluster's workers from a job's plan, as a patch for the manifests in deploy/."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dpdist.runtime.blocks import BYTES_PER_RECORD, log_lik_bytes
 from dpdist.runtime.plan import Plan
 
 NANNY_BYTES = 256 * 2**20
-"""Memory of the process that watches a worker and restarts it."""
+"""Memory in bytes of the process that watches a worker and restarts it."""
 HEADROOM = 1.25
-"""A worker is ended at 95 % of the container's memory, so its projected memory stays well below that."""
+"""Factor by which a worker has more memory than its largest task; at 95 % of its container's memory it is ended."""
 STEP = 256 * 2**20
 LEAST_WORKSPACE = 10 * 2**30
 SHIPPED_WORKSPACE = 50 * 2**30
-"""The size of the claim in deploy/common/storage.yaml."""
+"""Bytes of the volume claim in deploy/common/storage.yaml."""
 
 
 def worker_memory(plan: Plan) -> int:
-    """Returns the memory of a worker's container: the largest task, headroom, and the watching process.
+    """Returns the bytes of a worker's container: the largest task with headroom, and the process that watches the worker.
 
-    Where the job keeps sizes confidential, the job's limit for a worker is used in place of the largest task.
+    If the job keeps sizes confidential, the job's limit for a worker is used in place of the largest task.
     """
     allowed = int(plan.job.runtime.memory_per_worker)
     needed = allowed if plan.job.sizes_secret else plan.layout.largest_task_bytes * HEADROOM
@@ -29,14 +29,14 @@ def worker_memory(plan: Plan) -> int:
 
 
 def workers_of(plan: Plan, most: int) -> int:
-    """Returns the number of workers that have a task. It is `most` where the number of tasks is confidential."""
+    """Returns the number of workers that get a task; it is `most` if the number of tasks is confidential."""
     return most if plan.job.sizes_secret else min(most, tasks(plan, most))
 
 
 def workspace_bytes(plan: Plan) -> int:
-    """Returns the bytes of a workspace: tensors and draws once, the records twice.
+    """Returns the bytes of a workspace, which has tensors and draws once, and the records twice.
 
-    Where sizes are confidential, it is the shipped size.
+    If sizes are confidential, it is the size of the shipped claim.
     """
     if plan.job.sizes_secret:
         return SHIPPED_WORKSPACE
@@ -48,13 +48,13 @@ def workspace_bytes(plan: Plan) -> int:
 
 
 def tasks(plan: Plan, workers: int) -> int:
-    """Returns the number of tasks that can run at once: bins of small strata, and the spans of the largest stratum."""
+    """Returns the number of tasks that can run at once: bins of small strata, and record spans of the largest stratum."""
     layout = plan.layout
     return max(1, len(layout.bins(workers)) + max((len(layout.spans(k)) for k in layout.giants), default=0))
 
 
 def worker_patch(plan: Plan, workers: int) -> dict[str, Any]:
-    """Returns a strategic merge patch of the worker Deployment."""
+    """Returns a strategic merge patch for the Deployment of the workers."""
     memory = f"{worker_memory(plan) // 2**20}Mi"
     resources = {"requests": {"cpu": "1", "memory": memory}, "limits": {"cpu": "1", "memory": memory}}
     return {

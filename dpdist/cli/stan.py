@@ -1,4 +1,4 @@
-"""The command `dpdist stan`: compiles programs ahead of time, and shows the Stan installation of this machine."""
+"""The command `dpdist stan`: compiles Stan programs before a run, and shows the Stan installation of this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SMALL = "parameters { real x; } model { target += std_normal_lpdf(x); }\n"
 
 @app.command()
 def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
-    """Compile programs into the cache, so that no run waits for a compiler (for images)."""
+    """Compile programs into the cache, so that no run has to wait for a compiler (for container images)."""
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.programs import shipped_programs
 
@@ -49,7 +49,7 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
 
 @app.command()
 def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
-    """Show toolchain, versions, compiler, cache and which programs are built. Compiles nothing without --check."""
+    """Show toolchain, versions, compiler, cache, and which programs are compiled. Compiles nothing without --check."""
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.cache import available_memory, cache_folder, compiles_at_once
     from dpdist.sampling.programs import shipped_programs
@@ -73,7 +73,7 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
 
 
 def _drawn(toolchain: stan.ToolchainName) -> str:
-    """Compiles the small program and draws from it. Raises the error if that fails."""
+    """Compiles a small program and draws from it. Raises the error if that fails."""
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.stan import StanSettings, fit
 

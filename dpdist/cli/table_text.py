@@ -1,4 +1,4 @@
-"""Formats facts and tables as text, with aligned figures, and a word in place of a missing figure."""
+"""Formats facts and tables as text for the terminal, with aligned figures, and a word in place of a missing figure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.text import Text
 ROWS = 40
 MISSING = "none"
 WIDEST_WORD = 16
-"""Largest number of characters of a word of a level that stay on one line."""
+"""Largest length in characters of a level's word that is not broken over lines."""
 WHOLE = 1e3
-"""Size from which a column has no decimals."""
+"""A column with a figure of at least this size is shown without decimals."""
 
 
 def facts_text(facts: Mapping[str, str]) -> Table:
-    """Formats facts under their headings, one per line."""
+    """Formats facts as lines, each with a heading and a text."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(Text(name, style="dim"), Text(value))
@@ -29,7 +29,7 @@ def facts_text(facts: Mapping[str, str]) -> Table:
 
 
 def paragraphs(texts: Iterable[str], style: str = "") -> Table:
-    """Formats texts under each other, with lines broken between words."""
+    """Formats texts one below the other, with lines broken between words."""
     grid = Table.grid()
     for text in texts:
         grid.add_row(Text(text, style=style))
@@ -39,7 +39,7 @@ def paragraphs(texts: Iterable[str], style: str = "") -> Table:
 def table_text(
     title: str, rows: pd.DataFrame, instead: Sequence[str] | None = None, narrow: bool = False
 ) -> RenderableType:
-    """Formats the first rows under a title. `instead` has a text for every row with a missing figure."""
+    """Formats the first rows of a table under a title. `instead` has a text for every row with a missing figure."""
     shown = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD if narrow else box.HEAVY_HEAD)
     shown.padding = (0, 1, 0, 0) if narrow else (0, 1)
     texts = _texts(rows, instead)
@@ -55,12 +55,12 @@ def table_text(
 
 
 def least_width(rows: pd.DataFrame) -> int:
-    """Returns the characters of a line that `table_text` needs so that no word and no figure is broken."""
+    """Returns the line length in characters that `table_text` needs to break no word and no figure."""
     return 1 + sum(_head(str(column), cells)[1] + 3 for column, cells in zip(rows.columns, _texts(rows), strict=True))
 
 
 def _texts(rows: pd.DataFrame, instead: Sequence[str] | None = None) -> list[list[str]]:
-    """Returns the first cells of every column."""
+    """Returns the texts of the first rows, by column."""
     columns = [rows.iloc[:, number] for number in range(rows.shape[1])]
     kinds = [pd.api.types.is_float_dtype(kind) for kind in rows.dtypes]
     return [
@@ -70,9 +70,9 @@ def _texts(rows: pd.DataFrame, instead: Sequence[str] | None = None) -> list[lis
 
 
 def _head(name: str, cells: Sequence[str]) -> tuple[str, int]:
-    """Breaks a column's head after `_` where it is longer than all cells below it.
+    """Breaks the name of a column after `_` if the name is longer than all cells below it.
 
-    Returns the head and the width of its longest word.
+    Returns the name and the width in characters that the column needs.
     """
     beneath = min(WIDEST_WORD, max((len(word) for cell in cells for word in cell.split()), default=0))
     head = name if len(name) <= beneath else name.replace("_", "_\n")
@@ -80,7 +80,7 @@ def _head(name: str, cells: Sequence[str]) -> tuple[str, int]:
 
 
 def figures(values: pd.Series[float], instead: Sequence[str] | None = None) -> list[str]:
-    """Formats a column's figures: whole numbers where one is large, else four digits, and words for missing figures."""
+    """Formats a column's figures: as whole numbers if one is large, else with four digits; a word for a missing figure."""
     numbers = values.to_numpy(dtype=float)
     whole = bool((np.abs(numbers[np.isfinite(numbers)]) >= WHOLE).any())
     words = [MISSING] * len(numbers) if instead is None else instead

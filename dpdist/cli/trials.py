@@ -1,4 +1,4 @@
-"""Verbs that try mechanisms: audit a release, tune constants on a reference period, run a study."""
+"""The commands that test mechanisms: audit a release, calibrate constants on a reference period, run a study."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def audit(
 ) -> None:
     """Leave records of a finished release out, one at a time, and compare what that changes with the bound. Spends nothing.
 
-    Exact, for tilted posteriors of the lognormal model. With --draws: a lower bound on ε from outside, for any mechanism.
-    With --holdout: membership, singling out and nearest records, from the synthetic records alone.
-    Results go to the confidential folder. Exit code 1 where a loss is over what is claimed, or nothing was audited.
+    The comparison is exact, for tilted posteriors of the lognormal model. --draws estimates a lower bound on ε instead,
+    for any mechanism. --holdout attacks the synthetic records: membership, singling out, nearest records.
+    Results go to the confidential folder. Exit code 1: a loss exceeds the claimed one, or nothing was audited.
     """
     from dpdist.cli import custodian
     from dpdist.evaluation.attacking import attack, refuse_shown
@@ -114,7 +114,7 @@ def study(
 ) -> None:
     """Run mechanisms on simulated data, or releases of public files.
 
-    Writes summary.csv, replicates.parquet, index.html. Killed, the same command resumes."""
+    Writes summary.csv, replicates.parquet, index.html. If it is killed, the same command resumes it."""
     from dpdist.studies.file import load_study
     from dpdist.studies.run import run as run_study
 

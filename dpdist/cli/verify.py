@@ -1,4 +1,4 @@
-"""The commands `dpdist verify`, `sign` and `keygen`: check that a release is complete and who signed it."""
+"""The commands `dpdist verify`, `sign` and `keygen`: check that a release is complete and signed, sign it, make keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def verify(
     key: Annotated[str | None, typer.Option("--key", help="Public key, or its file: who must have signed it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
-    """Name every file of a release that was changed, is missing or was added: 0 if it is whole, else 1."""
+    """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not."""
     from dpdist.evaluation.verifying import problems, public_of
 
     def act() -> None:
@@ -43,7 +43,7 @@ def verify(
 
 
 def _which(public: Path) -> dict[str, Any]:
-    """Returns the release's id; for a correction also its version and the id of the corrected release."""
+    """Returns the id of the release; for a correction, also its version and the id of the release that it corrects."""
     from dpdist.core.public_files import MANIFEST, read_object
 
     manifest = read_object(public, MANIFEST)
@@ -62,7 +62,7 @@ def sign(
     folder: Folder,
     key: Annotated[Path, typer.Option("--key", help="File of a secret key that `dpdist keygen` or minisign -W wrote.")],
 ) -> None:
-    """Sign a whole release: writes manifest.json.minisig, which minisign can check too."""
+    """Sign a complete release: writes manifest.json.minisig, which minisign can check too."""
     from dpdist.evaluation.verifying import public_of
     from dpdist.evaluation.verifying import sign as sign_folder
     from dpdist.publish.minisign import SecretKey
@@ -78,7 +78,7 @@ def sign(
 def keygen(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Of the secret key; FILE.pub holds the public one.")],
 ) -> None:
-    """Make a pair of keys, in minisign's files. Guard the secret one: its owner's mode is all that does."""
+    """Make a pair of keys in the file format of minisign. Guard the secret key: only its file's mode protects it."""
     from dpdist.publish.minisign import SecretKey
 
     def act() -> None:
@@ -94,7 +94,7 @@ def keygen(
 
 
 def _public(key: str) -> PublicKey:
-    """Reads the public key from a file, or takes the text as the key itself."""
+    """Reads the public key from a file, or takes the text itself as the key."""
     from dpdist.publish.minisign import PublicKey, SignatureError
 
     path = Path(key)

@@ -1,1 +1,1 @@
-"""Lowest layer of the package: errors, keys, files, progress and record types. It imports no other part of dpdist."""
+"""The lowest layer of the package: errors, keys, files, progress and record types. It imports no other part of dpdist."""

@@ -1,4 +1,4 @@
-"""A wrapper type for confidential values, which public functions do not accept."""
+"""Wraps confidential values in a type that public functions do not accept, so that they cannot be published by mistake."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class Confidential(Generic[T]):
-    """A by-product of `protect` that must not leave the confidential folder (bounds, weights, diagnostics).
+    """A by-product of `protect` that must not leave the confidential folder: bounds, weights, diagnostics.
 
-    It does not print, format, iterate, compare or match; `disclose_to_custodian` is the one way to its content.
-    Not a dataclass: `dataclasses.asdict` and class patterns would read it.
+    It does not print, format, iterate, compare or match. Only `disclose_to_custodian` gives its content. It is no
+    dataclass, because `dataclasses.asdict` and class patterns could read one.
     """
 
     __slots__ = ("_value",)

@@ -1,4 +1,4 @@
-"""Computes a checksum of a structured value, equal for equal values in every process."""
+"""Computes a checksum of a structured value. Equal values have equal checksums in every process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scipy.sparse import csr_array
 
 
 def digest(value: object) -> str:
-    """SHA-256 of arrays, numbers, texts, and of dataclasses, mappings and sequences of them, to the last bit.
+    """SHA-256 of arrays, numbers and texts, and of dataclasses, mappings and sequences of these, to the last bit.
 
-    Raises `TypeError` for anything else: a value that is left out could not distinguish two digests.
+    Raises `TypeError` for any other type: if a value were left out, two values that differ in it would look equal.
     """
     found = hashlib.sha256()
     for part in _parts(value):
@@ -23,7 +23,7 @@ def digest(value: object) -> str:
 
 
 def _parts(value: object) -> Iterator[bytes]:
-    """The value as bytes; each piece follows the name of its type and its length."""
+    """The value as bytes. Each piece stands after its type's name and its length."""
     yield type(value).__name__.encode()
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):

@@ -1,4 +1,4 @@
-"""Error classes: each states what is there, where, what is allowed and how to fix it; never a confidential value."""
+"""Defines error classes. Each says what was found, where, what is allowed, and how to mend it; nothing confidential."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a job or a file.
+    """One thing that is wrong with a job or a file.
 
-    `where` is a column or a job key. `places` are the first rows of data, counted from 1, or lines of a file with its
-    header. `values` are the wrong values; those of data are confidential and shown only on request. `allowed` may be
-    empty where the remedy names what is allowed.
+    `where` is a column, or a key of the job. `places` are the first rows of data, counted from 1, or lines of a file, whose
+    header counts. `values` are the wrong values; those of data are confidential, and shown only on request. `allowed` may
+    be empty where the remedy says it.
     """
 
     where: str
@@ -34,13 +34,13 @@ class Problem:
 
 
 class DpdistError(Exception):
-    """Base of every error that dpdist raises on purpose; `exit_code` is the command's.
+    """Base class of all errors that dpdist raises on purpose. `exit_code` is that of the command.
 
-    A copy that another process gets has the attributes and the text of the first: `__init__` is not run again.
+    An error that is copied to another process keeps its attributes and its text; `__init__` does not run again.
 
     Parameters
     ----------
-    text : of the error. It never holds a confidential value.
+    text : the message. It never contains a confidential value.
 
     Example
     -------
@@ -61,12 +61,12 @@ class DpdistError(Exception):
 
 
 def _with_text(kind: type[DpdistError], *text: Any) -> DpdistError:
-    """An error of a class whose attributes are not yet set."""
+    """An error of a class, without its attributes."""
     return kind.__new__(kind, *text)
 
 
 class ProblemsError(DpdistError):
-    """The job or the data are wrong. The error has every problem, each with its place and remedy."""
+    """The job or the data are wrong. The error lists every problem with its place and remedy."""
 
     exit_code = 2
     subject = "input"
@@ -87,7 +87,7 @@ class JobError(ProblemsError):
 
     Parameters
     ----------
-    source, problems : the file, or what stands in its place; and every `Problem` in it.
+    source, problems : the file, or what was given in its place; and every `Problem` in it.
 
     Example
     -------
@@ -106,7 +106,7 @@ class StudyError(ProblemsError):
 
     Parameters
     ----------
-    source, problems : the file, or what stands in its place; and every `Problem` in it.
+    source, problems : the file, or what was given in its place; and every `Problem` in it.
 
     Example
     -------
@@ -121,11 +121,11 @@ class StudyError(ProblemsError):
 
 
 class DataError(ProblemsError):
-    """The confidential file does not fit the job; raised before any budget is spent.
+    """The confidential file does not fit the job. It is raised before any budget is spent.
 
     Parameters
     ----------
-    source, problems : the file, or what stands in its place; and every `Problem` in it.
+    source, problems : the file, or what was given in its place; and every `Problem` in it.
 
     Example
     -------
@@ -145,11 +145,11 @@ class DataError(ProblemsError):
 
 
 class AnalysisError(DpdistError):
-    """An analysis of synthetic sets that the release does not allow, or that gives no estimate.
+    """A release does not allow this analysis of its synthetic sets, or the analysis gives no estimate.
 
     Parameters
     ----------
-    found, allowed, remedy : in words; attributes of these names have them.
+    found, allowed, remedy : texts, which are also attributes.
 
     Example
     -------
@@ -166,11 +166,11 @@ class AnalysisError(DpdistError):
 
 
 class FitError(DpdistError):
-    """A stratum's posterior does not exist or its bound could not be brought under the target.
+    """A stratum has no posterior, or its bound could not be brought below the target.
 
     Parameters
     ----------
-    stratum, reason, remedy : its label, and in words.
+    stratum, reason, remedy : the stratum's label, and two texts.
 
     Example
     -------
@@ -184,11 +184,11 @@ class FitError(DpdistError):
 
 
 class NotAccepted(DpdistError):
-    """A gate that the job chose is not met, so nothing is published. The values measured under noise may be shown.
+    """A gate that the job states is not met, so nothing is published. Its values, measured under noise, may be shown.
 
     Parameters
     ----------
-    measured, limits : of every gate, in words.
+    measured, limits : texts on every gate.
 
     Example
     -------
@@ -203,7 +203,7 @@ class NotAccepted(DpdistError):
 
 
 class TaskError(DpdistError):
-    """Work on the cluster failed for a reason outside the data: it stalled, was killed, or ran out of memory."""
+    """Work on a cluster failed for a reason outside of the data: it stalled, was killed, or ran out of memory."""
 
     def __init__(self, found: str, remedy: str):
         self.found, self.remedy = found, remedy
@@ -211,7 +211,7 @@ class TaskError(DpdistError):
 
 
 class ClusterError(DpdistError):
-    """A scheduler or its workers cannot be reached or used, or their certificates are not valid."""
+    """A scheduler or its workers cannot be reached or used, or have invalid certificates."""
 
     def __init__(self, found: str, remedy: str, exit_code: int = 1):
         self.found, self.remedy, self.exit_code = found, remedy, exit_code
@@ -219,12 +219,12 @@ class ClusterError(DpdistError):
 
 
 class WorkspaceError(DpdistError):
-    """The workspace cannot be used: another job's, in use, damaged, or not writable.
+    """The workspace cannot be used: it belongs to another job, is in use, damaged, or not writable.
 
     Parameters
     ----------
-    path, found, remedy : which, and what is wrong, in words.
-    exit_code : of the command.
+    path, found, remedy : the workspace, and texts on what is wrong and how to mend it.
+    exit_code : that of the command.
 
     Example
     -------
@@ -242,7 +242,7 @@ class WorkspaceError(DpdistError):
 
 
 class LedgerError(DpdistError):
-    """The ledger cannot be used: it is missing, not reachable, busy, damaged, or not the one that the run began with."""
+    """The ledger cannot be used: it is missing, out of reach, busy or damaged, or the run began with another ledger."""
 
     def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1):
         self.ledger, self.found, self.remedy, self.exit_code = ledger, found, remedy, exit_code
@@ -250,12 +250,12 @@ class LedgerError(DpdistError):
 
 
 class BudgetRefused(DpdistError):
-    """A release would cost more than its dataset's limits leave, or has a cost that no limit covers. Nothing was spent.
+    """A release would cost more than the limits of its dataset leave, or no limit covers its cost. Nothing was spent.
 
     Parameters
     ----------
-    dataset : whose limits they are.
-    found, allowed, remedy : in words.
+    dataset : the dataset that has the limits.
+    found, allowed, remedy : texts.
 
     Example
     -------
@@ -271,7 +271,7 @@ class BudgetRefused(DpdistError):
 
 
 class ToolchainError(DpdistError):
-    """Stan programs cannot be compiled or run here, because a compiler, CmdStan or an extra is not installed."""
+    """Stan programs cannot be compiled or run on this machine: a compiler, CmdStan or an extra of dpdist is missing."""
 
     exit_code = 2
 
@@ -281,7 +281,7 @@ class ToolchainError(DpdistError):
 
 
 class ProgramError(DpdistError):
-    """A Stan program does not exist or does not compile; `found` is Stan's message, without the program's text."""
+    """A Stan program does not exist or does not compile. `found` is Stan's message, without the program's text."""
 
     exit_code = 2
 
@@ -291,7 +291,7 @@ class ProgramError(DpdistError):
 
 
 class StanError(DpdistError):
-    """A Stan program stopped during a run; `found` is Stan's own message without any number that data may have made."""
+    """A Stan program stopped while it ran. `found` is Stan's message, without numbers that may come from data."""
 
     def __init__(self, program: str, found: str, remedy: str):
         self.program, self.found, self.remedy = program, found, remedy

@@ -1,4 +1,4 @@
-"""Writes whole files atomically, so that a reader sees the old or the new file. Also sets modes and survives power cuts."""
+"""Writes files so that a reader sees the old or the new file, whole, even after a power cut; sets their modes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from uuid import uuid4
 
 @contextmanager
 def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
-    """A temporary sibling to write to. It is renamed to `path` if the block succeeds, and removed otherwise.
+    """Yields a temporary file beside `path` to write to. It replaces `path` if the block succeeds; otherwise it is removed.
 
-    Its name is unique among all machines that share the folder: processes of two containers have the same number. With
-    `durable` the file is synced before it is renamed, so that the name never refers to an incomplete file, even if the
-    machine stops. Without `durable` a stored checksum must show whether the file is complete.
+    Its name is unique among all machines that share the folder; a process number would not be, because processes in two
+    containers may have the same. With `durable` the file is on the disk before it is renamed. Then `path` is never
+    incomplete, even if the machine stops. Without `durable`, a stored checksum must show whether it is complete.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
     try:
@@ -43,7 +43,7 @@ def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
 
 
 def synced(folder: Path) -> None:
-    """Syncs every file and folder below to the disk, the folder itself last, so that none is lost in a power cut."""
+    """Writes a folder, and all below it, to the disk, the folder itself last, so that a power cut loses nothing."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(path, name))
@@ -51,7 +51,7 @@ def synced(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs a folder's own entries to the disk: renamed, linked and removed files."""
+    """Writes a folder's list of names to the disk, so that renamed, linked and removed files stay so."""
     _sync(folder)
 
 
@@ -65,7 +65,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def private() -> Iterator[None]:
-    """In the block, this process makes folders with mode 0700 and files with mode 0600, whatever the umask is."""
+    """Within the block, this process makes folders with mode 0700 and files with mode 0600, whatever the umask is."""
     before = os.umask(0o077)
     try:
         yield
@@ -74,9 +74,9 @@ def private() -> Iterator[None]:
 
 
 def shared(folder: Path) -> None:
-    """Gives a folder from a `private` block, and all below it, the modes that it would have outside.
+    """Gives a folder that was made in a `private` block, and all below it, the modes that the umask would give.
 
-    The folder itself is last.
+    The folder itself comes last.
     """
     umask = os.umask(0o077)
     os.umask(umask)

@@ -1,4 +1,4 @@
-"""Keyed random generators: the same key and address give the same stream in every process and at every call."""
+"""Gives random generators with keys: one key and one address give the same random numbers in every process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 2**16
 
 @dataclass(frozen=True, repr=False)
 class Key:
-    """Root entropy of a run, or of the public part of a release. Streams have addresses (stage, stratum, block, set)."""
+    """The secret of a run's random numbers, or of a release's public ones. An address is (stage, stratum, block, set)."""
 
     root: bytes
 
@@ -32,9 +32,9 @@ class Key:
 
     @classmethod
     def read(cls, path: Path) -> Key:
-        """Reads the key in a file.
+        """Reads a key from a file.
 
-        Raises `ValueError` where the key is not complete, because a short key is easy to guess.
+        Raises `ValueError` if the key is incomplete, because a short key can be guessed.
         """
         text = path.read_text(encoding="ascii")
         if not re.fullmatch(r"[0-9a-f]{64}\n", text):
@@ -48,7 +48,7 @@ class Key:
         return "Key(…)"
 
     def child(self, stage: str) -> Key:
-        """A key that reveals nothing about this one (BLAKE2b is a keyed pseudo-random function)."""
+        """A key for a stage. It reveals nothing about this key, because keyed BLAKE2b is a pseudo-random function."""
         return Key(self._digest(32, "child", stage))
 
     def generator(self, stage: str, stratum: str = "", block: int = 0, set: int = 0) -> np.random.Generator:
@@ -64,13 +64,13 @@ class Key:
 
 
 def open_uniforms(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Uniforms strictly inside (0, 1), for inverse distribution functions."""
+    """Uniform random numbers strictly between 0 and 1, for inverse distribution functions."""
     uniforms: NDArray[np.float64] = rng.random(shape)
     return np.minimum(uniforms + _HALF_STEP, 1.0 - 2.0 * _HALF_STEP)
 
 
 def uniforms_of(key: Key, stage: str, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One uniform strictly inside (0, 1) for each record number. Each depends on its own number alone."""
+    """A uniform number strictly between 0 and 1 for each record number; it depends on that record number alone."""
     found = np.empty(len(numbers))
     page = numbers // _PAGE
     for each in np.unique(page).tolist():

@@ -1,4 +1,4 @@
-"""Reads Parquet files in parts, in memory that does not grow with the file."""
+"""Reads Parquet files in parts, so that memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 PASS_ROWS = 2**20
-"""Row groups of at most this number of rows, or single ones, are read in one pass. A pass uses about 25 bytes per row."""
+"""Largest number of rows of the row groups that are read in one pass, unless a single group is larger.
+
+A pass uses about 25 bytes for each row.
+"""
 
 
 def batches(file: pq.ParquetFile, columns: Sequence[str] | None = None, most: int = 65_536) -> Iterator[pa.RecordBatch]:
-    """Yields batches of a file in order, each with at most the given number of rows."""
+    """Yields a file's rows in order, in batches of at most `most` rows."""
     wanted, groups, rows = None if columns is None else list(columns), list[int](), 0
     for group in range(file.metadata.num_row_groups):
         more = file.metadata.row_group(group).num_rows

@@ -1,4 +1,4 @@
-"""Reads data frames by name, each from its Parquet file when it is first used."""
+"""Gives the Parquet tables of a folder by name. A table is read when it is asked for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pandas as pd
 
 
 class ParquetTables(Mapping[str, pd.DataFrame]):
-    """Tables of a folder. A frame is read anew each time, so that a caller's changes do not affect other callers."""
+    """The tables of a folder. Each access reads a table anew, so callers do not see each other's changes."""
 
     def __init__(self, folder: Path, what: str, kept: object = None):
-        """`what` names the tables in messages, in the plural.
+        """Parameters: `what` names the tables in messages, in the plural; `kept` is an object that must not be deleted.
 
-        `kept` is an object whose lifetime is the lifetime of the folder, if any.
+        The folder may exist only as long as `kept` does.
         """
         self._kept = kept
         self._paths, self._what = {path.stem: path for path in sorted(folder.glob("*.parquet"))}, what

@@ -1,21 +1,21 @@
-"""Escapes control characters in texts, so that they are not sent to a terminal."""
+"""Writes out control characters in texts, so that a terminal does not obey them."""
 
 from __future__ import annotations
 
 import re
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters except newline and tab, line separators, marks that reverse the order of text, half characters."""
+"""Control characters other than newline and tab, line separators, marks of writing direction, and lone surrogates."""
 
 
 def control(text: str) -> str | None:
-    """The first control character of a one-line text, written out."""
+    """The first control character of a one-line text, written out; None if there is none."""
     found = re.search(f"[\t\n]|{_CONTROL.pattern}", text)
     return _written(found) if found else None
 
 
 def escaped(text: str) -> str:
-    """The text with control characters written out, except newlines and tabs."""
+    """The text with control characters written out. Newlines and tabs stay."""
     return _CONTROL.sub(_written, text)
 
 

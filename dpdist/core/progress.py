@@ -1,4 +1,4 @@
-"""Progress events for any listener, such as a bar or JSON lines. Events contain counts, never data."""
+"""Defines progress events, for a progress bar or lines of JSON. Events contain counts, never data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ NOTHING: Mapping[str, int | str] = {}
 
 
 class Event(NamedTuple):
-    """An event reports that `done` of `total` units of a stage are finished; the total may be unknown (None).
+    """Reports that `done` of `total` units of a stage are finished; `total` is None where it is unknown.
 
-    A `note` is a finished sentence. A `task` is one finished task with its time in `seconds`; its `unit` names strata or
+    A `note` is a whole sentence. A `task` is one finished task: `seconds` is its time, and `unit` names its strata or
     blocks. A `retry` counts tasks that were submitted again. An `alive` event shows that the run waits for tasks.
     """
 
@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
 
 SHOWN = ("begin", "advance", "end", "note")
-"""Kinds of events that are shown to a person who waits."""
+"""Kinds of events that a person who waits is shown."""
 
 
 Listener = Callable[[Event], None]
@@ -42,24 +42,24 @@ PUBLIC_TOTALS = frozenset(
         *("standard errors", "fit comparators", "evaluate", "ledger"),
     }
 )
-"""Stages whose number of units is public even if the number of records is secret.
+"""Stages whose number of units is public even where the number of records is secret.
 
 Their units are tables, levels, or records of a reference.
 """
 
 
 def without_sizes(listener: Listener) -> Listener:
-    """A listener that learns nothing about the number of records.
+    """Returns a listener that learns nothing about the number of records.
 
-    Of other stages it learns only their begin and end. It learns nothing of tasks, because their number depends on the
-    number of records.
+    It gets all events of stages in `PUBLIC_TOTALS`, but only begin and end of other stages. It gets no events on tasks,
+    because their number depends on the number of records.
     """
 
     reported: dict[str, int] = {}
 
     def hear(event: Event) -> None:
         if event.kind == "advance" and event.done == reported.get(event.stage):
-            return  # The event has no unit, because the number of units would reveal the number of blocks.
+            return  # no unit was finished, and the number of such events would reveal the number of blocks
         if event.kind == "alive" or event.stage in PUBLIC_TOTALS:
             reported[event.stage] = event.done
             listener(event)
@@ -73,7 +73,7 @@ def without_sizes(listener: Listener) -> Listener:
 
 @contextmanager
 def stage(listener: Listener, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Announces a stage and yields a function that advances it."""
+    """Announces a stage, and yields a function that reports finished units."""
     done = 0
 
     def advance(units: int = 1) -> None:

@@ -1,6 +1,6 @@
-"""Reads public files from outside, and checks them against their manifest: regular, unchanged, of the expected form.
+"""Reads public files that may come from others, and checks them: regular, unchanged by their manifest, well-formed.
 
-An earlier release may come from somebody else. Later code trusts what this module reads, so every check is made here.
+Later code trusts what this module reads, so every check is made here.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.minisig"
 """Name of the signature file in a signed public folder.
 
-It signs the manifest, which has the checksums of all other files.
+It signs the manifest, which holds the checksums of all other files.
 """
 FORMAT = 1
 """The format of manifests that this version writes and reads."""
 MISSING = "no such file"
-"""Text for a file that the manifest names and the folder lacks."""
+"""Message for a file that the manifest names and the folder lacks."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"
-"""Name of a file in the folder of a replay or of a held release. Its first line gives the reason."""
+"""Name of a file that marks the folder of a replay or of a held release. Its first line gives the reason."""
 HELD = """This folder is held: nobody has approved it yet. `dpdist approve` publishes it, or refuses it.
 Its budget is spent, whatever becomes of it.
 """
-"""Text of that file for a release that waits for approval."""
+"""Content of that file where a release waits for approval."""
 LARGEST_JSON = 2**26
-"""Largest size, in bytes, of a manifest, statement, job or guarantee."""
+"""Largest size in bytes of a manifest, statement, job or promise."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Damaged(Exception):
-    """A file of a public folder cannot be used: which file, what was there, and what is allowed.
+    """A file of a public folder cannot be used: which file, what was found, and what is allowed.
 
-    `remedy`: the remedy, unless a new copy of the file is enough.
+    `remedy` is empty where a fresh copy of the file mends it.
     """
 
     def __init__(self, file: str, found: str, allowed: str, remedy: str = ""):
@@ -56,22 +56,22 @@ class Damaged(Exception):
 
 
 def printable(text: object, most: int = 80) -> str:
-    """A text from outside for a message, without control characters and shortened."""
+    """A text from outside made safe for a message: shortened, and without control characters."""
     said = str(text)
     shown = said if said.isprintable() else json.dumps(said)
     return shown if len(shown) <= most else shown[:most] + "…"
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first problem that a pydantic model finds, without the value."""
+    """The first problem that pydantic reports, without the value."""
     one = error.errors(include_input=False, include_url=False)[0]
     return f"{printable('.'.join(map(str, one['loc'])) or 'the whole')}: {printable(one['msg'], 200)}"
 
 
 def regular(folder: Path, name: str) -> Path:
-    """Path of the file of this name.
+    """The path of a file in the folder.
 
-    Raises `Damaged` unless it is a regular file that is reached without a symbolic link.
+    Raises `Damaged` unless it is a regular file that no symbolic link leads to.
     """
     path = folder
     for part in PurePosixPath(name).parts:
@@ -86,7 +86,7 @@ def regular(folder: Path, name: str) -> Path:
 
 
 def unfit(folder: Path) -> str | None:
-    """The reason why a folder is not for publication; None for a folder that is."""
+    """The reason why a folder is not for publication; None if it is."""
     path = folder / UNFIT
     if not path.exists():
         return None
@@ -95,7 +95,7 @@ def unfit(folder: Path) -> str | None:
 
 
 def read_object(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `Damaged`."""
+    """The JSON object in a file. Raises `Damaged` if there is none."""
     path, allowed = regular(folder, name), "one JSON object of finite numbers, every key once"
     if path.stat().st_size > LARGEST_JSON:
         raise Damaged(name, f"more than {LARGEST_JSON} bytes", f"at most {LARGEST_JSON} bytes")
@@ -121,11 +121,11 @@ def _finite(text: str) -> float:
 
 
 def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
-    """Names of the files of the subfolder `part`, or of the whole folder, and of the files `others`.
+    """Checks files of a public folder against its manifest, and returns their names.
 
-    These are exactly the files that manifest.json names there, and each is unchanged.
-
-    Raises `Damaged`, which names the first problem and the number of further ones.
+    They are the files `others`, and those of the subfolder `part`, or without it all files. The folder must hold exactly
+    the files that the manifest names there, unchanged. Raises `Damaged`, which names the first problem and the number of
+    further ones.
     """
     files = read_object(folder, MANIFEST).get("files")
     if not isinstance(files, dict):
@@ -142,7 +142,7 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
 
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:
-    """Every file of the folder or of its part that is changed, missing, or not in the manifest, in order of names."""
+    """Every file of the folder, or of its part, that is changed, missing, or not in the manifest, in the order of names."""
     damage = [found for name in sorted(files) if (found := _difference(folder, name, files[name])) is not None]
     beside = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in beside]
@@ -150,7 +150,7 @@ def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list
 
 
 def all_damage(folder: Path) -> list[Damaged]:
-    """Every difference between a public folder and its release: the manifest first, then one line per file."""
+    """Every difference between a public folder and its release: first those of the manifest, then one for each file."""
     try:
         said = read_object(folder, MANIFEST)
         files = said.get("files")
@@ -164,7 +164,7 @@ def all_damage(folder: Path) -> list[Damaged]:
 
 
 def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged]:
-    """Problems of a manifest that can be read: another format, or missing parts."""
+    """Problems of a readable manifest: another format, or missing parts."""
     if "format" not in manifest:
         allowed = f"format {FORMAT}: publish again with the workspace's own `dpdist run`"
         yield Damaged(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
@@ -177,7 +177,7 @@ def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged
 
 
 def canonical(value: Mapping[str, Any]) -> bytes:
-    """Canonical JSON (RFC 8785). Whole numbers that readers would round are written as texts."""
+    """Canonical JSON (RFC 8785). Whole numbers that JSON readers would round are written as texts."""
     return rfc8785.dumps(_exact(value))
 
 
@@ -190,12 +190,12 @@ def _exact(given: Any) -> Any:
 
 
 def release_id(manifest: Mapping[str, Any]) -> str:
-    """The name of a release: the SHA-256 of everything else in its manifest."""
+    """The id of a release: the SHA-256 of all of its manifest but the id."""
     return hashlib.sha256(canonical({name: value for name, value in manifest.items() if name != "release"})).hexdigest()
 
 
 def _difference(folder: Path, name: str, digest: str) -> Damaged | None:
-    """The difference between a file and its facts in the manifest."""
+    """The difference between a file and its checksum in the manifest; None if there is none."""
     try:
         same = sha256(regular(folder, name)) == digest
     except Damaged as error:
@@ -219,11 +219,10 @@ def _present(folder: Path, part: str) -> Iterator[str]:
 
 
 def read_columns(folder: Path, name: str, types: Mapping[str, pa.DataType], most: int) -> pa.Table:
-    """The columns of a Parquet file of at most `most` rows.
+    """The columns of a Parquet file that has at most `most` rows.
 
-    These must be its only columns, of these types and without gaps.
-
-    Raises `Damaged`. Types are checked before any value is read, and an extension type is never accepted.
+    It must have exactly these columns, of these types and without missing values. Raises `Damaged`. Types are checked
+    before any value is read, and extension types are refused.
     """
     path = regular(folder, name)
     try:

@@ -1,4 +1,4 @@
-"""Record types: the public frame (public columns of the sample), and the confidential records with their frame rows."""
+"""Defines records, which are confidential, and the frame: sample counts by combination of public columns."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TOTAL = "Total"
 
 @dataclass(frozen=True)
 class Records:
-    """Confidential records, in frame order; every array but `outcomes` has shape (record,)."""
+    """Confidential records in the order of the frame. All arrays but `outcomes` are (record,)."""
 
     record: Ints
-    """Row number in the input file."""
+    """Row number in the file that was read."""
     frame: Codes
-    """Row of the frame: predictors, cells, stratum and design stratum of the record."""
+    """The record's row of the frame, which gives its predictors, cells, stratum and design stratum."""
     outcomes: Floats
-    """Outcomes, (record, outcome); an array (record,) is one outcome. The values of an outcome are contiguous."""
+    """Outcomes, (record, outcome); (record,) is accepted for a single one. An outcome's values are contiguous in memory."""
     weight: Floats
     psu: Codes
 
@@ -47,7 +47,7 @@ class Records:
 
     @property
     def outcome(self) -> Floats:
-        """The outcome (record,) of records with one outcome."""
+        """The outcome, (record,), of records that have a single one."""
         assert self.outcomes.shape[1] == 1, "records of several outcomes have no one outcome: take `about`"
         return self.outcomes[:, 0]
 
@@ -60,7 +60,7 @@ class Records:
 
 
 class SmallCounts(NamedTuple):
-    """Small sample counts of a frame: the number below a minimum, the number equal to 1, and the number of all counts."""
+    """How many sample counts there are: below a minimum, equal to 1, and in all."""
 
     few: int
     single: int
@@ -69,9 +69,9 @@ class SmallCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """Counts per distinct combination of the public columns: one row per combination, sorted by stratum first.
+    """Sample counts, one row for each combination of the public columns, sorted by stratum first.
 
-    `codes[name]` indexes `levels[name]`, shape (row,); `count` is the number of sample records, shape (row,).
+    `codes[name]` are positions in `levels[name]`, (row,). `count` is the number of sample records, (row,).
     """
 
     codes: Mapping[str, Codes]
@@ -84,7 +84,7 @@ class Frame:
         return len(self.count)
 
     def group(self, names: Sequence[str]) -> tuple[Codes, list[tuple[Level, ...]]]:
-        """Group number of every row, shape (row,), and the levels of each non-empty group, in sorted order."""
+        """The group of every row, (row,), and the levels of each group that occurs, in sorted order."""
         if not names:
             return np.zeros(len(self), dtype=np.int32), [()]
         table = np.column_stack([self.codes[name] for name in names])
@@ -108,19 +108,19 @@ class Frame:
 
     @cached_property
     def stratum_count(self) -> Ints:
-        """Records per stratum, shape (stratum,)."""
+        """Number of records in each stratum, (stratum,)."""
         counts = np.zeros(len(self.stratum_labels), dtype=np.int64)
         np.add.at(counts, self.stratum, self.count)
         return counts
 
     def below(self, least: int, by: Sequence[str] | None = None) -> SmallCounts:
-        """Counts of at least one record that are below `least`; `by` restricts the combinations to these columns."""
+        """Counts that are positive and below `least`. With `by`, counts are by combinations of these columns alone."""
         count = self.count if by is None else np.bincount(self.group(by)[0], weights=self.count)
         met = count[count > 0]
         return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
 
     def crossed(self) -> Frame:
-        """The same counts over all combinations of levels, also those without a record, in the order of `codes`."""
+        """The same counts over all combinations of levels, with 0 where there is no record, in the order of `codes`."""
         sizes = [len(self.levels[name]) for name in self.codes]
         every = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
         own = np.ravel_multi_index(tuple(self.codes.values()), sizes) if sizes else np.zeros(len(self), dtype=np.int64)
@@ -133,10 +133,10 @@ class Frame:
         return Frame(self.codes, self.levels, self.count, (), self.design_strata)
 
     def rows_of(self, stratum: int) -> slice:
-        """The frame rows of a stratum, which are contiguous because rows are sorted by stratum first."""
+        """The frame rows of a stratum. They are contiguous, because rows are sorted by stratum first."""
         start, stop = np.searchsorted(self.stratum, [stratum, stratum + 1])
         return slice(int(start), int(stop))
 
     def expand(self) -> Codes:
-        """Frame row of every sample record, in frame order, shape (record,)."""
+        """The frame row of every sample record, in the order of the frame, (record,)."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.count)

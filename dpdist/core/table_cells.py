@@ -1,4 +1,4 @@
-"""Cells of a table: all combinations of grouping columns, with all margins ("Total")."""
+"""Defines the cells of a table: all combinations of its columns' levels, with margins (level "Total")."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dpdist.core.records import TOTAL, Codes, Frame
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of one table over a frame.
+    """The cells of a table over a frame.
 
-    `labels` holds a text per grouping column for each cell; `membership` is the 0/1 matrix (cell, frame row).
+    `labels` has a text for each column and cell. `membership` is a matrix of 0 and 1, (cell, frame row).
     """
 
     by: tuple[str, ...]
@@ -28,12 +28,12 @@ class Cells:
 
     @property
     def per_record(self) -> int:
-        """Number of cells that contain one record, the same for every record."""
+        """Number of cells that contain a record. It is the same for every record."""
         return int(self.membership[:, [0]].sum())
 
 
 def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
-    """All cells of `by` in the declared order of levels, with "Total" last in each column; empty cells are included."""
+    """All cells of columns `by`, empty ones too, in the declared order of levels; with margins, "Total" comes last."""
     axes = [range(len(frame.levels[name]) + (1 if margins else 0)) for name in by]
     labels, columns = [], []
     for codes in product(*axes):
@@ -55,7 +55,7 @@ def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
 
 
 def split_by(cells: Cells, groups: Codes) -> tuple[csr_array, Codes, Codes]:
-    """Splits cells by a grouping of the frame rows: membership (pair, frame row), and cell and group of each pair."""
+    """Splits cells by a grouping of frame rows: membership (pair, frame row), and the cell and group of each pair."""
     coo = cells.membership.tocoo()
     number = int(groups.max()) + 1 if len(groups) else 1
     key = coo.row.astype(np.int64) * number + groups[coo.col]

@@ -1,1 +1,1 @@
-"""Runs the rounds of a mechanism, in memory or on workers, and answers its requests."""
+"""Runs a mechanism, in memory or on workers: answers its requests for sums over records, draws and noise."""

@@ -1,4 +1,7 @@
-"""Runs a mechanism's rounds over blocks in memory: small strata of a release, references, calibrations, audits, studies."""
+"""Runs a mechanism over blocks of records in memory.
+
+Small strata of a release, references, calibrations, audits and studies are run so.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,12 @@ def run_rounds(
     noise: Callable[[Noise], Floats] | None = None,
     answer: Callable[[Query], Any] | None = None,
 ) -> T:
-    """Returns the result of rounds over blocks in memory. Each block's carry stays with the block between rounds.
+    """Runs a mechanism's rounds over blocks in memory, and returns what they return.
 
-    `recorders` has one entry per block; without it no by-products are stored. Without `noise`, noise is drawn but not
-    stored, for runs that are neither resumed nor released. Queries are answered under the noise, unless `answer` answers
-    them.
+    Each block's carry, its per-record values, stays with the block between rounds. `recorders` has one entry for each
+    block; without it no by-products are stored. `noise` gives noise to the mechanism. Without it, fresh noise is drawn but
+    not stored, which suits runs that are neither resumed nor released. Queries are answered under the noise, unless
+    `answer` answers them.
     """
     carries: list[Carry] = [{} for _ in blocks]
     kept = [Unrecorded()] * len(blocks) if recorders is None else recorders
@@ -66,14 +70,17 @@ def run_rounds(
 
 
 def fresh_noise(request: Noise) -> Floats:
-    """Draws fresh noise with OpenDP."""
+    """Draws fresh noise of the requested law and scale with OpenDP."""
     from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
     return (whole_gaussian if request.law == "gaussian" else whole_laplace)(request.scale, request.size)
 
 
 def noise_of(key: Key) -> Callable[[Noise], Floats]:
-    """Draws noise of the requested law from a key. It is never for a release, whose noise must not be reproducible."""
+    """Returns a function that draws the requested noise from a key.
+
+    It must not be used for a release, whose noise must not be reproducible.
+    """
 
     def noise(request: Noise) -> Floats:
         return simulated_noise(request.law, request.scale, request.size, key.generator("noise", set=request.set))

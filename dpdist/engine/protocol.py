@@ -1,14 +1,14 @@
-"""Defines the interface of a mechanism, a generator of requests that sees only totals, and of the objects that serve it.
+"""Defines how a mechanism is written: as a generator that yields requests, and receives only totals over records.
 
-    total = yield Pass(kernel, combine)      # visit every record block of the stratum, combine partials in block order
+    total = yield Pass(kernel, combine)      # run the kernel on every block of records; combine results in block order
     draws = yield Sample(posterior, …)       # draw from a posterior: statistics of weighted records, or clamped records
     noisy = yield Measurement(sums, noise)   # sums plus noise
-    best = yield Choice(scores, noise)       # which score is the largest under noise
+    best = yield Choice(scores, noise)       # the position of the largest score under noise
 
 The last two are queries. The engine draws their noise and applies it, and the mechanism gets the answer alone.
 
-Kernels run where the records are stored. The per-record values of a kernel (F, α, …) are the block's *carry* and stay
-with the records.
+A kernel runs where the records are stored. Its per-record values, such as F and α, are the block's *carry*, and stay with
+the records.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 
 Learned = Any
-"""Constants that a reference fixed for a stratum before the current file was read.
+"""What a mechanism learned from a reference about a stratum, before the current file was read.
 
-The type is the mechanism's; None without a reference.
+Each mechanism has its own type for it. It is None without a reference.
 """
 Carry = dict[str, Floats]
 Columns = dict[str, Floats | Ints]
-"""Per-record by-products by name, each (record,)."""
+"""By-products for every record, by name, (record,) each."""
 
 
 class Kernel(Protocol):
-    """Runs on one block: reads records and carry, may write the carry and the recorder, and returns a partial result."""
+    """Runs on one block: reads records and carry, may write to the carry and the recorder, and returns a partial result."""
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats: ...
 
@@ -47,23 +47,23 @@ class Pass(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Request for draws.
+    """Request for posterior draws.
 
-    Set 0 holds the S draws over which bounds are taken. Set k ≥ 1 is one separate draw for the k-th synthetic set.
+    Set 0 asks for the S draws over which bounds are taken. Set k ≥ 1 asks for one separate draw, for synthetic set k.
     """
 
     posterior: Floats | Clamped
     stage: str
     set: int = 0
     model: StratumModel | None = None
-    """The model to draw from; None for the stratum's own model. A mechanism may have another model from its reference."""
+    """The model to draw from; None for the stratum's model. A mechanism may make another model from its reference."""
 
 
 class Noise(NamedTuple):
-    """Discrete noise of a scale (b, or σ of the Gaussian law), (size,): the k-th that a stratum draws, by `set`.
+    """Request for discrete noise, (size,), with number `set` in its stratum.
 
-    Noise is drawn once and stored before use. Stored noise is not reused for other sums, because the difference of the
-    noisy sums would be exact.
+    `scale` is b of the Laplace law, or σ of the Gaussian law. Noise is drawn once and stored before use. Stored noise is
+    never used for other sums: the difference of two sums under the same noise would be exact.
     """
 
     scale: Fraction
@@ -71,9 +71,9 @@ class Noise(NamedTuple):
     set: int
     law: NoiseName = "laplace"
     query: str = ""
-    """Checksum of the query that is summed: limits, units, bins."""
+    """Checksum of what is summed: limits, units, bins."""
     sums: str = ""
-    """Checksum of the exact sums; confidential, as the sums are."""
+    """Checksum of the exact sums. It is confidential, as they are."""
 
 
 class Query(Protocol):
@@ -98,18 +98,18 @@ class Measurement(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Request for the candidate with the largest noisy score in every row, (row,); of equal scores the first.
+    """Request for the candidate with the largest noisy score in every row, (row,); of equal ones the first.
 
-    Scores stay inside.
+    Scores and noise are not returned to the mechanism.
     """
 
     scores: Floats
     """(row, candidate), whole numbers; confidential."""
     noise: Noise
-    """One for every score."""
+    """The noise, one value for every score."""
 
     def under(self, noise: Floats) -> Ints:
-        """Returns the candidates chosen under this noise, (…, row); `noise` is (…, score)."""
+        """Returns the chosen candidates, (…, row), under this noise, (…, score)."""
         return np.asarray((self.scores + noise.reshape(*noise.shape[:-1], *self.scores.shape)).argmax(axis=-1))
 
 
@@ -117,18 +117,18 @@ Rounds = Generator[Pass | Sample | Query, Any, "Released"]
 
 
 class Released(NamedTuple):
-    """The released object of a stratum: one θ per synthetic set, and nothing else."""
+    """What a mechanism releases about a stratum: the parameters θ of every synthetic set, and nothing else."""
 
     parameters: tuple[Draws, ...]
 
 
 class BlockRecorder(Protocol):
-    """Receives a block's confidential by-products. Mechanisms do not know where the by-products are stored."""
+    """Receives a block's confidential by-products, and hides from mechanisms where they are stored."""
 
     def bounds(self, columns: Confidential[Columns]) -> None: ...
 
     def log_lik(self, values: Confidential[Floats]) -> None:
-        """Records the log likelihood, (draw, record), of the block."""
+        """Records the block's log likelihood, (draw, record)."""
         ...
 
     @property
@@ -146,9 +146,10 @@ class StratumRecorder(Protocol):
 
 
 class Mechanism(Protocol):
-    """A mechanism.
+    """A mechanism, which states a promise and protects a stratum.
 
-    `promise` is called before data are read; `protect` is the generator; `learned` holds the reference's constants.
+    `promise` needs the job alone, and is called before data are read. `protect` returns the generator of requests;
+    `learned` is what the mechanism learned from the reference.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Runs a mechanism's rounds by answering its requests until it returns. The caller decides how a pass visits the blocks."""
+"""Answers a mechanism's requests, one after the other, until it returns. The caller says how to visit the records."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def drive(
     noise: Callable[[Noise], Floats],
     answer: Callable[[Query], Any] | None = None,
 ) -> T:
-    """Runs the generator to its end. `visit` gives a pass's total; draws come from keyed streams, and noise from `noise`.
+    """Runs the generator to its end. `visit` gives the total of a pass, `noise` gives noise.
 
-    Draws of the same (stage, set) use the same stream in every round (common random numbers). Queries are answered under
-    the noise, unless `answer` answers them. Raises `ValueError` if two queries ask for noise of one number, because
-    stored noise would be the same for both.
+    Posterior draws come from streams of random numbers with keys. Draws of the same (stage, set) use the same stream in
+    every round, so rounds share random numbers. Queries are answered under the noise, unless `answer` answers them. Raises
+    `ValueError` if two queries ask for noise of one number, because stored noise would be the same for both.
     """
     reply: object = None
     drawn = set[int]()
@@ -58,13 +58,13 @@ def drive(
 def visit_blocks(
     request: Pass, blocks: Sequence[Records], carries: Sequence[Carry], recorders: Sequence[BlockRecorder]
 ) -> Floats:
-    """Runs a pass over blocks in memory, with partial results combined in block order."""
+    """Runs a pass over blocks in memory; partial results are combined in block order."""
     visited = zip(blocks, carries, recorders, strict=True)
     return combine(request, [request.kernel(records, carry, recorder) for records, carry, recorder in visited])
 
 
 def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
-    """Combines partial results in block order."""
+    """Combines the partial results of a pass, in block order."""
     if request.combine == "concat":
         return np.concatenate(partials)
     return reduce(_COMBINE[request.combine], partials)

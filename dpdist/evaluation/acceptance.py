@@ -1,23 +1,26 @@
-"""Measures a release's gates under noise before publication; ε covers the gates' answer (docs/methods.md §7c).
+"""Measures a release's gates under noise before publication: limits on errors that the release must meet.
 
-A gate is a limit on an order statistic of errors, the largest or the median. For coverage it is a quantile of the
-distance to the middle of the interval, in half widths, at the required share. The quantile is at most 1 where that share
-of intervals holds. Given the release, one record moves a gate by at most 1 unit under every adjacency:
+The noisy values, and so the decision to publish, are covered by ε (docs/methods.md, §7c). A gate limits an order statistic
+of the cells' errors: the largest or the median. A gate on coverage takes each interval's distance from its middle to the
+direct figure, in half widths, and the quantile of these at the required share. The quantile is at most 1 where that share
+of intervals contains the direct figure. Given the release, one record moves a gate by at most 1 unit, under every
+adjacency:
 
-1. By public bounds a record enters the cells that hold it by (a, b), |b| ≤ a ≤ 1 (`laplace_cells.sensitivity`), or not at
-   all. A count's error is Σa − r, a mean's Σ(b − κa) with |κ| ≤ 1; r and κ are released. A record's part is in an
-   interval of length 1 or 2 that contains 0. A record may be switched off, left out or exchanged, also for one of other
-   cells. Each moves the error of every cell by at most that length.
-2. An error is divided by a released scale; `unit` is the largest length over its scale, of all cells.
-3. |·| and every order statistic are 1-Lipschitz in the largest change of their arguments.
-4. Rounding down to multiples of unit/2^20 adds at most one of these: hence SENSITIVITY.
-5. A cell without a published figure, or with one of 0, is an error beyond every limit. The release determines these
-   cells, so 1 to 4 hold for the others.
+1. A record with weight w and outcome y adds (a, b) with |b| ≤ a ≤ 1 to each cell that holds it: a = min(w, U)/U, where U is
+   the weight's public bound, and b is a times the clipped outcome's position between its public bounds, from −1 to 1
+   (`laplace_cells.sensitivity`). The error of a count is Σa − r, and that of a mean Σ(b − κa) with |κ| ≤ 1, where r and κ
+   are released. So a record's contribution lies in an interval of length 1 or 2 that contains 0. A record may be switched
+   off, left out, or exchanged, also for one in other cells. Each of these moves the error of every cell by at most that
+   length.
+2. An error is divided by a released scale. `unit` is the largest ratio of length to scale over all cells.
+3. |·|, and every order statistic, change by at most the largest change of their arguments.
+4. Rounding down to multiples of unit/2^20 adds at most one multiple. This gives SENSITIVITY.
+5. A cell without a published figure, or with a figure of 0, counts as an error beyond every limit. Which cells these are
+   follows from the release, so 1 to 4 hold for all others.
 
-Discrete Laplace noise of scale SENSITIVITY/ε on each of the gates' values then costs ε per gate, in addition to the
-release's ε. This is adaptive composition, since the values depend on the records and on the release. The decision to
-publish follows from noisy values. Hod & Canetti (arXiv 2405.00267) select privately among many tries; here there is one
-try, which needs no selection.
+Discrete Laplace noise of scale SENSITIVITY/ε on each gate's value then costs ε for each gate, in addition to the release's
+ε. This is adaptive composition, since the values depend on the records and on the release. Hod & Canetti (arXiv 2405.00267)
+select privately among many tries; here there is a single try, which needs no selection.
 """
 
 from __future__ import annotations
@@ -47,15 +50,14 @@ from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.workspace import Workspace
 
 SENSITIVITY = UNIT + 2
-"""Sensitivity of a gate's value in whole units: 1 of `unit`, one for rounding down, and one that exceeds float64 rounding.
-"""
+"""Sensitivity of a gate's value in parts of unit/2^20: UNIT for the record, 1 for rounding down, 1 for float64 rounding."""
 HALF = 0.5
 ACCEPTED = "acceptance"
-"""Name of the unit of work that is finished when the gates are measured."""
+"""Name of the completion record that is written when the gates are measured."""
 
 
 class Figures(NamedTuple):
-    """Published figures of some cells, as inputs of a gate, (cell,)."""
+    """Published figures of some cells, (cell,), which a gate compares with direct figures."""
 
     centre: Floats
     """The value from which errors are measured."""
@@ -71,21 +73,21 @@ class Measured:
 
     gate: str
     measured: float | None
-    """The noisy value; None if it is beyond every limit, because too many cells have no figure."""
+    """The noisy value; None if it is beyond every limit because too many cells have no figure."""
     noise_sd: float
     limit: float
     figures: int
-    """Number of cells over which the value was taken."""
+    """Number of cells over which the order statistic was taken."""
     accepted: bool
     without_figure: int = 0
-    """Number of these cells that have no figure, or a figure of 0."""
+    """Number of these cells with no figure, or with a figure of 0."""
 
 
 def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats:
-    """Draws the gates' noise in whole units, (gate,), once, bound to the measured figures and to the records' `sums`.
+    """Draws the gates' noise once, (gate,), in parts of unit/2^20; bound to the gates and to the records' `sums`.
 
-    The noise must be drawn before any noise of the release is sealed. Raises `WorkspaceError` where it was stored for
-    other figures.
+    It is drawn before any noise of the release is stored. Raises `WorkspaceError` if stored noise belongs to other gates or
+    sums.
     """
     assert job.accept is not None
     gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.accept.gates]
@@ -98,7 +100,7 @@ def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats
 
 
 def noise_scale(job: Job) -> Fraction:
-    """Returns the noise scale in whole units. Every gate has an equal part of the gates' budget."""
+    """Returns the noise scale in parts of unit/2^20. Each gate has an equal share of the ε for gates."""
     assert job.accept is not None
     return SENSITIVITY * len(job.accept.gates) / record_epsilon(job, job.accept.epsilon)
 
@@ -111,7 +113,7 @@ def measure(
     published: Mapping[str, pd.DataFrame],
     noise: Floats,
 ) -> list[Measured]:
-    """Measures every gate's noisy value, once. `published` holds the release's tables by name."""
+    """Measures the noisy value of every gate, once. `published` holds the release's tables by name."""
     kept = space.confidential / f"{ACCEPTED}.json"
     if not space.finished(ACCEPTED):
         assert job.accept is not None
@@ -125,7 +127,7 @@ def measure(
 
 
 def refuse_unmet(measured: Iterable[Measured]) -> None:
-    """Raises `NotAccepted` where a gate is not met. Its message contains only the noisy values, which ε covers."""
+    """Raises `NotAccepted` where a gate is not met. The message shows noisy values only, which ε covers."""
     if unmet := [each for each in measured if not each.accepted]:
         raise NotAccepted(
             "; ".join(map(_beyond, unmet)), "; ".join(f"{each.gate}: at most {each.limit:g}" for each in unmet)
@@ -153,7 +155,7 @@ IN_WORDS = (
 
 
 def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
-    """Returns the text of a statement about gates that are met."""
+    """Returns the statement's entry on the gates, all of which were met."""
     assert job.accept is not None
     tables = [table.name for table in _gated_tables(job)]
     own = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
@@ -166,7 +168,7 @@ def _gated_tables(job: Job) -> list[Table]:
 
 
 def bounded_sums(job: Job, frame: Frame, records: Iterable[Records]) -> dict[str, Floats]:
-    """Returns Σa and Σb in whole units by outcome, (row, 2), exactly."""
+    """Returns the exact sums Σa and Σb by outcome, (row, 2), in parts of 1/2^20; the module's docstring defines a and b."""
     sums = {name: np.zeros((len(frame), 2)) for name in job.outcomes}
     for block in records:
         for (name, bounds), outcome in zip(bounds_of(job).items(), block.outcomes.T, strict=True):
@@ -184,7 +186,7 @@ def bounds_of(job: Job) -> dict[str, CellBounds]:
 def gate_value(
     job: Job, gate: Gate, frame: Frame, sums: Mapping[str, Floats], published: Mapping[str, pd.DataFrame], eta: float
 ) -> Measured:
-    """Returns one gate's value under noise of `eta` whole units, with its limit."""
+    """Returns a gate's value under noise, and its limit. `eta` is the noise in parts of unit/2^20."""
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
     for table in _gated_tables(job):
@@ -206,15 +208,16 @@ def gate_value(
 
 
 def order_statistic(values: Floats, unit: float, share: float) -> float:
-    """Returns the value that the given share of values does not exceed, in whole parts of unit/2^20, rounded down."""
+    """Returns the value that this share of values does not exceed, rounded down to a number of parts of unit/2^20."""
     position = ceil(share * len(values)) - 1
     return float(np.floor(np.sort(values)[position] / unit * UNIT))
 
 
 def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figures) -> tuple[Floats, Floats]:
-    """Returns every cell's distance between direct and published figure, and what one record may add to it, over the scale.
+    """Returns every cell's distance between direct and published figure, and what one record may add, both over the scale.
 
-    `sums`: Σa and Σb in whole units, (cell, 2). A mean's error is Σw(y − r) over the published count.
+    `sums` holds Σa and Σb in parts of 1/2^20, (cell, 2). The error of a mean with published value r is Σw(y − r) over the
+    published count.
     """
     a, b = sums[:, 0] / UNIT, sums[:, 1] / UNIT
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,7 +229,7 @@ def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figu
 
 
 def _figures(gate: Gate, table: Table, rows: pd.DataFrame) -> Figures:
-    """Returns a table's published figures of the gate's statistic, by its default estimator."""
+    """Returns a table's published figures for a gate's statistic, by the table's default estimator."""
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
     rows = rows[rows["estimator"] == default]
     count = rows[rows["statistic"] == "count"]["estimate"].to_numpy(dtype=float)

@@ -1,4 +1,4 @@
-"""Attacks the synthetic records of a finished release with a file of people who were not in it.
+"""Attacks a finished release's synthetic records, with a hold-out file of people who were not in the confidential file.
 
 Results are confidential.
 """
@@ -35,14 +35,14 @@ from dpdist.survey.source import Input, open_source
 
 
 def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -> Confidential[pd.DataFrame]:
-    """Runs attacks that infer from a release's synthetic records who was in the file.
+    """Runs attacks that try to tell from synthetic records who was in the confidential file.
 
-    `holdout` has people of the same population who were not in the file: a file or table with the job's columns. Bounds
-    on ε hold if chance alone decided who was in the file. Nothing is drawn from the records and nothing is spent.
+    `holdout` is a file or table, with the job's columns, of people from the same population who were not in the file. A
+    bound on ε holds only if chance alone decided who was in the file. The attacks spend no budget.
 
-    Returns a row per attack: attack, measure, value, claimed, exceeds. It is in confidential/evaluation/.
-    Raises `WorkspaceError` if there is no finished release or no synthetic record, and `DataError` if the hold-out file
-    does not fit the job.
+    Returns a row for each measure of an attack: attack, measure, value, claimed, exceeds. It is also stored in
+    confidential/evaluation/. Raises `WorkspaceError` if there is no finished release or it has no synthetic records, and
+    `DataError` if the hold-out file does not fit the job.
     """
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
         refuse_unfinished(space)
@@ -50,7 +50,7 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
 
 
 def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
-    """Raises `WorkspaceError`, which has no figures, where an attack showed more than is claimed."""
+    """Raises `WorkspaceError`, without figures, where an attack proved a larger loss than is claimed."""
     if audited.disclose_to_custodian()["exceeds"].any():
         where = "see confidential/evaluation/audit-attacks.parquet; publish nothing more of this mechanism"
         raise WorkspaceError(str(workspace), "synthetic records tell more than is claimed", where)
@@ -99,11 +99,9 @@ def _singled(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
 
 
 def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
-    """Measures a membership attack on pairs.
+    """Runs a membership attack on pairs of records, of which exactly one was in the file.
 
-    Exactly one of each pair was in the file, so the claimed ε of an exchange applies.
-
-    Where a δ is claimed too, no bound is given.
+    The claim to compare with is the ε of an exchange of one record. Where the claim also has a δ, there is none.
     """
     found, total = membership(files[0], files[1], files[2], rng), mechanism_of(job).promise(job).total
     claimed = float(record_epsilon(job, total.substitution_epsilon)) if isinstance(total, Strict) else np.nan
@@ -113,7 +111,7 @@ def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows
 
 
 def _points(job: Job, frame: Frame, blocks: list[Records], names: list[str]) -> Points:
-    """Makes points of a file whose frame is given. The numbers are outcomes and the weight."""
+    """Codes and numbers of a file's records. The numbers are outcomes, and the weight if there is one."""
     codes = [np.column_stack([np.empty((len(b), 0)), *(frame.codes[name][b.frame] for name in names)]) for b in blocks]
     return Points(np.concatenate(codes).astype(np.int64), np.concatenate([_numbers(job, b) for b in blocks]))
 

@@ -1,18 +1,17 @@
-"""Attacks on synthetic records, with records outside the file for comparison: nearest records, singling out, membership.
+"""Three attacks on synthetic records: distances to the nearest records, singling out, and membership.
 
-Members were in the file. Others come from the same population and were not in the file. An attacker who sees only the
-synthetic records treats members and others alike, unless the synthetic records identify members. So each attack is scored
-on members and on others.
+*Members* were in the confidential file. *Others* come from the same population but were not in it. A synthetic file that
+reveals no members is equally close to members and to others, so each attack is scored on both.
 
 - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
-  is one half where membership does not matter. Its chance distribution is that of random labels.
+  is about one half if nothing is revealed. Random labels give the distribution under chance.
 - Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): the attack takes predicates that exactly one synthetic record
-  meets. It compares the share of predicates that exactly one member meets with the share for an equal number of others.
-- Membership: pairs of a member and another in the same cell. The attacker guesses the member of each pair by a ratio of
-  densities, of synthetic records to further others (van Breugel, Sun, Qian & van der Schaar 2023). Only the surest
-  guesses count. If a coin chose the member of each pair, the number of right answers is at most binomial with probability
-  e^ε/(1 + e^ε). Here ε is the loss of an exchange (Steinke, Nasr & Jagielski 2023). Its Clopper–Pearson limit is a lower
-  bound on ε.
+  meets. It compares how often exactly one member meets them with how often exactly one of as many others does.
+- Membership: pairs of a member and another person in the same cell. The attacker guesses which one was in the file, by a
+  ratio of two densities: that of synthetic records, and that of further others (van Breugel, Sun, Qian & van der Schaar
+  2023). Only the surest guesses count. If a coin chose the member of each pair, the number of right guesses is at most
+  binomial with probability e^ε/(1 + e^ε), where ε is the loss of an exchange of one record (Steinke, Nasr & Jagielski
+  2023). Its Clopper–Pearson limit is a lower bound on ε.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from scipy.special import betaincinv
 from dpdist.core.records import Floats, Ints
 
 MOST = 1_000
-"""Largest number of records of each kind. Of a larger file a random part is used."""
+"""Largest number of records of each kind that an attack uses. From a larger file it takes a random part."""
 LABELS = 199
-"""Number of random labellings with which a share is compared."""
+"""Number of random labellings of records with which the share of nearest records is compared."""
 GUESSES = 1_000
 COLUMNS = 3
-"""Largest number of columns of a predicate."""
+"""Largest number of columns in a predicate."""
 SURE = 0.2
-"""Share of pairs for which the attacker gives an answer."""
+"""Share of pairs, the surest ones, for which the attacker guesses."""
 ALARM = 0.05
 LEAST_DISTANCE = 1e-9
 
 
 class Points(NamedTuple):
-    """Records: codes of categories (record, category), and numbers (record, variable)."""
+    """Records: codes of categories, (record, category), and numbers, (record, variable)."""
 
     codes: Ints
     values: Floats
@@ -49,7 +48,7 @@ class Points(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """The share of synthetic records nearest to a member, the chance of as large a one, and median distances."""
+    """The share of synthetic records nearest to a member, the probability of that share by chance, median distances."""
 
     share: float
     chance: float
@@ -58,7 +57,7 @@ class Nearest(NamedTuple):
 
 
 class SinglingOut(NamedTuple):
-    """Number of predicates tried, shares that single out a member and another, and the member's excess risk."""
+    """Number of predicates, the shares that single out a member and one of the others, and the excess risk of members."""
 
     guesses: int
     of_members: float
@@ -67,7 +66,7 @@ class SinglingOut(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """Number of pairs answered, number of right answers, and the least ε of an exchange that is consistent with them."""
+    """Number of guesses, number of right ones, and the lower bound on ε of an exchange that they prove."""
 
     answered: int
     right: int
@@ -75,13 +74,13 @@ class Membership(NamedTuple):
 
 
 def scaled(values: Floats, known: Floats) -> Floats:
-    """Returns numbers as ranks in [0, 1] among members and others together, (record, variable)."""
+    """Returns numbers as ranks from 0 to 1 among `known` ones, those of members and others, (record, variable)."""
     columns = [np.searchsorted(np.sort(own), each, side="right") for own, each in zip(known.T, values.T, strict=True)]
     return np.column_stack([*columns, np.empty((len(values), 0))]) / len(known)
 
 
 def distances(one: Points, other: Points) -> Floats:
-    """Returns the number of differing categories plus the distances of the numbers, (one, other)."""
+    """Returns the number of differing categories plus the distances between numbers, (one, other)."""
     found = cdist(one.values, other.values, "cityblock") if one.values.shape[1] else np.zeros((len(one[0]), len(other[0])))
     for mine, theirs in zip(one.codes.T, other.codes.T, strict=True):
         found += mine[:, None] != theirs[None]
@@ -89,7 +88,7 @@ def distances(one: Points, other: Points) -> Floats:
 
 
 def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Nearest:
-    """Compares distances to as many members as others; a tie counts one half."""
+    """Compares the distances to members with those to as many others; a tie counts one half."""
     number = min(len(members.codes), len(others.codes), MOST)
     mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
     made = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
@@ -109,10 +108,10 @@ def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.G
 
 
 def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
-    """Runs the singling-out attack.
+    """Tries predicates that single out one record.
 
-    Each predicate uses some columns of one synthetic record. A category must be equal; a number must be at least, or at
-    most, the record's number, away from the median.
+    A predicate uses some columns of one synthetic record. A category must be equal. A number must be at least as far from
+    the median, on the same side, as the record's number.
     """
     number = min(len(members.codes), len(others.codes))
     mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
@@ -140,9 +139,9 @@ def singling_out(synthetic: Points, members: Points, others: Points, rng: np.ran
 
 
 def membership(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Membership:
-    """Runs the membership attack.
+    """Guesses which record of each pair was in the file.
 
-    Half of the others represent the population; the rest are paired with members of the same categories.
+    Half of the others stand for the population. The rest are paired with members of the same categories.
     """
     order = rng.permutation(len(others.codes))
     known, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
@@ -162,16 +161,16 @@ def membership(synthetic: Points, members: Points, others: Points, rng: np.rando
 
 
 def shown_by(right: int, answered: int) -> float:
-    """Returns the least ε of an exchange that this number of right answers proves.
+    """Returns the lower bound on ε of an exchange that this number of right guesses proves, with error rate `ALARM`.
 
-    If all answers are right, it is the most that can be shown.
+    If all guesses are right, it is the largest bound that so many guesses can prove.
     """
     least = float(betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
     return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
 
 
 def _paired(members: Points, others: Points, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Returns positions of members and of others that make pairs in the same cell, (pair,) each."""
+    """Returns positions of members and of others that are paired within cells, (pair,) each."""
     both = np.concatenate([members.codes, others.codes])
     cell = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
     of_members, of_others = np.split(cell, [len(members.codes)])

@@ -1,9 +1,9 @@
-"""Leave-one-out audit of privacy weights: the change when a record is left out and the weights are computed anew.
+"""Audits privacy weights by leaving out one record at a time: how much does the posterior change, against the bound 2Δ?
 
-The bound 2Δ takes the weights as given. Where weights are learned on the file itself, a record also moves the weights of
-all other records (METHODS §2, §3). For the lognormal model the posterior densities with and without a record have closed
-forms, so that log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ. The figures are confidential, and apply to
-this file alone.
+The bound 2Δ takes the weights as given. Where weights are computed from the file itself, a record also moves the weights of
+all other records (METHODS §2, §3). The audit computes them anew. In the lognormal model the posterior densities with and
+without record i have closed forms. So the log ratio log ξ^α(θ | D) − log ξ^α′(θ | D∖i) is exact at every draw θ, where D is
+the file and α, α′ are the two sets of weights. The figures are confidential, and hold for this file alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpdist.storage.tables import write_table
 
 
 class Weighting(NamedTuple):
-    """The end of a weight search: α, its last fit, and the log of the posterior's normalising constant."""
+    """The end of a weight search: weights α, the last fit, and the log of the posterior's normalising constant."""
 
     alpha: Floats
     fit: Fit
@@ -36,7 +36,7 @@ class Weighting(NamedTuple):
 
 
 def weighting(model: Lognormal, records: Records, steps: Weighings, draws: int, key: Key, stratum: str = "") -> Weighting:
-    """Runs a weight search over records in memory, with the random numbers of a stratum.
+    """Searches the weights of records in memory, with a stratum's random numbers.
 
     Raises `Improper` or `NotReached`.
     """
@@ -50,7 +50,7 @@ def _searched(model: Lognormal, steps: Weighings) -> Generator[Pass | Sample, An
 
 
 class _LastWeights(NamedTuple):
-    """Kernel that returns α of the last fit, to be concatenated."""
+    """Kernel that returns the weights α of the last fit; blocks are concatenated."""
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         return carry["alpha"]
@@ -65,11 +65,11 @@ def leave_one_out(
     key: Key,
     stratum: str = "",
 ) -> Confidential[pd.DataFrame]:
-    """Computes each record's exact loss over the draws of the fit with it, and its bound, for the records of `which`.
+    """Computes the exact loss of each record in `which`, over the draws of the fit with that record, and its bound.
 
-    Columns: record, loss (largest |log ratio|), loss_at_given_weights (with the others' weights unchanged), epsilon_local
-    (2Δ), epsilon_local_range, exceeds (loss over 2Δ), delta (E max(0, 1 − e^(2Δ − log ratio)): the least δ with which 2Δ
-    holds for this record left out, over the draws with it).
+    Columns: record; loss, the largest |log ratio|; loss_at_given_weights, the loss if other records kept their weights;
+    epsilon_local, 2Δ; epsilon_local_range; exceeds, whether the loss is above 2Δ; delta, E max(0, 1 − e^(2Δ − log ratio)),
+    the least δ at which the bound 2Δ holds when this record is left out.
     """
     whole = weighting(model, records, search(), draws, key, stratum)
     f = model.log_lik(whole.fit.draws, records)
@@ -98,5 +98,5 @@ def keep_audit(folder: Path, rule: str, audit: Confidential[pd.DataFrame]) -> Pa
 
 
 def delta_of(ratio: Floats, epsilon: float) -> float:
-    """E max(0, 1 − e^(ε − ratio)) over draws from the numerator's law: sup over sets of P(with) − e^ε P(without)."""
+    """E max(0, 1 − e^(ε − ratio)) over draws with the record: the supremum over sets of P(with) − e^ε P(without)."""
     return float((1.0 - np.exp(np.minimum(0.0, epsilon - ratio))).mean())

@@ -1,4 +1,7 @@
-"""Audits a finished release by leaving out records of each stratum, for every weight rule; results are confidential."""
+"""Audits a finished release: leaves out records of each stratum, searches weights anew, and compares losses with claims.
+
+Results are confidential.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from dpdist.storage.workspace import Workspace
 
 UNFINISHED = "no finished release with its confidential folder"
 LARGEST = 2**27
-"""Largest number of records × draws of a stratum in an audit. Its log likelihoods are held in memory, 1 GiB."""
+"""Largest number of records × draws of a stratum in an audit. Its log likelihoods, 1 GiB, are held in memory."""
 SUMMARY = ("rule", "of_release", "strata", "left_out", "records", "exceeded", "largest_share")
 _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np.empty(0), "exceeds": np.empty(0, bool)})
 
@@ -41,28 +44,29 @@ _NOTHING = pd.DataFrame({"stratum": [], "loss": np.empty(0), "epsilon_local": np
 def audit(
     workspace: str | Path, records: int = 8, all_rules: bool = False, listener: Listener = silent
 ) -> Confidential[pd.DataFrame]:
-    """Leaves out `records` records of every stratum, one at a time, and weights the others anew.
+    """Leaves out `records` records of every stratum, one at a time, and computes the weights of the others anew.
 
-    Half of them are those with the largest unweighted bounds, half are drawn at random. Writes
-    confidential/evaluation/audit-<rule>.parquet for the release's own weight rule, or for every rule, and returns one row
-    per rule: rule, of_release (the release's own), strata, left_out (strata too large to hold, or where the rule misses
-    its target with or without a record), records, exceeded (losses over 2Δ), largest_share (of 2Δ). Raises
-    `WorkspaceError` where the release is not a tilted posterior of the lognormal model, the one whose densities have a
-    closed form.
+    Half of these records have the largest unweighted bounds; the others are random. Writes
+    confidential/evaluation/audit-<rule>.parquet for the release's weight rule, or for every rule. Returns one row for each
+    rule: rule; of_release, whether it is the release's; strata; left_out, strata that are too large for memory or where the
+    rule misses its target; records; exceeded, the number of losses above 2Δ; largest_share, the largest loss over 2Δ.
+
+    Raises `WorkspaceError` unless the release is a weighted posterior of the lognormal model, the one model whose densities
+    have a closed form.
     """
     with Workspace.opened(workspace) as space, private():
         return _audited(space, records, all_rules, listener)
 
 
 def _audits(spec: type[MechanismSpec]) -> bool:
-    """True of tilted posteriors whose weights are computed on the file itself."""
+    """True for mechanisms that compute privacy weights on the file itself."""
     return spec.tunes_weights or spec.cuts_weights
 
 
 def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
-    """Computes lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and as many without it.
+    """Computes lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and `runs` without it.
 
-    Columns and errors are those of `lower_bounds.black_box`. Nothing of these draws is published.
+    Columns and errors are those of `lower_bounds.black_box`. None of these draws is published.
     """
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
         refuse_unfinished(space)
@@ -70,9 +74,10 @@ def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = si
 
 
 def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
-    """Raises `WorkspaceError`, which has no figures, where the release lost more than is claimed, or nothing was audited.
+    """Raises `WorkspaceError`, without figures, where a loss is above the claim, or where nothing was audited.
 
-    Takes the result of `audit` or `bound_from_outside`. Losses of weight rules other than the release's are ignored.
+    `audited` is the result of `audit` or of `bound_from_outside`. Losses under other weight rules than the release's are
+    ignored.
     """
     rows, where = audited.disclose_to_custodian(), "see confidential/evaluation/audit-*.parquet"
     draws = "exceeds" in rows
@@ -85,7 +90,7 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
 
 
 def refuse_unfinished(space: Workspace) -> None:
-    """Raises `WorkspaceError` unless a release and its confidential folder exist."""
+    """Raises `WorkspaceError` unless there are a release and its confidential folder."""
     needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
     if not all(space.store.take(path) for path in needed):
         raise WorkspaceError(space.place, UNFINISHED, "run its job to the end first")
@@ -136,7 +141,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
 
 
 def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighings]:
-    """Returns the search or reference that weighted a stratum, or another rule's search at the same target."""
+    """Returns the weight search with which a stratum was released, or that of another rule for the same target."""
     job = fit.job
     if rule == job.mechanism.weights.rule:
         if isinstance(learned := fit.learned(stratum) if job.frozen else None, RecordWeights):
@@ -146,7 +151,7 @@ def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighin
 
 
 class _TooLarge(Exception):
-    """Raised for more records × draws than an audit holds in memory."""
+    """Raised where a stratum has more records × draws than an audit holds in memory."""
 
 
 def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Weighings], which: Ints) -> pd.DataFrame:
@@ -162,7 +167,7 @@ def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Weighings], which: I
 
 
 def _chosen(largest: Floats, records: int, rng: np.random.Generator) -> Ints:
-    """Chooses positions: half with the largest bounds, the others at random."""
+    """Positions of the records to leave out: half have the largest bounds, the others are random."""
     order = np.argsort(-largest, kind="stable")
     riskiest, others = order[: (records + 1) // 2], order[(records + 1) // 2 :]
     return np.concatenate([riskiest, rng.permutation(others)[: records // 2]])

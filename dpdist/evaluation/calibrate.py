@@ -1,9 +1,9 @@
-"""Tunes a mechanism's constants on a public reference period, to a target ε and a measure of utility.
+"""Tunes a mechanism's constants on a public file of an earlier period, to a target ε and a measure of utility.
 
-This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε
-counts. Tuning on an earlier, public period costs nothing (METHODS §2). The mechanism is run on the reference as on a
-current file. Where the job fixes constants on a reference, they are learned on one half and the mechanism is run on the
-other half. All candidates use the same random numbers, which are public.
+This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε counts.
+Tuning on a public file costs nothing (METHODS §2). The mechanism is run on the public file as on a current one. Where it
+learns from a reference, it learns from one half of the file and is run on the other half. All candidate values use the same
+random numbers, which are public.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ from dpdist.survey.same_file import content
 from dpdist.survey.source import open_source
 
 HEADROOM = Fraction(9, 10)
-"""Share of Δ* that a bound on the reference may use; the rest is a reserve for later files."""
+"""Share of Δ*, the largest allowed bound, that a bound on the public file may use.
+
+The rest is a reserve for later files.
+"""
 PUBLIC = Key(b"dpdist calibrate: public numbers")
 
 
 @dataclass(frozen=True)
 class Stratum:
-    """The records of a stratum on which the mechanism is run, their model, and records to learn from."""
+    """A stratum's label and model, the records on which the mechanism is run, and the records from which it learns."""
 
     label: str
     model: StratumModel
@@ -64,25 +67,25 @@ def calibrate(
     listener: Listener = silent,
     period: str | None = None,
 ) -> Calibration:
-    """Tune the job's mechanism on its reference and write what was found; the input is never opened.
+    """Tunes the job's mechanism on its reference, and writes what was found. The job's input is never opened.
 
     Parameters
     ----------
-    job : whose mechanism is tuned.
+    job : the job whose mechanism is tuned.
     out : the file to write; later jobs name it under `calibration`.
-    reference : a public file in place of the job's own reference.
-    measure : the utility that is tuned.
-    replicates : draws of the mechanism a try and stratum.
-    listener : is told of progress.
-    period : of the reference, where the job does not state it.
+    reference : a public file in place of the job's reference.
+    measure : the measure of utility that is minimised.
+    replicates : number of runs of the mechanism for each candidate value and stratum.
+    listener : is called with progress events.
+    period : the reference's period, where the job does not state it.
 
     Returns
     -------
-    What was found, as the file has it.
+    The tuned constants and how they were found, as in the file.
 
     Raises
     ------
-    JobError : nothing can be tuned, or nothing meets the target.
+    JobError : there is nothing to tune, or no candidate meets the target.
     DataError : the reference does not fit the job.
 
     Example
@@ -138,7 +141,7 @@ def calibrate(
 
 
 def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
-    """Returns period and path of the reference. Raises `JobError` where there is none, or where it is the job's period."""
+    """Period and path of the reference. Raises `JobError` where there is none, or where it has the job's own period."""
     said = job.reference
     chosen = path if path is not None else said.file if said is not None else None
     remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
@@ -152,14 +155,14 @@ def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[s
 
 
 def _check_out(job: Job, out: Path) -> None:
-    """Checks before the tuning, which takes long, that its result can be written. Raises `JobError`."""
+    """Raises `JobError` where the result could not be written; called before the tuning, which takes long."""
     if out.is_dir() or not out.parent.is_dir():
         found = "it is a folder" if out.is_dir() else "its folder does not exist"
         raise JobError(job.dataset, [Problem(f"--out {out}", found, "a file in a folder that exists", "name another")])
 
 
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
-    """Returns the records of a stratum: all of them, or in halves where the job fixes constants on a reference."""
+    """The records of a stratum; where the mechanism learns from a reference, one half to learn from and one to run on."""
     rows = frame.rows_of(number)
     start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
     own = records.part(int(start), int(stop))
@@ -177,7 +180,10 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
 
 
 def with_headroom(job: Job) -> Job:
-    """Returns the job as it is run on the reference. A bound that is only observed must be below Δ* by more than chance."""
+    """The job with the smaller ε at which it is tuned, so that bounds on later files exceed Δ* less easily by chance.
+
+    Only mechanisms with searched weights need this, because their bound is merely observed.
+    """
     if not (job.mechanism.tunes_weights or job.mechanism.cuts_weights):
         return job
     budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
@@ -185,9 +191,10 @@ def with_headroom(job: Job) -> Job:
 
 
 def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
-    """Returns the mean loss over strata (by records), replicates and sets; infinity where the mechanism refuses a stratum.
+    """The mean loss of utility over strata (by records), replicates and sets; infinity where a stratum is refused.
 
-    Constants are learned on a half as in a run, at the whole Δ*. The bound on the other half must leave headroom.
+    A mechanism with a reference learns from one half as in a run, with the whole Δ*. Its bound on the other half must stay
+    below the reduced one (`HEADROOM`).
     """
     found, tried = [], with_headroom(job)
     for own in strata:
@@ -214,7 +221,7 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
 
 
 def synthetic(model: StratumModel, theta: Draws, records: Records, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Returns outcome and weight of synthetic records."""
+    """Outcomes and weights of synthetic records."""
     if isinstance(model, Presampled):
         return model.presampled(theta)
     assert isinstance(model, Synthesizer)
@@ -235,5 +242,4 @@ MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {
     "mean": lambda own, outcome, weight: _relative(_mean(outcome, weight), _mean(own.outcome, own.weight)),
     "median": lambda own, outcome, weight: _relative(float(np.median(outcome)), float(np.median(own.outcome))),
 }
-"""Measures that a calibration minimises: distances of distribution functions, relative errors of weighted mean and median.
-"""
+"""Losses that a calibration may minimise: distance of distribution functions, relative error of weighted mean or median."""

@@ -1,4 +1,4 @@
-"""States the guarantees that comparators would have if they were published, for the notes on their figures."""
+"""States the guarantees that comparators would have if their figures were published, for notes on these figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNPROTECTED = "an unprotected yardstick that promises nothing"
 
 
 def guarantee_of(job: Job, how: Comparator) -> str:
-    """Returns class and cost of a comparator that is not fitted; the class ends at the first comma or colon."""
+    """Guarantee and cost of a comparator that fits no model. Its class is the text before the first comma or colon."""
     if how == "laplace_finest":
         budget = f"ε = {budget_text(job.budget.epsilon)}, {job.budget.adjacency}"
         return f"strict, {budget}: what laplace_strict would release, but for its rounded noise"

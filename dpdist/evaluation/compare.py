@@ -1,4 +1,4 @@
-"""Compares published tables with direct estimates, noised tables and the truth; results are confidential."""
+"""Compares published tables with direct estimates, comparators and (in simulations) the truth; results are confidential."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.direct import Design, Replicated, Totals, degrees_of_freedom, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS, Estimate
+from dpdist.estimation.further import Direct
 from dpdist.evaluation.comparators import guarantee_of
-from dpdist.evaluation.further import Direct
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.model_baselines import FITTED, Fitted
 from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines
@@ -27,9 +27,9 @@ NO_COMPARATOR = "missing: comparators have counts, means and totals"
 
 
 class Yardstick(NamedTuple):
-    """The input of direct estimates: the records' sums, the design, and replicate weights if the job has them.
+    """The input of an outcome's direct estimates: the records' sums, the design, and replicate weights if there are any.
 
-    `found` is of outcomes as the file has them. `seen` is of outcomes as the release uses them: clipped if the job says so.
+    `found` has the sums before clipping. `seen` has those that the release uses: after clipping, if the job clips.
     """
 
     found: Totals
@@ -41,9 +41,9 @@ class Yardstick(NamedTuple):
         return dict(zip(STATISTICS, direct(sums, frame, cells, self.design, self.replicated), strict=True))
 
     def errors_given_sizes(self, frame: Frame, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
-        """Returns direct standard errors given the cells' sizes.
+        """Returns direct standard errors that take the cells' numbers of records as fixed.
 
-        They are NaN where replicates or PSUs carry the design, or sizes are secret.
+        They are NaN where sizes are secret, or where replicate weights or PSUs describe the design.
         """
         found = errors_given_sizes(self.found, frame, cells, self.design)
         if self.replicated is not None or secret:
@@ -63,18 +63,21 @@ def compare(
     fits: Fitted | None = None,
     records: Direct | None = None,
 ) -> pd.DataFrame:
-    """Returns a row per cell × statistic: direct estimate, standard error, df, CV, published figures, comparators, errors.
+    """Returns a row for each cell and statistic: direct estimate, published figures, comparators, and their errors.
 
-    `direct_se` is the design's error; without design strata it holds the chance variation of a cell's number of records.
-    `direct_se_given_n` leaves out that variation, as releases know these numbers (`survey.direct.errors_given_sizes`).
-    `direct` is the estimate from the unclipped file, after the public universe and rules. `direct_clipped` is the same
-    after clipping. The release and the noised comparators see the clipped file. `clipping_error_in_se` is the distance of
-    these two estimates. `synthetic` is the published default estimator (parameters, or records where the model has no
-    other) with its published standard error, df and 90 % interval. Errors are against the truth where it is known, else
-    against the direct estimate; `*_error_in_se` is |estimate − direct| / direct_se, none where direct_se is 0 (a cell
-    without variance) or unknown; ratios are of absolute errors. `*_note` is a comparator's guarantee, or why a figure is
-    missing. Fitted comparators have their figures from parameters, and `*_records` from synthetic records. Further
-    statistics have direct estimates from `records`, and no comparator.
+    - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.
+      Where cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n`
+      leaves it out, since releases know these numbers (`survey.direct.errors_given_sizes`).
+    - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
+      `clipping_error_in_se` is the distance between the two estimates.
+    - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
+      its published standard error, df and 90 % interval.
+    - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
+      direct_se; it is missing where direct_se is 0 or unknown. Ratios are of absolute errors.
+    - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from
+      parameters, and `*_records` from synthetic records.
+
+    Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
     """
     cells = cross(frame, said.by, said.margins)
     outcomes = job.outcomes
@@ -127,7 +130,7 @@ def _comparators(
     others: ReferenceBaselines | None,
     fits: Fitted | None,
 ) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
-    """Returns the figures of the job's comparators, by column and outcome."""
+    """Returns the figures of the job's comparators, by column and then by outcome."""
     columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
     for how in job.compare:
         if fits is not None and how in FITTED:
@@ -141,7 +144,7 @@ def _comparators(
 
 
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
-    """Returns published figures of a statistic: the default estimate with error and interval, and that from records."""
+    """Published figures of a statistic: the default estimate with its error and interval, and the estimate from records."""
     mine = published["statistic"] == statistic.label
     mine &= published["variable"].isna() if statistic.about is None else published["variable"] == statistic.about
     default = "parameters" if (published[mine]["estimator"] == "parameters").any() else "records"
@@ -162,7 +165,7 @@ def _noised(
     how: Comparator,
     key: Key,
 ) -> dict[str, dict[StatisticName, Floats]]:
-    """Noised statistics by outcome; counts are noised once, among the first outcome's."""
+    """Noised statistics, by outcome. Counts are noised once, with the first outcome."""
     figures = figures_met(frame, job.tables)
     epsilon, found = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
@@ -193,7 +196,7 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
 
 
 def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
-    """Population counts, and means and totals of an outcome, of the simulated survey in the table's cells."""
+    """The simulated population's counts, and an outcome's means and totals, in the table's cells."""
     population = _population(truth, job, frame, outcome)
     cells: Cells = cross(population[0], said.by, said.margins)
     count = cells.membership @ population[0].count.astype(float)

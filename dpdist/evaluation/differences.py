@@ -1,20 +1,18 @@
-"""Computes how far a published figure differs from the direct figure of the same sample by chance.
+"""Computes by how much a published figure differs from the direct figure of the same sample by chance alone.
 
-Results are confidential.
-
-The published variance T is E + N, with E from the sample and N from the noise. The direct figure has variance D from the
-sample. Both figures come from one sample, so most of E and D is a common error, which cancels in the difference. The
-variance of the difference is
+Results are confidential. The published variance T has two parts: T = E + N, with E from the sample and N from the noise.
+The direct figure has the variance D, all from the sample. Both figures come from one sample. So most of E and D is a common
+error, which cancels in the difference. The difference has the variance
 
     N + E + D − 2ρ√(ED),    ρ = min(SAME_SAMPLE, √(E/D), √(D/E)).
 
-The ratios have this reason. If the figure with the smaller variance is efficient, its covariance with the other figure is
-its variance (Hausman 1978), and the difference has variance |E − D|. SAME_SAMPLE bounds ρ where E and D are equal,
-because the errors of clipped and of unclipped records differ slightly. The variance of a count from random sample sizes
-is in E and D, but not in the difference. It is subtracted from E and D where it is known.
+The two ratios have this reason: if the figure with the smaller variance is efficient, its covariance with the other figure
+is its variance (Hausman 1978), and the difference has the variance |E − D|. SAME_SAMPLE limits ρ where E and D are equal,
+because clipped and unclipped records have slightly different errors. A count's variance from random sample sizes is in E
+and in D, but not in the difference. It is subtracted from both where it is known.
 
-Where the mechanism cannot draw its noise again, N is not known separately and may be all of T. Then ρ = 0, which gives
-the largest variance.
+Where the mechanism cannot simulate its noise again, N is unknown and may be all of T. Then ρ = 0, which gives the largest
+variance.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ SAME_SAMPLE = 0.9
 
 
 def by_chance(rows: pd.DataFrame) -> Floats:
-    """Returns the standard deviation of published minus direct figure, (row,), if the published standard error is right."""
+    """Returns the standard deviation of published less direct figure, (row,), if the published standard error is right."""
     total, direct = rows["synthetic_se"].to_numpy(dtype=float) ** 2, rows["direct_se"].to_numpy(dtype=float) ** 2
     given = rows.get("direct_se_given_n", pd.Series(np.nan, index=rows.index)).to_numpy(dtype=float) ** 2
     sizes = np.where(np.isfinite(given), np.maximum(direct - given, 0.0), 0.0)
@@ -43,9 +41,9 @@ def by_chance(rows: pd.DataFrame) -> Floats:
 
 
 def noise_error(rows: pd.DataFrame) -> Floats:
-    """Returns standard errors by noise alone, (row,).
+    """Returns standard errors due to noise alone, (row,).
 
-    NaN where they are not known, as in evaluations of earlier versions.
+    They are NaN where they are unknown, as in evaluations by earlier versions.
     """
     unknown = pd.Series(np.nan, index=rows.index)
     return np.asarray(rows.get("synthetic_noise_se", unknown), dtype=float)

@@ -1,4 +1,4 @@
-"""Evaluates a finished release and writes evaluation/<table>.parquet on the confidential side."""
+"""Evaluates a finished release against direct estimates, and writes evaluation/<table>.parquet for the custodian alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.estimation.direct import totals
 from dpdist.estimation.estimators import STATISTICS
+from dpdist.estimation.further import Direct
 from dpdist.evaluation.compare import Yardstick, compare
-from dpdist.evaluation.further import Direct
 from dpdist.evaluation.microdata.published import evaluate_microdata
 from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
 from dpdist.evaluation.reference_baselines import REFERRED, reference_baselines
@@ -25,11 +25,11 @@ from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.census import design_of
-from dpdist.survey.placement import records_as_they_came, replicate_sums
+from dpdist.survey.placement import records_as_they_came, replicate_sums, replicates_as_they_came
 
 
 def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
-    """Compares published figures with direct estimates, comparators and the truth."""
+    """Compares published figures with direct estimates, with comparators, and with the truth of a simulated survey."""
     job, frame, source = plan.job, plan.frame, plan.source
     fits = _fitted(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:
@@ -59,17 +59,21 @@ def _further(job: Job) -> bool:
 
 
 def _records(space: Workspace, plan: Plan) -> Direct:
-    """Returns the records before clipping (`records_as_they_came`), by one more pass over the file, where the job clips."""
+    """Returns the records before clipping. Where the job clips, this reads the file once more.
+
+    It is also read once more where the job has replicate weights, which only the file has.
+    """
     job, numbers = plan.job, range(len(plan.job.outcomes))
-    if job.clipped_outcomes:
+    replicates = replicates_as_they_came(job, plan.source)
+    if job.clipped_outcomes or replicates is not None:
         passes = [records_as_they_came(job, plan.source, plan.census, j) for j in numbers]
     else:
         passes = [(block.about(j) for block in each_block(space.records)) for j in numbers]
-    return Direct.of(job, plan.frame, design_of(job, plan.census), passes)
+    return Direct.of(job, plan.frame, design_of(job, plan.census), passes, replicates)
 
 
 def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitted:
-    """Returns the fitted comparators, which have a key of their own."""
+    """Fits the job's comparators that are models. They have a key of their own for random numbers."""
     with (
         tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch,
         stage(listener, "fit comparators", len(plan.frame.stratum_labels)) as tick,

@@ -1,7 +1,7 @@
-"""Handles a held release: its folder is inspected, then approved under a key or refused, and the reason is stored.
+"""Handles a release that is held: opens it for inspection, then approves it under a key, or refuses it with a reason.
 
-A job with `approval: required` publishes nothing without an approval. A person who reads the evaluation before approving
-decides by the records. No ε covers that decision, and the statement of such a release says so.
+A job with `approval: required` publishes nothing without an approval. A person who reads the evaluation first decides by
+the records. No ε covers that decision, as the statement of such a release says.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ LONGEST = 1000
 
 
 def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
-    """Publish a held release, signed by the key. Returns where it stands.
+    """Publishes a held release, signed by the key. Returns the place of the public folder.
 
     Parameters
     ----------
-    workspace : of a run that ended in hold.
-    key : of whoever approves; `dpdist verify --key` then asks for its public half.
-    reason : kept in the confidential folder, with the date and the key's name.
+    workspace : the workspace of a run whose release is held.
+    key : the key of whoever approves. Its public half is what `dpdist verify --key` then takes.
+    reason : stored in the confidential folder, with the date and the key's name.
 
     Raises
     ------
-    WorkspaceError : nothing is held, it is not as it was made, it repeats another run's draws, there is no reason, or the
-        job lists keys and this is none of them. The same command ends one that was killed.
+    WorkspaceError : nothing is held; the release was changed, or repeats another run's draws; there is no reason; or
+        the job lists keys and this is none of them. A killed approval is completed by the same command.
     """
     name = key.public.text.splitlines()[-1]
     with _held(workspace, reason, name) as (space, said):
@@ -55,16 +55,19 @@ def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
 
 
 def refuse(workspace: str | Path, reason: str) -> None:
-    """Keep a release held, with the reason, until somebody approves it; its budget stays spent. Errors: as of `approve`."""
+    """Leaves a release held, and stores the reason.
+
+    It can be approved later; its budget stays spent. The errors are those of `approve`.
+    """
     with _held(workspace, reason) as (space, said):
         _decide(space, said["release"], "refused", reason)
 
 
 @contextmanager
 def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterator[tuple[Workspace, dict[str, Any]]]:
-    """Opens a held release and its manifest, after a check that the release is unchanged.
+    """Opens a held release with its manifest, after a check that it is unchanged.
 
-    If an approval under this `key` was killed after it had published, it opens the public release.
+    It also opens a release that is already public, if an approval under this `key` was killed after publishing it.
     """
     with Workspace.opened(workspace) as space:
         if not reason.strip() or len(reason) > LONGEST or control(reason):
@@ -83,10 +86,10 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
 
 
 def _published(space: Workspace) -> str | None:
-    """Returns the key under which the held release is already public; None where it is not public.
+    """Returns the key under which the held release is already public; None where it is not.
 
-    A killed command may leave the held folder, or a part of it, next to the public one. A newly held release is another
-    one.
+    A killed approval may leave the held folder, or a part of it, beside the public one. If the held folder is of another
+    release, that one is not public.
     """
     own = [each for each in decisions(space) if each["decision"] == "approved"]
     files = (space.public / MANIFEST, space.public / SIGNATURE)
@@ -99,7 +102,7 @@ def _published(space: Workspace) -> str | None:
 
 
 def decisions(space: Workspace) -> list[dict[str, Any]]:
-    """Returns every decision on releases of a workspace, in order. Raises `WorkspaceError` where they cannot be read."""
+    """All decisions on releases of a workspace, in order. Raises `WorkspaceError` where their file is damaged."""
     if not space.store.take(space.decisions):
         return []
     try:
@@ -113,7 +116,7 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
     date = datetime.now(UTC).isoformat(timespec="seconds")
     said = {"release": release, "decision": decision, "reason": reason, "date": date, **more}
     before = decisions(space)
-    if before and {**before[-1], "date": date} == said:  # the same command was killed before
+    if before and {**before[-1], "date": date} == said:  # a killed command had stored the same decision
         return
     with private():
         space.confidential.mkdir(exist_ok=True)
@@ -122,10 +125,10 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
 
 
 def publish_approved(space: Workspace) -> bool:
-    """Publishes a held release if the last decision on it approved it; returns True if so.
+    """Publishes a held release if the last decision approved it; returns whether it did.
 
-    The signature stored with the decision must be of this very manifest. A release that has changed since is held again.
-    The public folder is copied aside, signed and put in place as a whole. The held folder is deleted last.
+    The signature in the decision must be of this very manifest: a release that has changed since then stays held. The
+    public folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
     """
     if _published(space) is None:
         made = (space.held / MANIFEST).read_bytes()
@@ -142,7 +145,7 @@ def publish_approved(space: Workspace) -> bool:
             _copy_in(space.held, space.public, own[-1]["signature"])
     with publishing(space.public):
         space.store.show(space.public)
-    (space.held / MANIFEST).unlink(missing_ok=True)  # this file goes first: a folder without it is not a held release
+    (space.held / MANIFEST).unlink(missing_ok=True)  # first, because a folder without a manifest is no held release
     space.store.drop([space.held / MANIFEST])
     shutil.rmtree(space.held, ignore_errors=True)
     space.store.drop([space.held])
@@ -150,7 +153,7 @@ def publish_approved(space: Workspace) -> bool:
 
 
 def _copy_in(held: Path, public: Path, signature: str) -> None:
-    """Copies the held folder, signed and without its mark, to the place of the public one, readable for everybody."""
+    """Copies the held folder, with a signature and without its mark, to the public place, readable for everybody."""
     made = aside(public)
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(held, made, ignore=shutil.ignore_patterns(UNFIT))
@@ -160,7 +163,7 @@ def _copy_in(held: Path, public: Path, signature: str) -> None:
 
 
 def _refuse_unlisted(space: Workspace, key: str) -> None:
-    """Raises `WorkspaceError` for a key that is not in the job's list of approvers, where the job has such a list."""
+    """Raises `WorkspaceError` where the job lists the keys that may approve, and this key is not among them."""
     listed = read_job(space.held, "released/job.json").approvers
     if listed and key not in listed:
         names = ", ".join(PublicKey.parse(each).name for each in listed)

@@ -1,4 +1,4 @@
-"""Reads evaluations for the verdict: adds to each published error the part that is noise of protection (confidential)."""
+"""Reads evaluations for the verdict, and adds to each figure the standard error due to noise alone. It is confidential."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dpdist.storage.workspace import Workspace
 
 
 class Judged(NamedTuple):
-    """Evaluations by table, with a column `synthetic_noise_se`, which is NaN where noise is not known separately.
+    """Evaluations by table, with a column `synthetic_noise_se`, which is NaN where that error is unknown.
 
-    It also lists parts of the release without an evaluation, because other tables were published later.
+    `unjudged` lists parts of the release without an evaluation: tables or statistics that were published later.
     """
 
     tables: dict[str, pd.DataFrame]
@@ -31,7 +31,7 @@ class Judged(NamedTuple):
 def judged(space: Workspace, release: ReleasedObject) -> Judged:
     """Reads the evaluations of the tables that are published now.
 
-    Raises `WorkspaceError` where the run has none of them.
+    Raises `WorkspaceError` where none of them has an evaluation.
     """
     noise, found = NoiseAlone.of(release), evaluations(space)
     tables, unjudged = dict[str, pd.DataFrame](), list[str]()
@@ -50,7 +50,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
 
 
 def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Selects rows of the cells and statistics in the table, and lists the table's rows that have no evaluation."""
+    """Selects the rows of cells and statistics that the table has, and lists those parts of it without an evaluation."""
     labels = set(cells.labels)
     inside = [tuple(label) in labels for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     about = [each if isinstance(each, str) else None for each in rows["variable"]]
@@ -64,7 +64,7 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataF
 
 
 def _errors(noise: NoiseAlone, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
-    """Returns the noise error of every row, by its cell and statistic."""
+    """Returns the standard error due to noise alone of every row, by its cell and statistic."""
     made = np.full(len(rows), np.nan)
     place = {label: number for number, label in enumerate(cells.labels)}
     own = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]

@@ -1,9 +1,9 @@
-"""Computes the Laplace-noised tables of the slides, a comparator without a guarantee: class `none` ([T]; METHODS §7).
+"""Computes tables with Laplace noise as in the slides [T]: a comparator that guarantees nothing (METHODS §7).
 
-The sensitivities are computed on the file itself (`privacy.noisy_tables`), and the noise is Laplace(Δ/ε). `laplace`
-spends the whole ε in every cell and statistic, as the slides do; `laplace_composed` divides it by the number of figures
-that one record enters; `laplace_consistent` then makes its counts and totals add up by least squares, at no cost, and its
-means are their ratios where the table has both.
+Noise is Laplace(Δ/ε), where the sensitivities Δ are computed on the file itself (`privacy.noisy_tables`). With `laplace`,
+every cell and statistic has the whole ε, as in the slides. With `laplace_composed`, ε is divided by the number of figures
+that one record enters. `laplace_consistent` also makes counts and totals add up, by least squares and at no cost. Its means
+are totals over counts, where the table has both.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def noised(
     table: str,
     figures: int,
 ) -> dict[StatisticName, Floats]:
-    """Returns direct estimates with Laplace noise; `estimates` maps count, mean and total to (cell,).
+    """Returns direct estimates with Laplace noise; `estimates` holds counts, means and totals, (cell,) each.
 
-    `figures` is the number of figures of the whole release that one record enters.
+    `figures` is the number of figures in the whole release that one record enters.
     """
     share = 1.0 if how == "laplace" else float(figures)
     scale = sensitivities(sums.sums.a, sums.weight, sums.product, cells)

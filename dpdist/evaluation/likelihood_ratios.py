@@ -1,14 +1,13 @@
-"""Computes likelihood ratios of noisy sums and choices under two files, for an attacker who knows all but one record.
+"""Computes log likelihood ratios of noisy sums and choices under two neighbouring files, for the strongest attacker.
 
-The mechanism runs once on a file without noise, which gives one path of possible releases. It runs again on the
-neighbour, with the same path in place of the neighbour's sums. At every step the two files then measure sums, or choose
-by scores, after the same earlier releases. So the steps compose, and the sum of their losses is at most the claim. The
-measured values are the sums plus the noise of a release, which its sampler draws anew thousands of times. The log
-likelihood ratio of the noisy sums is known exactly. The ratio of a choice is estimated from the frequency of each
-candidate. No test is more powerful than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files
-are not drawn, because they carry no information.
+This attacker knows all records but one. The mechanism first runs on one file without noise. What it releases so is called a
+path. It then runs on the neighbour, but with the sums of the path in place of its own. So at every step both files are
+asked the same, after the same earlier releases. Steps therefore compose, and the sum of their losses is at most the claim.
+Noise is then drawn thousands of times by the release's sampler and added to the sums. The log likelihood ratio of the noisy
+sums is known exactly. That of a choice is estimated from how often each candidate is chosen. No test is more powerful than
+the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no information, and are not drawn.
 
-Fitting and synthetic records follow from the noisy sums, so they cannot reveal more. The results are confidential.
+Fits and synthetic records follow from the noisy sums, so they reveal no more. The results are confidential.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from dpdist.models.protocol import StratumModel
 from dpdist.sampling.protocol import Sampler
 
 EXACT = 1e9
-"""Scores are rounded to 1/EXACT, so that atoms of their law stay together."""
+"""Ratios are rounded to 1/EXACT, so that equal ones stay equal after rounding errors."""
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """The noisy queries of a stratum's mechanism on one file: sums, (figure,), their noise, and scored choices."""
+    """What a mechanism asks of one file: exact sums, (figure,), the scales and laws of their noise, and scored choices."""
 
     sums: Floats
     scales: tuple[Fraction, ...]
@@ -43,7 +42,7 @@ class Measuring:
     choices: tuple[Choice, ...]
     chosen: tuple[Ints, ...]
     parts: tuple[Floats, ...]
-    """The sums, one array for each addition of noise."""
+    """The same sums, one array for each time that noise is added."""
 
     @classmethod
     def of(
@@ -57,10 +56,8 @@ class Measuring:
     ) -> Measuring:
         """Runs the mechanism on records.
 
-        `path` holds the releases before each step; without it these records' sums are used.
-
-        Raises `NotAdded` for a mechanism that uses its noise otherwise than by addition, `Improper` where a fit has no
-        posterior.
+        `path` gives the sums and choices that earlier steps release; without it they are those of these records. Raises
+        `NotAdded` for a mechanism that does more with noise than add it, and `Improper` where a fit has no posterior.
         """
         choices, chosen = list[Choice](), list[Ints]()
 
@@ -78,37 +75,35 @@ class Measuring:
 
     @property
     def imposing(self) -> Imposed:
-        """Returns a copy that imposes these sums in place of another file's sums."""
+        """A function that gives these sums in place of another file's sums."""
         return lambda number, query: self.parts[number].reshape(query.shape).copy()
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two files that measure after the same earlier releases."""
+    """Two neighbouring files, asked the same after the same earlier releases."""
 
     near: Measuring
     far: Measuring
 
     @property
     def differing(self) -> Ints:
-        """Returns figures whose sums, or noise, differ between the files."""
+        """Positions of figures whose sums, or noise scales, differ between the files."""
         apart = self.near.sums != self.far.sums
         other = [a != b for a, b in zip(self.near.scales, self.far.scales, strict=True)]
         return np.flatnonzero(apart | np.array(other, dtype=bool))
 
     @property
     def distance(self) -> float:
-        """Returns the distance of the sums in scales of their noise, which is the exact loss under Laplace noise."""
+        """Distance between the sums in units of their noise scales; under Laplace noise this is the exact loss."""
         scales = np.array([float(scale) for scale in self.near.scales])
         return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) if len(scales) else 0.0
 
     def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
-        """Returns log likelihood ratios of `runs` releases from either file, (run,).
+        """Returns log likelihood ratios of `runs` releases from the near file, and of as many from the far file.
 
-        Those of choices are learned on the first `learning` runs.
-
-        Both files use the same noise. Each file's frequencies have separate limits, whatever
-        the other's are.
+        Both arrays have the shape (run,).
+        Ratios of choices are learned from the first `learning` runs. Both files get the same noise.
         """
         totals = np.zeros((2, runs))
         for figure in self.differing if sums else ():
@@ -121,7 +116,7 @@ class Compared:
         return near, far
 
     def _of_figure(self, figure: int, runs: int) -> Floats:
-        """Returns the log likelihood ratios of one figure, (file, run)."""
+        """Log likelihood ratios of one figure, (file, run)."""
         files, noise = (self.near, self.far), dict[Fraction, Floats]()
         found = np.empty((2, runs))
         for row, own in enumerate(files):
@@ -137,7 +132,7 @@ class Compared:
 def compared(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, neighbours: Iterable[Records]
 ) -> list[Compared]:
-    """Compares the queries of the near file with each neighbour's queries on the same path.
+    """Compares what the near file and each neighbour are asked, along the near file's path.
 
     Raises as `Measuring.of` does.
     """
@@ -146,13 +141,13 @@ def compared(
 
 
 def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:
-    """Returns the log density of noise on a lattice that is far finer than the noise's scale."""
+    """Log density of noise, up to a constant. The lattice of values is far finer than the noise's scale."""
     away = np.abs(noise) / float(scale)
     return np.asarray(-np.log(float(scale)) - (away**2 / 2.0 if law == "gaussian" else away))
 
 
 def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int) -> Iterator[Floats]:
-    """Returns log ratios of the two files' frequencies of the chosen candidate, (run,), for each file."""
+    """Yields, for each file, the log ratio of both files' frequencies of the candidate that it chose, (run,)."""
     open_ones = np.isfinite(files[0].scores[row]) | np.isfinite(files[1].scores[row])
     size = int(open_ones.sum())
     noise = fresh_noise(files[0].noise._replace(size=size * runs)).reshape(runs, size)

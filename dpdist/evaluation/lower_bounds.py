@@ -1,13 +1,12 @@
-"""Computes lower bounds on ε by an attack: releases of a file and of its neighbour are drawn many times and compared.
+"""Proves lower bounds on ε by an attack: a file and its neighbour are each released many times, and distinguished.
 
-Each draw is everything that a run takes from the records: the released parameters or noisy statistics of a stratum, in
-every set. All other output follows from these. The attacker knows everything except which of the two files was used. On
-half of the draws the attacker learns a rule: a score, a threshold and a direction. On the other half the rule's two
-frequencies have Clopper–Pearson limits p and q. Differential privacy allows p ≤ e^ε q + δ for every rule, so ε ≥ log((p −
-δ)/q) except with probability ALARM. A bound below the claim proves nothing. A bound above the claim proves the claim
-wrong. Where noise is added to sums, the same attack is run on the noisy sums alone, whose likelihood ratio is known
-(`likelihood_ratios`). Neighbours differ in one record, so the claim is the loss of one record: its part of the budget of
-a unit with several records. The noise drawn here is never published. The results are confidential.
+A draw is all that a run takes from the records of a stratum: the released parameters or noisy statistics of every set. The
+attacker knows everything but which of the two files was used. From one half of the draws it learns a rule: a score, a
+threshold and a direction. On the other half, p is the lower Clopper–Pearson limit of how often the rule holds under one
+file, and q the upper limit under the other. Differential privacy allows p ≤ e^ε q + δ for every rule. Therefore
+ε ≥ log((p − δ)/q), except with probability ALARM. A bound below the claim proves nothing; a bound above it proves the claim
+wrong. Where noise is added to sums, the noisy sums alone are attacked too, since their likelihood ratio is known
+(`likelihood_ratios`). Neighbours differ in one record, so the claim is what one record may lose. Results are confidential.
 """
 
 from __future__ import annotations
@@ -43,25 +42,25 @@ from dpdist.storage.tables import read_rows, read_table
 from dpdist.storage.workspace import Workspace
 
 ALARM = 0.05
-"""Probability that one bound exceeds the true loss."""
+"""Probability that a bound is above the true loss."""
 CUTS = 200
 DIFFERING = 4.0
-"""Standard errors by which a feature's means must differ between the files to be used."""
+"""A feature is used only if its means under the two files differ by this many standard errors."""
 MOST_STRATA = 3
 COLUMNS = (
     *("stratum", "record", "runs", "claimed", "delta", "most_that_can_be_shown"),
     *("at_least", "from_sets", "from_sums", "exceeds", "left_out"),
 )
 MORE = 10
-"""Ratio of the number of draws of noise on sums to that of whole releases. Noise on sums takes far less time."""
+"""Number of draws of noise on sums for each draw of a whole release, which takes far more time."""
 TRIED = 3
-"""Number of records that are tried by each of three orders of exposure."""
+"""Number of records that are tried from each of three rankings by exposure."""
 MOST_CLAIMED = 600.0
-"""Largest ε for which e^ε is a number in floating point. No feasible number of draws tests a larger claim."""
+"""Largest ε for which e^ε is a finite float. No feasible number of draws tests a larger claim."""
 
 
 def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
-    """Returns the least ε with which two files can have these draws, (run, feature) each; 0 for equal draws."""
+    """Returns the lower bound on ε that these draws of two files prove, (run, feature) each; 0 for equal draws."""
     width = max(near.shape[1], far.shape[1])
     if not width:
         return 0.0
@@ -72,9 +71,9 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
 
 
 def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
-    """Returns the bound from a score of every draw, (run,), where draws from `half` on had no part in the score.
+    """Returns the bound from the score of every draw, (run,).
 
-    The first `half` of the draws chooses threshold and direction. The other draws are counted.
+    The first `half` of the draws choose threshold and direction. The others, which had no part in the score, are counted.
     """
     scores = [near, far]
     first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
@@ -87,26 +86,26 @@ def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, al
 
 
 def most_shown(runs: int, delta: float = 0.0) -> float:
-    """Returns the largest bound that `runs` draws of each file can give, which is the bound of a rule without errors."""
+    """Returns the largest bound that `runs` draws of each file can prove: that of a rule which is always right."""
     wrong = log(ALARM / 2) / (runs - runs // 2)
     return max(0.0, log(max(exp(wrong) - delta, 1e-300) / -expm1(wrong)))
 
 
 def draws_to_exceed(claimed: float, delta: float = 0.0) -> int:
-    """Returns the fewest draws of each file that can show more than the claim: p > e^ε q + δ at q = 1 − p."""
+    """Returns the fewest draws of each file that can prove more than the claim: p > e^ε q + δ at q = 1 − p."""
     half = log(ALARM / 2) / log1p((delta - 1.0) / (1.0 + exp(min(claimed, MOST_CLAIMED))))
     return 2 * floor(half) + 1
 
 
 def claim_of_record(job: Job, guarantee: Strict | Concentrated | Asymptotic) -> float:
-    """Returns the ε that one record may lose, where the guarantee is that of a unit."""
+    """Returns the ε that one record may lose under a guarantee for a privacy unit."""
     if isinstance(guarantee, Concentrated) and job.most_records > 1:
         return float(epsilon_of(record_rho(job, guarantee.rho), guarantee.delta))
     return float(record_epsilon(job, guarantee.epsilon))
 
 
 def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
-    """Scores every draw by medians and mean deviations of the first half: Σ(|x − far| − |x − near|)/scale."""
+    """Scores every draw: Σ(|x − far| − |x − near|)/scale, with medians and mean deviations of the first half's features."""
     a, b = near[:half], far[:half]
     spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
     apart = np.abs(a.mean(0) - b.mean(0))
@@ -119,7 +118,7 @@ def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
 
 
 def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, int]]:
-    """Returns the best rule on these draws: threshold, sign, and which file's frequency is the larger one."""
+    """Returns the rule that separates these draws best: threshold, sign, and which file exceeds it more often."""
     best = (0.0, 1.0, (0, 1))
     most = -np.inf
     for sign, order in ((1.0, (0, 1)), (-1.0, (1, 0))):
@@ -134,7 +133,7 @@ def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, 
 
 
 def _levels(runs: int) -> Floats:
-    """Returns levels of the thresholds to try: even ones, and more toward both tails, where the largest ratios are."""
+    """Quantile levels of the thresholds to try. Many are in the tails, where ratios are largest."""
     tail = np.geomspace(min(0.005, 10.0 / runs), 0.005, CUTS // 4)
     return np.unique(np.concatenate([tail, np.linspace(0.005, 0.995, CUTS), 1.0 - tail]))
 
@@ -142,14 +141,14 @@ def _levels(runs: int) -> Floats:
 def draws(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
 ) -> Floats:
-    """Returns the released objects of `runs` runs of a stratum as numbers (run, feature), under fresh noise."""
+    """Returns what `runs` runs of a stratum release, as numbers (run, feature), each under fresh noise."""
     return _of_parameters(model, list(releases(job, model, learned, sampler, records, runs, key)))
 
 
 def releases(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
 ) -> Iterator[Sequence[Draws]]:
-    """Yields the parameters of every set, run after run."""
+    """Yields the released parameters of every set, run after run."""
     mechanism = mechanism_of(job)
     for run in range(runs):
         rounds = mechanism.protect(job, model, Unwatched(), learned)
@@ -161,7 +160,7 @@ def _of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Flo
 
 
 def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
-    """Pads rows to one length with 0, because the chosen tables, and so the number of figures, differ between runs."""
+    """Pads rows with 0 to one length. Runs that choose different tables release different numbers of figures."""
     made = np.zeros((len(rows), max(least, *map(len, rows))))
     for row, values in zip(made, rows, strict=True):
         row[: len(values)] = values
@@ -169,9 +168,9 @@ def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
 
 
 def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Codes, key: Key) -> Floats:
-    """Returns features of these runs' synthetic records, (run, feature): Σw and Σwy by frame row, and the range of y.
+    """Returns features of the synthetic records of these runs, (run, feature): Σw and Σwy by frame row, and the range of y.
 
-    Records are in the frame rows given. The result is empty, (run, 0), where the model makes no records.
+    `frame_row` has the frame row of every record. The result has no features where the model makes no records.
     """
     if not isinstance(model, Synthesizer):
         return np.empty((len(drawn), 0))
@@ -188,7 +187,7 @@ def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Co
 
 
 def _numbers(described: Any) -> Iterator[float]:
-    """Yields every number in a described θ, in order. Values of varying length are left out."""
+    """Yields all numbers in described parameters, in order."""
     if isinstance(described, bool | str) or described is None:
         return
     if isinstance(described, int | float):
@@ -200,9 +199,10 @@ def _numbers(described: Any) -> Iterator[float]:
 
 
 def neighbour(job: Job, records: Records, which: int) -> Records:
-    """Returns the file without a record. Under substitution the record has the farthest weight and outcome instead.
+    """Returns a neighbour of the file: without the record `which`, or under substitution with other values of it.
 
-    If there are several outcomes, the first is exchanged.
+    The record's first outcome is set to the farther of its bounds, and its weight to the lower bound. Where bounds are not
+    declared, the smallest and the largest value of the file take their place.
     """
     if job.budget.adjacency != "substitution":
         return records.take(np.arange(len(records)) != which)
@@ -216,13 +216,13 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
 
 
 def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
-    """Computes a lower bound for the most exposed record of each of the smallest strata of a finished release.
+    """Computes lower bounds for one exposed record in each of the smallest strata of a finished release.
 
-    Columns: stratum, record, runs (a file), claimed (ε that one record may lose; at δ where that is above 0), delta,
-    most_that_can_be_shown (by so many runs), at_least (by all that was released), from_sets (by synthetic records alone),
-    from_sums (by noisy sums and choices; NaN without them), exceeds, left_out (the mechanism does not release the stratum
-    with or without the record: no bound). Writes confidential/evaluation/audit-lower-bounds.parquet. Raises
-    `WorkspaceError` where nothing is promised, of Stan, and where so many runs could not show more than is claimed.
+    Columns: stratum; record; runs, for each file; claimed, the ε that one record may lose; delta; most_that_can_be_shown,
+    by this number of runs; at_least, from all that is released; from_sets, from synthetic records alone; from_sums, from
+    noisy sums and choices, NaN where there are none; exceeds; left_out, whether the mechanism cannot release the stratum
+    with or without the record. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` where
+    nothing is promised, where Stan samples, and where so many runs could not prove more than the claim.
     """
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
@@ -258,7 +258,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
 
 
 def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
-    """Returns the position of the record that moves noisy sums most, and the queries of its two files.
+    """Returns the position of the record that moves noisy sums most, and the comparison of the file with its neighbour.
 
     Without noisy sums, it is the record with the largest product of weight and distance from the median.
     """
@@ -288,7 +288,7 @@ def _records(fit: Fit, stratum: int) -> Records:
 
 
 def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
-    """Draws from the file and from its neighbour with separate random numbers: parameters, and features of the sets."""
+    """Draws from the file and from its neighbour, with separate random numbers: parameters, and features of the sets."""
     learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
     model, own = fit.fitted(stratum), fit.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), fit.frame.count[own])

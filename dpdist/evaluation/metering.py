@@ -1,7 +1,7 @@
-"""Records the noisy queries of a mechanism: the sums to which noise is added, for a whole run on a file (confidential).
+"""Records the exact sums to which a mechanism adds noise, over a whole run on a file. They are confidential.
 
-A `Meter` answers the queries in place of the engine. A sum is recorded, and given without noise or as an imposed value. So
-a mechanism is metered unchanged.
+A `Meter` answers the queries in place of the engine. It records a sum, and returns the sum without noise or a value that
+is imposed. So the mechanism's code is unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpdist.engine.protocol import Choice, Measurement, Query
 from dpdist.job import NoiseName
 
 Imposed = Callable[[int, Floats], Floats]
-"""Replacement for the n-th noisy sum, which is given without its noise."""
+"""A function that replaces the n-th noisy sum; it is called with n, from 0, and the sum without noise."""
 
 
 class Enough(Exception):
@@ -25,11 +25,11 @@ class Enough(Exception):
 
 
 class NotAdded(Exception):
-    """Raised when a mechanism applies its noise otherwise than by addition, so that released values have another law."""
+    """Raised when a mechanism does more with its noise than add it, so that released values follow another law."""
 
 
 class Meter:
-    """Answers one run of a mechanism, and records its noisy figures: values, scales and laws."""
+    """Answers the queries of one run of a mechanism, and records sums, noise scales and laws of its noisy figures."""
 
     def __init__(
         self, sums: int | None = None, imposed: Imposed | None = None, choose: Callable[[Choice], Ints] | None = None
@@ -53,12 +53,12 @@ class Meter:
 
     @property
     def query(self) -> Floats:
-        """Returns all noisy figures, in the scales of their noise."""
+        """All sums to which noise was added, in units of its scale."""
         return np.asarray(self.exact_sums / self.scale)
 
     @property
     def exact_sums(self) -> Floats:
-        """Returns all noisy figures, without their noise."""
+        """All sums to which noise was added, without it."""
         return np.concatenate([np.empty(0), *self.found])
 
     @property

@@ -1,13 +1,13 @@
-"""Comparators that fit a model, FBS and FBP ([T]; METHODS §5), at the release's own ε; nothing of them is released.
+"""Fits the comparators FBS and FBP, which model the records ([T]; METHODS §5), at the release's ε; nothing is released.
 
-Each has the figures that a release of the `weighted` mechanism under the lognormal model would have published. There is
-one fit in each of the job's strata, with the tables' columns as predictors. Search, draws, synthesis and estimators are
-the same, with keys of their own. The guarantee of a comparator is asymptotic. It is given next to a strict one for
-comparison only. Both share one fit.
+Each comparator has the figures that the `weighted` mechanism with the lognormal model would have published. There is one
+fit for each stratum of the job, with the tables' columns as predictors. The two comparators share it. Search, draws,
+synthesis and estimators are those of a release, with other keys. A comparator's guarantee is asymptotic. It is stated
+beside a strict one for comparison only.
 
-The lognormal law has no zeros. Records whose outcome is 0 are left out of the fit. The table has them with the mean
-weight of the other records of their frame row, and their number is taken as public. Records are visited block by block,
-and their carries are stored on disk, so memory is that of one block.
+The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
+weight of the other records in their frame row, and their number is taken as public. Records are visited block by block, and
+their per-record values are stored on disk. So one block at a time is in memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dpdist.storage.tables import each_part
 
 FITTED: tuple[Comparator, ...] = ("fbs", "fbp")
 SETS = 3
-"""Synthetic sets of a comparator where the release itself has one alone."""
+"""Number of synthetic sets of a comparator, where the release has a single one."""
 ESTIMATORS = ("parameters", "records")
 ZEROS = "no record with an outcome above 0, which the lognormal law needs"
 BEYOND = "its fit's figures are larger than numbers hold: outcomes or weights are too far apart"
@@ -52,9 +52,9 @@ UNRAKED = "no weights of the fit meet all totals of rake"
 
 @dataclass(frozen=True)
 class Fitted:
-    """Sums Σw and Σwy of every frame row by comparator and estimator, (2, set, row), NaN where there is no fit.
+    """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN where there is no fit.
 
-    `missing` says of every frame row why, "" where there is one; `note` is what holds of all.
+    `missing` holds the reason for every frame row, and "" where there is a fit. `note` states the guarantee.
     """
 
     sums: Mapping[tuple[str, str], Floats]
@@ -68,7 +68,7 @@ class Fitted:
         return {"count": count, "mean": mean, "total": total}
 
     def notes(self, cells: Cells) -> list[str]:
-        """Returns the notes of every cell: the guarantee, or why its figures are missing."""
+        """Returns a note for every cell: the guarantee, or why its figures are missing."""
         inside = cells.membership
         rows = (inside.indices[a:b] for a, b in zip(inside.indptr, inside.indptr[1:], strict=False))
         why = (sorted(set(self.missing[own]) - {""}) for own in rows)
@@ -77,18 +77,18 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Visits:
-    """Passes over the records of a stratum whose outcome is above 0, block by block; carries lie in a folder of its own."""
+    """Visits the records of a stratum whose outcome is above 0, block by block; per-record values are kept in a folder."""
 
     path: Path
     rows: range
-    """Rows of the stratum's records in the file."""
+    """Positions of the stratum's records in the file."""
     size: int
-    """Records of a block."""
+    """Number of records in a block."""
     row: Codes
-    """The fit's row for every row of the current frame."""
+    """The fit's row for each row of the current frame."""
     folder: Path
     held: dict[int, list[str]] = field(default_factory=dict)
-    """Names of the carried values of each block, which are rows of its file."""
+    """Names of the per-record values of each block, in the order of its file's rows."""
 
     def __call__(self, request: Pass) -> Floats:
         total: Floats | None = None
@@ -111,7 +111,7 @@ class Visits:
         return dict(zip(names, np.load(self._file(number)), strict=True)) if names else {}
 
     def _keep(self, number: int, carry: Carry) -> None:
-        self._file(number).unlink(missing_ok=True)  # to write over a file may wait for the disk
+        self._file(number).unlink(missing_ok=True)  # because overwriting a file may wait for the disk
         np.save(self._file(number), np.array(list(carry.values())), allow_pickle=False)
         self.held[number] = list(carry)
 
@@ -120,9 +120,9 @@ class Visits:
 
 
 def comparator(job: Job, how: Comparator) -> Job:
-    """Returns the release of which a comparator is.
+    """Returns the job of the release that a comparator imitates.
 
-    A comparator takes secret sizes as public, so its adjacency is zero_out.
+    It takes secret sizes as public, so its adjacency is then zero_out.
     """
     columns = dict.fromkeys([*job.likelihood_predictors, *job.cell_columns])
     predictors = [name for name in columns if name not in job.strata]
@@ -146,7 +146,7 @@ def comparator(job: Job, how: Comparator) -> Job:
 def fitted(
     job: Job, frame: Frame, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
 ) -> Fitted:
-    """Fits those of the job's comparators that are models, from the records at `path`, in frame order."""
+    """Fits the job's comparators that are models. The records at `path` are in frame order."""
     wanted = [how for how in job.compare if how in FITTED]
     own, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
     for records in each_part(path, 0, int(frame.count.sum()), block_rows(own.sampler.draws)):
@@ -186,7 +186,7 @@ def _sets(
     missing: NDArray[np.object_],
     tick: Callable[[int], None],
 ) -> tuple[dict[str, Mapping[str, Any]], ...]:
-    """Returns the described θ of every synthetic set and stratum. Strata without one are reported to `missing`."""
+    """Parameters of every synthetic set and stratum, as JSON. For a stratum without a fit, `missing` gets the reason."""
     fits, row = _rows(frame, positive > 0, positive), (np.cumsum(positive > 0) - 1).astype(np.int32)
     edges = np.concatenate([[0], np.cumsum(frame.count)])
     sets: tuple[dict[str, Mapping[str, Any]], ...] = tuple({} for _ in range(job.synthetic_sets))
@@ -210,7 +210,7 @@ def _sets(
 
 
 def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Frame:
-    """Selects rows of a frame, with other counts."""
+    """Selects rows of a frame, and gives them other counts."""
     codes = {name: values[which] for name, values in frame.codes.items()}
     return Frame(codes, frame.levels, count[which], frame.strata, frame.design_strata)
 
@@ -218,7 +218,7 @@ def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> F
 def _raked(
     job: Job, frame: Frame, sums: dict[tuple[str, str], Floats], missing: NDArray[np.object_]
 ) -> Mapping[tuple[str, str], Floats]:
-    """Rakes estimates to the job's public totals. Totals that cannot be met are reported to `missing`."""
+    """Rakes estimates to the job's public totals. Where these cannot be met, `missing` gets the reason."""
     if not job.rake:
         return sums
     try:

@@ -1,4 +1,4 @@
-"""Opens the results of a run: the public folder for everybody, by-products for the custodian."""
+"""Opens the results of a run: the release for everybody; evaluations, posterior and log likelihood for the custodian."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ EVALUATED = "the `dpdist run` that made it makes it again, and spends nothing"
 
 
 def open_release(place: str | Path) -> Release:
-    """A finished release, verified against its manifest.
+    """Opens a finished release, after checking its files against its manifest.
 
     Parameters
     ----------
-    place : a workspace or its public folder; a folder, or a URL of an object store.
+    place : a workspace or its public folder, as a path or as a URL of an object store.
 
     Returns
     -------
-    The release: `tables`, `synthetic(k)`, `combine(…)`, `statement`. It stands for the public folder as a path.
+    The release, with `tables`, `synthetic(k)`, `combine(…)` and `statement`. As a path it is its public folder.
 
     Raises
     ------
-    WorkspaceError : there is no release, or a file of it is not as it was released.
+    WorkspaceError : there is no release, or a file of it was changed.
 
     Example
     -------
@@ -57,14 +57,14 @@ def open_release(place: str | Path) -> Release:
 
 
 def release_in(space: Workspace) -> Release:
-    """Opens the release of a run that has just published it."""
+    """Opens the release that a run has just published or held."""
     if space.store.shared:
         return Release(str(made := space.newest), lambda: made)
     return Release(space.shown(space.newest), _Taken(space.place, space.newest.name))
 
 
 class _Taken:
-    """Copies the public folder of an object store to this machine, and keeps the copy as long as this object lives."""
+    """Copies the public folder from an object store to this machine. The copy lasts as long as this object."""
 
     def __init__(self, url: str, name: str = "public"):
         self._url, self._name = url, name
@@ -83,15 +83,15 @@ class _Taken:
 
 
 def open_evaluation(workspace: str | Path) -> ParquetTables:
-    """The evaluation of every published table, beside direct estimates: **confidential**, for the custodian alone.
+    """Opens the evaluations of all published tables: **confidential**, because they contain direct estimates.
 
     Parameters
     ----------
-    workspace : of a finished run.
+    workspace : the workspace of a finished run.
 
     Returns
     -------
-    Data frames by the name of the table, and of an audit where there was one. Each is read when asked for.
+    Data frames by the name of a table or of an audit. Each is read when asked for.
 
     Raises
     ------
@@ -110,27 +110,27 @@ def open_evaluation(workspace: str | Path) -> ParquetTables:
 
 
 def evaluations(space: Workspace) -> ParquetTables:
-    """Returns the confidential evaluations of a run, if there are any."""
+    """The confidential evaluations of a run; empty where there are none."""
     space.store.take_folder(space.evaluation)
     return ParquetTables(space.evaluation, "confidential evaluations", space)
 
 
 def open_log_lik(workspace: str | Path) -> xr.Dataset:
-    """log_lik.zarr of a run, the tensor lazy and coordinates loaded: **confidential**, for the custodian alone.
+    """Opens log_lik.zarr of a run: **confidential**. Coordinates are loaded, the log likelihoods are read when used.
 
-    Strata are padded to whole chunks. Padding is masked: its values are NaN, and its `record` is −1.
+    Strata are padded to whole chunks. Padding has NaN as values and −1 as `record`.
 
     Parameters
     ----------
-    workspace : of a finished run that kept the tensor.
+    workspace : the workspace of a finished run that stored log likelihoods.
 
     Returns
     -------
-    `log_lik` (chain, draw, record), natural logarithms; `offset` and `length` (stratum) say where a stratum lies.
+    `log_lik` (chain, draw, record), natural logarithms; `offset` and `length` (stratum) give a stratum's place in it.
 
     Raises
     ------
-    WorkspaceError : the run kept no log likelihood.
+    WorkspaceError : the run stored no log likelihoods.
 
     Example
     -------
@@ -145,17 +145,17 @@ def open_log_lik(workspace: str | Path) -> xr.Dataset:
 
 
 def open_posterior(workspace: str | Path) -> xr.Dataset:
-    """posterior.zarr of a run, draws of the final fit, lazy: **confidential**, for the custodian alone.
+    """Opens posterior.zarr of a run, the draws of its last fit, which are read when used: **confidential**.
 
-    A posterior has no padding. A stratum without draws of its own is NaN.
+    There is no padding. A stratum that was not fitted separately is NaN.
 
     Parameters
     ----------
-    workspace : of a finished run of a mechanism that samples a posterior.
+    workspace : the workspace of a finished run whose mechanism samples a posterior.
 
     Returns
     -------
-    Every parameter of the model, (chain, draw, stratum, and its own dimensions).
+    All parameters of the model, (chain, draw, stratum, and the parameter's dimensions).
 
     Raises
     ------
@@ -174,7 +174,7 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
 
 
 def _loaded(space: Workspace, path: Path, *others: str, group: str | None = None) -> xr.Dataset:
-    """Opens a store, or a group of it, with its coordinates and the named small arrays loaded."""
+    """Opens a store, or a group of it, and loads its coordinates and the named arrays."""
     import xarray as xr
 
     store: xr.Dataset = xr.open_zarr(arrays.source(path, space.store), group=group, consolidated=False)

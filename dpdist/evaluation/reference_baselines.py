@@ -1,8 +1,8 @@
-"""Comparators of a strict table that need its reference (METHODS §7b), with keyed noise; nothing of them is released.
+"""Computes comparators of a strict table that use its reference (METHODS §7b), with noise from keys; nothing is released.
 
-`laplace_finest`: noisy sums of the finest cells as `laplace_strict` has them, weights clipped at a high quantile of the
-reference's, outcomes at their public bounds. `reference_only`: the current file's public sizes with the reference's
-means.
+- `laplace_finest`: noisy sums of the finest cells, as in `laplace_strict`. Weights are clipped at a high quantile of the
+  reference's weights, outcomes at their public bounds.
+- `reference_only`: the current file's public sizes times the reference's means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REFERRED = ("laplace_finest", "reference_only")
 
 
 class ReferenceBaselines(NamedTuple):
-    """Σw and Σwy of every finest cell under each comparator, (cell, 2). `row` is one frame row of every cell."""
+    """Σw and Σwy of every finest cell under each comparator, (cell, 2). `row` is a frame row of each cell."""
 
     row: Codes
     finest: Floats
@@ -42,7 +42,7 @@ class ReferenceBaselines(NamedTuple):
 def reference_baselines(
     job: Job, frame: Frame, current: Iterable[Records], reference: Iterable[Records], key: Key
 ) -> ReferenceBaselines:
-    """Computes both comparators from the records of both files, which are under the rows of one frame."""
+    """Computes both comparators. The records of both files have rows of the same frame."""
     group, labels = frame.group(job.cell_columns)
     cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
     held, weights = np.zeros((cells, 3)), []

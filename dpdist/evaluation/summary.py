@@ -1,4 +1,4 @@
-"""Summarises an evaluation for the custodian: errors of the release and its comparators, worst cells, missing figures."""
+"""Summarises an evaluation for the custodian: errors of the release and of comparators, worst cells, missing figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORST = 5
 FAR = 2.0
 GIVEN = "n given"
 ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
-"""Names of estimates that are not comparators."""
+"""Names of the estimates that are no comparators."""
 NOTHING = "no standard errors are published, or none of the direct estimates has one: there is nothing to judge."
 WITHHELD = (
     "Whether a release is withheld now depends on the records, which ε does not cover: decide by a rule stated beforehand."
@@ -27,7 +27,7 @@ LOOKED = (
 
 
 class Overall(NamedTuple):
-    """The verdicts on all statistics: a headline, the grand figures, a sentence each, and whether the release fails."""
+    """The verdicts on all statistics: a first line, the grand figures, a sentence each, and whether the release fails."""
 
     head: str
     bias: list[str]
@@ -36,7 +36,7 @@ class Overall(NamedTuple):
 
 
 def overall(tables: Mapping[str, pd.DataFrame]) -> Overall:
-    """Judges the coverage of published intervals, statistic by statistic (`evaluation.verdict`)."""
+    """Judges the coverage of published intervals, statistic by statistic; `evaluation.verdict` defines the tests."""
     found = verdicts(tables)
     said = [f"{name}: {NOTHING}" if each is None else in_words(name, each) for name, each in found.items()]
     fails = any(each is not None and each.fails for each in found.values())
@@ -45,21 +45,22 @@ def overall(tables: Mapping[str, pd.DataFrame]) -> Overall:
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame]) -> dict[str, Verdict | None]:
-    """Returns the verdict on every statistic of every table, by name; None where there is nothing to judge."""
+    """The verdict on each statistic of each table, by name; None where there is nothing to judge."""
     groups = {f"{name}, {statistic}": group for name, rows in tables.items() for statistic, group in by_statistic(rows)}
     return {name: judge(group, len(groups)) for name, group in groups.items()}
 
 
 def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Splits an evaluation's rows by statistic and variable, with its name. Two outcomes are never put together."""
+    """Splits an evaluation's rows by statistic and variable, and names each group. Outcomes are never combined."""
     for (statistic, variable), group in rows.groupby(["statistic", "variable"], sort=False, dropna=False):
         yield (f"{statistic} of {variable}" if isinstance(variable, str) else str(statistic)), group.reset_index(drop=True)
 
 
 def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
-    """Returns one row per estimate: class, |error| in direct standard errors over cells, and the largest with its cell.
+    """Returns a row for each estimate: its class of guarantee, and its median and largest error over cells.
 
-    For counts, `n given` has the median and the largest error in standard errors given sizes, where they are known.
+    Errors are in direct standard errors. For counts, the columns `n given` have them in standard errors given the cells'
+    sizes, where these are known.
     """
     found, given = [], _given_sizes(rows)
     for how in estimates_of(rows):
@@ -81,7 +82,7 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
 
 
 def estimates_of(rows: pd.DataFrame) -> Iterator[str]:
-    """Lists the estimates that are compared with direct ones, by column prefix: the release, then comparators."""
+    """Prefixes of the columns of estimates that are compared with direct ones: the release first, then comparators."""
     for column in [str(name) for name in rows.columns if str(name).endswith("_error_in_se")]:
         how = column.removesuffix("_error_in_se")
         if how == "clipping" and not (rows["direct_clipped"] != rows["direct"]).where(rows["direct"].notna(), False).any():
@@ -92,19 +93,19 @@ def estimates_of(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _given_sizes(rows: pd.DataFrame) -> pd.Series[float]:
-    """Returns standard errors of counts given the cells' sizes; none for other statistics or in older evaluations."""
+    """Standard errors of counts given the cells' sizes; NaN for other statistics, and in older evaluations."""
     if "direct_se_given_n" not in rows or not (rows["statistic"] == "count").all():
         return pd.Series(np.nan, index=rows.index)
     return rows["direct_se_given_n"].where(rows["direct_se_given_n"] > 0)
 
 
 def furthest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns rows with the largest errors in direct standard errors, the largest first."""
+    """Rows with the largest errors in direct standard errors, the largest first."""
     return rows[rows["synthetic_error_in_se"].notna()].nlargest(WORST, "synthetic_error_in_se")
 
 
 def worst(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the cells farthest from their direct estimates, one row each, the farthest first."""
+    """The cells farthest from their direct estimates, one row each, the farthest first."""
     far = furthest(rows)
     cells = [place(row, labels_of(rows)) for _, row in far.iterrows()]
     held = np.where(far["synthetic_lower"].isna(), "no interval", np.where(holds_direct(far), "yes", "no"))
@@ -114,13 +115,13 @@ def worst(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def missing(rows: pd.DataFrame) -> list[str]:
-    """Counts cells without an error in direct standard errors, by reason."""
+    """Numbers of cells without an error in direct standard errors, by reason."""
     none = rows["synthetic_error_in_se"].isna()
     reasons = {
         "no record": rows["records"] == 0,
         "no published figure": rows["synthetic"].isna(),
         "one record": rows["records"] == 1,
-        "no direct standard error, as a design stratum has a single PSU": rows["direct_se"].isna(),
+        "no direct standard error under the design, as where a design stratum has a single PSU": rows["direct_se"].isna(),
         "a direct standard error of 0, as the design fixes the figure": rows["direct_se"] == 0,
     }
     found = np.select([each & none for each in reasons.values()], list(reasons), "")
@@ -128,7 +129,7 @@ def missing(rows: pd.DataFrame) -> list[str]:
 
 
 def notes(rows: pd.DataFrame) -> list[str]:
-    """Lists the promises of comparators, and the reasons for missing figures with their number."""
+    """Notes on comparators: their guarantees, and reasons for missing figures with the number of these."""
     found = []
     for column in [name for name in map(str, rows.columns) if name.endswith("_note")]:
         for note, number in rows[column].value_counts().items():
@@ -140,12 +141,12 @@ def notes(rows: pd.DataFrame) -> list[str]:
 
 
 def brief(value: float) -> str:
-    """Formats a number briefly, for comparison by eye."""
+    """Formats an error briefly: with two decimals below 10, and fewer above."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def class_of(rows: pd.DataFrame, how: str) -> str:
-    """Returns the class at the beginning of a comparator's notes."""
+    """The class of guarantee with which a comparator's notes begin."""
     said = rows[f"{how.removesuffix('_records')}_note"]
     told = said[~said.str.startswith("missing")]
     return str(told.iloc[0]).split(",")[0].split(":")[0] if len(told) else ""

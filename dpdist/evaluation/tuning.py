@@ -1,6 +1,6 @@
-"""Tunes the constants of a mechanism: scans a public grid, then bisects near its best point.
+"""Tunes constants of a mechanism to the smallest loss: scans a grid of values, then bisects near the best one.
 
-The grid is scanned because neither a bound nor utility is monotone in a constant. Small weights widen the posterior and
+The grid is scanned because neither bounds nor utility are monotone in a constant: small weights widen the posterior, and
 with it the bound (METHODS §3). Constants are tuned one after the other, with the others fixed.
 """
 
@@ -15,24 +15,27 @@ from dpdist.mechanisms.promises import target_of
 
 BISECTIONS = 3
 REFUSED = float("inf")
-"""Loss of constants under which the mechanism refuses the reference."""
+"""Loss of constants for which the mechanism refuses the file."""
 TUNED_FACTORS = tuple(0.85**step for step in range(16))
-"""Factors of a constant c, from the rule's start value down to a tenth of it."""
+"""Factors by which a constant c is tried: from 1 down to about a tenth."""
 
 
 class Knob(NamedTuple):
-    """A constant, by its path in the mechanism, and the points that are scanned. None is a choice without neighbours."""
+    """A constant, by its path in the mechanism's settings, and the values to scan.
+
+    The value None is a choice without a number; bisection leaves it out.
+    """
 
     path: str
     grid: tuple[float | None, ...]
     whole: bool = False
     required: bool = False
-    """True if the mechanism's specification leaves the constant unset."""
+    """True if the mechanism's settings leave the constant unset."""
 
 
 @dataclass
 class Trials:
-    """Losses of mechanisms, each evaluated once."""
+    """Losses of mechanisms. Each is computed once."""
 
     loss_of: Callable[[Mechanism], float]
     tick: Callable[[int], None]
@@ -47,9 +50,9 @@ class Trials:
 
 
 def knobs_of(job: Job) -> tuple[Knob, ...]:
-    """Lists the mechanism's constants that no budget decides, those with the largest effect first.
+    """The mechanism's constants that the budget does not determine, in the order of their effect, the largest first.
 
-    The drift that `centred` plans is left out, because halves of one file have no drift between periods.
+    The drift that `centred` plans for is left out, because halves of one file have no drift between periods.
     """
     mechanism, weights = job.mechanism, job.mechanism.weights
     if mechanism.scanned:
@@ -73,7 +76,7 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
 
 
 def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], float]) -> tuple[Mechanism, float]:
-    """Returns the mechanism with the smallest loss of all tried ones. The loss is infinite where every one is refused."""
+    """Returns the mechanism with the smallest loss, and that loss, which is infinite where all are refused."""
     best, least = start, REFUSED if any(knob.required for knob in knobs) else loss(start)
     for knob in knobs:
         tried: dict[float | None, float] = {v: loss(with_value(best, knob.path, v)) for v in knob.grid}
@@ -89,7 +92,7 @@ def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], 
 
 
 def between(tried: dict[float | None, float], whole: bool) -> list[float]:
-    """Returns untried midpoints between the best number so far and its neighbours."""
+    """Midpoints, not yet tried, between the best number so far and its neighbours."""
     numbers = sorted(value for value in tried if value is not None)
     best = min(numbers, key=lambda value: tried[value])
     if tried[best] == REFUSED:
@@ -104,7 +107,7 @@ def between(tried: dict[float | None, float], whole: bool) -> list[float]:
 
 
 def with_value(mechanism: Mechanism, path: str, value: float | None) -> Mechanism:
-    """Returns the mechanism with another value of a constant."""
+    """The mechanism with another value of the constant at this path."""
     said: dict[str, Any] = mechanism.model_dump(mode="json")
     *above, name = path.split(".")
     holder = said[above[0]] if above else said

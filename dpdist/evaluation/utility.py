@@ -1,11 +1,11 @@
-"""Similarity of two data sets of one outcome: distances of distribution functions, location, quantiles with intervals.
+"""Compares two data sets of one outcome: distances between distribution functions; mean and quantiles with intervals.
 
 The empirical distribution function at t is the share of records that are at most t. Distances are taken at the pooled
-points of both data sets. Every record counts, so a tied value counts as often as it occurs ([G] §4.3, after Woo et al.
-2009). A quantile is the linear interpolation between order statistics (NumPy's and R's default, type 7). An interval of
-nominal 95 % is, for the mean, mean ± 1.96 s/√n; for a quantile, the pair of order statistics whose ranks are the 2.5 %
-and 97.5 % points of Binomial(n, p), which needs no density estimate and covers at least the nominal share. [V] does not
-say how the intervals of its table were made.
+values of both data sets. Every record counts, so a tied value counts as often as it occurs ([G] §4.3, after Woo et al.
+2009). A quantile is interpolated between order statistics (type 7, the default of NumPy and R). Intervals are nominal 95 %.
+For the mean it is mean ± 1.96 s/√n. For a quantile it is the pair of order statistics whose ranks are the 2.5 % and 97.5 %
+points of Binomial(n, p). This needs no density estimate, and covers at least the nominal share. [V] does not say how the
+intervals of its table were made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUANTILES = {"q15": 0.15, "median": 0.5, "q90": 0.9}
 
 
 class Distances(NamedTuple):
-    """Largest absolute and mean squared difference of two empirical distribution functions."""
+    """Largest absolute difference, and mean squared difference, of two empirical distribution functions."""
 
     max_ecdf: float
     avg_ecdf: float
@@ -35,19 +35,19 @@ class Interval(NamedTuple):
 
 
 def ecdf(sample: Floats, at: Floats) -> Floats:
-    """Returns the share of the sample that is at most t, for every t of `at`."""
+    """The share of the sample at or below each value in `at`."""
     return np.asarray(np.searchsorted(np.sort(sample), at, side="right") / len(sample))
 
 
 def distances(confidential: Floats, synthetic: Floats) -> Distances:
-    """Computes distances over the pooled points of both data sets."""
+    """Distances at the pooled values of both data sets."""
     pooled = np.concatenate([confidential, synthetic])
     difference = ecdf(confidential, pooled) - ecdf(synthetic, pooled)
     return Distances(float(np.abs(difference).max()), float((difference**2).mean()))
 
 
 def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
-    """Computes the interval mean ± z s/√n."""
+    """The interval mean ± z s/√n, with z the normal quantile."""
     mean = float(sample.mean())
     half = (
         float(scipy.stats.norm.ppf((1.0 + level) / 2.0) * sample.std(ddof=1) / np.sqrt(len(sample)))
@@ -58,9 +58,10 @@ def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
 
 
 def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Interval:
-    """Quantile with the order statistics that bound it; beyond the sample's ends the interval is unbounded.
+    """A quantile with the two order statistics that bound it; an end is infinite where the sample has none for it.
 
-    y_(l) ≤ q_p is B ≥ l and q_p < y_(u) is B ≤ u − 1 for B ~ Binomial(n, p): l and u − 1 are B's (1 ∓ level)/2 points.
+    With B ~ Binomial(n, p), the order statistic y_(l) is at most the quantile if B ≥ l, and y_(u) is above it if B ≤ u − 1.
+    So l and u − 1 are the (1 ∓ level)/2 points of B.
     """
     ordered, n = np.sort(sample), len(sample)
     low, high = (int(scipy.stats.binom.ppf(tail, n, share)) for tail in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
@@ -70,5 +71,5 @@ def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Int
 
 
 def location(sample: Floats) -> dict[str, Interval]:
-    """Computes mean, 15th, 50th and 90th percentile with their intervals ([G] figures 5 and 11–15, [V] table 1)."""
+    """Mean, 15th, 50th and 90th percentile with their intervals ([G] figures 5 and 11–15, [V] table 1)."""
     return {"mean": mean_interval(sample)} | {name: quantile_interval(sample, p) for name, p in QUANTILES.items()}

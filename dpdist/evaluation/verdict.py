@@ -1,26 +1,27 @@
-"""Judges whether published intervals have their stated coverage, by direct estimates of the same sample; confidential.
+"""Judges whether published intervals contain as many direct estimates of the same sample as they should. Confidential.
 
 A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
-noise. The direct figure has the same sampling error, so a correct interval holds it in at least 90 % of cases.
-`evaluation.differences` computes the remaining variance. Every statistic of every table is judged separately, by four
-tests:
+noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
+`evaluation.differences` computes the variance that remains between the two. Every statistic of every table has four tests:
 
-- the grand figure, all records: published and direct differ by more than chance, and the interval misses it.
-- coverage: intervals of base cells hold fewer direct figures than Binomial(cells, .9) does.
-- side: more base cells are on one side than Binomial(cells, .5) brings, and by LEAN published standard errors.
-- the furthest cell, margins too, in published standard errors, under the longer of a t tail and a Laplace tail.
+- grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
+  one.
+- coverage: intervals of base cells contain fewer direct figures than Binomial(cells, .9) makes likely.
+- side: more base cells lie above, or below, their direct figures than Binomial(cells, .5) makes likely; and the median
+  distance is at least LEAN published standard errors.
+- furthest cell, margins included: its distance, in published standard errors, is unlikely under a t law and a Laplace law.
 
-A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
-grand figures have 2/5 of this probability, coverage 2/5, side and furthest cell 1/10 each. Cells with a common error, as
-the grand figure's published error shows, count as fewer cells. Other cells are taken as independent, and a grand figure's
-noise as normal. For a single Laplace noise the grand figure's part is at most 2.7 times as large.
+A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). Of this
+probability 2/5 each belong to grand figures and to coverage, and 1/10 each to side and furthest cell. Cells with a common
+error, which shows in the grand figure's published error, count as fewer cells. Otherwise cells are taken as independent.
+The noise of a grand figure is taken as normal; if it is a single Laplace noise, the part of the grand figures is at most
+2.7 times as large.
 
-A release whose intervals hold may still have large errors. The median or largest error in direct standard errors shows
-them (FAR_MEDIAN, FAR_LARGEST). Large errors are no fault of the intervals, and have no part in false alarms.
+A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
+them (FAR_MEDIAN, FAR_LARGEST). They are no fault of the intervals, and have no part in false alarms.
 
-Not judged: cells of less than two records, figures without standard errors, totals that a public figure fixes. A release
-that passes has shown no fault in these cells. It may have
-faults elsewhere.
+Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
+release that passes has shown no fault in the judged cells. It may have faults elsewhere.
 """
 
 from __future__ import annotations
@@ -41,51 +42,54 @@ REACH = float(-ndtri((1.0 - NOMINAL) / 2.0))
 """Half width of a 90 % interval in standard errors."""
 FALSE_ALARM = 0.05
 GRAND, COVERAGE, SIDE, FURTHEST = 0.4, 0.4, 0.1, 0.1
-"""Parts of FALSE_ALARM."""
+"""Shares of FALSE_ALARM."""
 LEAN = 0.5
-"""Smallest distance of the median cell, in published standard errors, that counts as a bias.
+"""Distance of the median cell, in published standard errors, above which it counts as a bias.
 
-At it 90 % intervals hold .87.
+With a bias of this size, 90 % intervals still contain .87.
 """
 FAR_TOO_LOW = 0.75
-"""Coverage below which a release that fails is not for publication."""
+"""If a release fails and its coverage is below this, it is not for publication."""
 FAR_RECORDS = 10
-"""Fewest records of a cell whose error may be called far off: a direct error of fewer is near 0 by chance."""
+"""Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
-"""Direct standard errors beyond which the median cell, or a single one, has a large error whatever its interval is."""
+"""Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
 SAME = 1e-9
-"""Relative difference below which two figures are equal but for rounding."""
+"""Relative difference below which two figures count as equal."""
 
 
 class Grand(NamedTuple):
-    """The figure of all records and the direct one. Distances are in standard errors, NaN where these are not known."""
+    """The published figure of all records, and the direct one. Distances are in standard errors, NaN where unknown."""
 
     published: float
     direct: float
     in_published: float
     in_noise: float
     in_chance: float
-    """Distance in standard deviations of the difference (`evaluation.differences`)."""
+    """Distance in standard deviations of the difference by chance (`evaluation.differences`)."""
     df: float
     held: bool
     reach: float
-    """Half width of the published interval towards the direct figure, in published standard errors."""
+    """Half width of the published interval on the side of the direct figure, in published standard errors."""
 
     @property
     def relative(self) -> float:
-        """Returns published over direct, less 1."""
+        """The published figure over the direct one, less 1."""
         return self.published / self.direct - 1.0 if self.direct else np.nan
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The number of direct estimates that lie in published intervals, and the judgement that follows.
+    """How many direct estimates lie in published intervals, and what follows.
 
-    `held` is the share over all judged cells, and `covered` the share over base cells. `width` is the median ratio of
-    published to direct standard errors. `above` is the share of base cells above their direct estimates, and `lean` is
-    their median distance in published standard errors. `far` names the furthest cell if it is too far. `median_error` and
-    `largest_error` are distances from direct estimates in direct standard errors; the largest is over cells of at least
-    FAR_RECORDS records. They are NaN if no such cell has a direct standard error.
+    - `held`: the share of judged cells whose interval contains the direct estimate. `covered`: the same over base cells,
+      with intervals widened where chance alone moves the difference by more than the published error.
+    - `width`: median ratio of published to direct standard errors.
+    - `above`: share of base cells above their direct estimates. `lean`: their median distance from these, in published
+      standard errors.
+    - `far`: the furthest cell, if it is too far.
+    - `median_error`, `largest_error`: distances from direct estimates, in direct standard errors. The largest is over cells
+      with at least FAR_RECORDS records. They are NaN where no such cell has a direct standard error.
     """
 
     cells: int
@@ -104,7 +108,7 @@ class Verdict:
 
     @property
     def inaccurate(self) -> bool:
-        """True where figures are far from direct ones, whether intervals hold them or not."""
+        """True where figures are far from direct ones, whether or not intervals contain these."""
         return self.median_error > FAR_MEDIAN or self.largest_error > FAR_LARGEST
 
     @property
@@ -123,17 +127,20 @@ class Verdict:
 
 
 def labels_of(rows: pd.DataFrame) -> list[str]:
-    """Returns the columns that identify a cell."""
+    """The columns that identify a cell."""
     return list(rows.columns[: rows.columns.get_loc("statistic")])
 
 
 def place(row: pd.Series, by: list[str]) -> str:
-    """Describes a cell in words."""
+    """A cell's levels as text."""
     return ", ".join(str(row[name]) for name in by) or TOTAL
 
 
 def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
-    """Judges one of several statistics by its rows of an evaluation. Returns None where there is nothing to judge."""
+    """Judges a statistic by its rows of an evaluation; None where there is nothing to judge.
+
+    `statistics` is the number of statistics that are judged together, which share the false-alarm rate.
+    """
     alarm, grand = FALSE_ALARM / statistics, _grand(rows)
     known = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
     known &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
@@ -175,10 +182,10 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
 
 
 def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
-    """Returns the effective number of base cells with independent errors, at least 1. A common error makes it smaller.
+    """The effective number of base cells, at least 1: a common error makes it smaller than their number.
 
-    There is a common error where the published variance of the grand figure exceeds the sum over its cells. Then one
-    correlation between all cells explains the excess. Means are weighted by records.
+    There is a common error where the published variance of the grand figure exceeds the sum of its cells' variances. The
+    excess is explained by one correlation between all cells. Means are weighted by records.
     """
     number = len(base)
     if number < 2 or grand is None or not grand.in_published:
@@ -193,12 +200,12 @@ def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
 
 
 def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True where the published interval holds the direct estimate, (row,); False where there is none."""
+    """True where the published interval contains the direct estimate, (row,); False where there is no interval."""
     return _held(rows, np.ones(len(rows)))
 
 
 def _held(rows: pd.DataFrame, times: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True where the direct estimate lies within the interval, after the half width is multiplied by a factor."""
+    """True where the direct estimate lies within the interval, after its half widths are multiplied by `times`."""
     gap = (rows["direct"] - rows["synthetic"]).to_numpy(dtype=float)
     below, above = rows["synthetic"] - rows["synthetic_lower"], rows["synthetic_upper"] - rows["synthetic"]
     reach = times * np.where(gap < 0, below, above)
@@ -206,17 +213,17 @@ def _held(rows: pd.DataFrame, times: Floats) -> np.ndarray[tuple[int], np.dtype[
 
 
 def _df(rows: pd.DataFrame) -> Floats:
-    """Returns the degrees of freedom of differences, the smaller of both figures'."""
+    """Degrees of freedom of a difference: the smaller number of the two figures."""
     return np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
 
 
 def _too_far(grand: Grand, level: float) -> bool:
-    """True where chance alone does not explain the grand figure's distance, and its interval misses the direct one."""
+    """True where chance does not explain the grand figure's distance, and its interval misses the direct figure."""
     return bool(not grand.held and 2.0 * stdtr(grand.df, -abs(grand.in_chance)) < level)
 
 
 def _grand(rows: pd.DataFrame) -> Grand | None:
-    """Returns the figures of all records. A count or total without them is summed over base cells, taken as independent."""
+    """The figure of all records. A table without it has counts and totals summed over base cells, taken as independent."""
     by = labels_of(rows)
     whole = rows[(rows[by] == TOTAL).all(axis=1)]
     base = rows[(rows[by] != TOTAL).all(axis=1)]
@@ -237,7 +244,7 @@ def _grand(rows: pd.DataFrame) -> Grand | None:
 
 
 def _summed(base: pd.DataFrame) -> pd.DataFrame:
-    """Returns one row: sums of figures, with errors added in squares."""
+    """One row with the sums of the cells' figures; standard errors are added in squares."""
     known = base[base["records"] > 0]
     errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in known]
     made = known.iloc[:1].assign(**{name: known[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})

@@ -1,4 +1,4 @@
-"""Words the verdict on each statistic, and on all statistics together; results are confidential."""
+"""Writes the verdict as sentences, on each statistic and on all together. They are confidential."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PART = "no fault found in what could be judged"
 
 
 def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
-    """Returns the verdict's first line: the most serious fault and its place."""
+    """The verdict's first line: the most serious fault, and the statistics that have it."""
     judged = [(name, each) for name, each in zip(names, verdicts, strict=True) if each is not None]
     if not judged:
         return NOTHING
@@ -46,7 +46,7 @@ def _sizes(verdict: Verdict) -> str:
 
 
 def bias_line(name: str, grand: Grand) -> str:
-    """Compares the figure of all records with the direct one: the difference, also in standard errors."""
+    """A line on the figure of all records: published, direct, and their difference in percent and in standard errors."""
     off = f"{grand.relative:+.1%}".replace("-", "−").replace("%", " %") if np.isfinite(grand.relative) else ""
     sizes = [f"{abs(grand.in_published):.1f} published SE"]
     sizes += [f"{abs(grand.in_noise):.1f} SE of the noise alone"] if np.isfinite(grand.in_noise) else []
@@ -54,14 +54,14 @@ def bias_line(name: str, grand: Grand) -> str:
 
 
 def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
-    """Returns one line per statistic that has a grand figure."""
+    """Yields a line for each statistic that has a figure of all records."""
     for name, each in verdicts:
         if each is not None and each.grand is not None:
             yield bias_line(name, each.grand)
 
 
 def in_words(name: str, verdict: Verdict) -> str:
-    """Describes one statistic's verdict in plain words."""
+    """The verdict on one statistic in sentences."""
     said = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
     if np.isfinite(verdict.width):
         said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
@@ -94,7 +94,7 @@ def in_words(name: str, verdict: Verdict) -> str:
 
 
 def large(value: float) -> str:
-    """Formats a figure for comparison by eye: 59.1 M, 84,300, 0.412."""
+    """Formats a figure briefly: 59.1 M, 84,300, 0.412."""
     for unit, times in (("bn", 1e9), ("M", 1e6)):
         if abs(value) >= times:
             digits = f"{value / times:#.3g}".removesuffix(".")

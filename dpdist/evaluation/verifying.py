@@ -1,4 +1,4 @@
-"""Verifies a public folder: every file, the claims, and on request the signature."""
+"""Verifies a public folder: its files, the claims that follow from its job, and on request its signature."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ FIGURES = (
     "rho",
     "substitution_rho",
 )
-"""Figures of a guarantee that follow from the job alone."""
+"""Keys of a guarantee whose values follow from the job alone."""
 IN_WORDS = {"privacy_unit_in_words": unit, "adjacency_in_words": neighbours}
-"""Sentences of a statement whose numbers follow from the job."""
+"""Sentences of a statement, with the functions that make them; their numbers follow from the job."""
 UNIT = ("privacy_unit", "privacy_unit_most", "record_share_of_budget", "correction")
-"""Other facts of a statement that follow from the job alone."""
+"""Other keys of a statement whose values follow from the job alone."""
 NUMBER = re.compile(r"\d+(?:[./,]\d+)*")
 STATEMENT = "statement.json"
 SAYING = (STATEMENT, "released/promise.json")
 
 
 def public_of(folder: Path) -> Path:
-    """Returns the public folder, given that folder or its workspace."""
+    """The public folder of a workspace; or the folder itself, if it is one."""
     inside = folder / "public"
     return inside if (inside / MANIFEST).exists() and not (folder / MANIFEST).exists() else folder
 
 
 def problems(public: Path, key: PublicKey | None = None) -> list[str]:
-    """Lists problems, one line per file: changed, missing, added, wrong claims, or not signed by the key."""
+    """Lists problems, one line each: files changed, missing or added, wrong claims, or no signature by the key."""
     damage = all_damage(public)
     lines = [str(error) for error in damage] or [str(error) for error in _claims(public)]
     if (why := unfit(public)) is not None:
@@ -71,9 +71,9 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
 
 
 def refuse_unverified(public: Path, made_again: bool = False) -> None:
-    """Raises `WorkspaceError` for a folder that is not as it was released. The folder of a replay may be opened.
+    """Raises `WorkspaceError` for a folder that was changed since its release. A replay's folder passes.
 
-    `made_again`: files that follow from released/ may be missing, since they are made again.
+    With `made_again`, files that follow from released/ may be missing, because they will be made again.
     """
     damage = all_damage(public) or _claims(public)
     found = [error for error in damage if not (made_again and error.found == MISSING and _derived(error.file))]
@@ -87,7 +87,7 @@ def _derived(name: str) -> bool:
 
 
 def sign(public: Path, key: SecretKey) -> None:
-    """Signs a folder's manifest. Raises `WorkspaceError` for an incomplete folder, or a replay's."""
+    """Signs a folder's manifest. Raises `WorkspaceError` for a folder that has any of `problems`, as a replay has."""
     if wrong := problems(public):
         raise WorkspaceError(str(public), f"it is not signed: {wrong[0]}", "sign a folder that `dpdist verify` finds whole")
     said, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
@@ -99,7 +99,7 @@ def sign(public: Path, key: SecretKey) -> None:
 
 
 def _unsigned(public: Path, key: PublicKey) -> str | None:
-    """States why the manifest is not signed by the key."""
+    """The reason why the manifest is not signed by the key; None if it is."""
     try:
         text = regular(public, SIGNATURE).read_text(encoding="utf-8")
         key.check(regular(public, MANIFEST).read_bytes(), text)
@@ -113,7 +113,7 @@ def _unsigned(public: Path, key: PublicKey) -> str | None:
 
 
 def _unapproved(public: Path) -> str | None:
-    """States why a release is signed by none of the keys that its job lists for approval."""
+    """The reason why none of the keys that the job lists for approval signed the release; None if one did."""
     listed = [PublicKey.parse(each) for each in read_job(public, "released/job.json").approvers]
     wrong = [_unsigned(public, key) for key in listed]
     if not listed or None in wrong:
@@ -123,7 +123,7 @@ def _unapproved(public: Path) -> str | None:
 
 
 def _claims(public: Path) -> list[Damaged]:
-    """Lists figures of a statement that do not follow from the release's job."""
+    """Lists claims of the statement and of the promise that do not follow from the released job."""
     try:
         job = read_job(public, "released/job.json")
         due = promised(mechanism_of(job).promise(job), {})
@@ -153,7 +153,7 @@ def _unlike(name: str, figure: str, value: object, due: object) -> Damaged:
 
 
 def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
-    """Lists sentences whose numbers differ from the job's. Their wording is not checked."""
+    """Yields sentences whose numbers differ from those that follow from the job. Their wording is not checked."""
     for name, worded in IN_WORDS.items():
         if name not in statement and statement.get("guarantee") == "none":
             continue
@@ -163,7 +163,7 @@ def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
 
 
 def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
-    """Lists what a statement claims about gates that does not follow from the job or from the stated noisy values."""
+    """Yields claims on gates that do not follow from the job, or from the noisy values that the statement gives."""
     if job.accept is None or not isinstance(acceptance, dict):
         if job.accept is not None or acceptance is not None:
             yield "acceptance", acceptance, "gates" if job.accept is not None else None
@@ -185,12 +185,12 @@ def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
 
 
 def _objects(given: Any) -> list[dict[str, Any]]:
-    """Returns the objects of a JSON list, and none for any other value."""
+    """The objects in a JSON list; none where the value is no list."""
     return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
 
 
 def _met(gate: Mapping[str, Any]) -> bool:
-    """True if a gate is stated as met, and its stated noisy value meets it and has noise."""
+    """True if the statement says that a gate is met, and gives a noisy value that meets it and noise above 0."""
     values: list[Any] = [gate.get(name) for name in ("measured", "limit", "noise_sd")]
     if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
         return False
@@ -199,5 +199,5 @@ def _met(gate: Mapping[str, Any]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Returns the value as JSON text, so that a number and its text differ."""
+    """The value as JSON, so that a number looks different from its text."""
     return json.dumps(value, ensure_ascii=True)

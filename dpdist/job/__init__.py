@@ -1,12 +1,12 @@
-"""Schema of a job: immutable sections, validated once when the job is read.
+"""Defines the job, a release's settings as a YAML file states them: sections that are validated once and then frozen.
 
-Public domains and bounds are stated here and never inferred from the confidential file.
+Public domains and bounds of columns are stated in the job. They are never inferred from the confidential file.
 """
 
 from dpdist.job.acceptance import Gate
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Simulate, TextFile
-from dpdist.job.design import ReplicateWeights
+from dpdist.job.design import DesignEffect, ReplicateWeights
 from dpdist.job.earlier import Calibration, Fit
 from dpdist.job.families import SAMPLERS, Family
 from dpdist.job.ledger import LedgerSettings, Limits, Window
@@ -51,6 +51,7 @@ __all__ = [
     "Calibration",
     "Column",
     "Comparator",
+    "DesignEffect",
     "Diagnostics",
     "Family",
     "Fit",

@@ -1,4 +1,4 @@
-"""Gates: how near to the direct estimates a release must be to be published, chosen before anybody has seen it."""
+"""Settings of gates: limits on a release's errors that are chosen before anybody has seen it, and measured under noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.job.values import Budget, Frozen
 
 
 class Gate(Frozen):
-    """A limit on the errors of one statistic in every cell of the listed tables."""
+    """A limit on the errors of one statistic in all cells of the listed tables."""
 
     measure: Literal["largest", "median", "coverage"] = Field(
         description="the largest or median error as a share of the published figure, or the share of intervals that hold"
@@ -27,7 +27,7 @@ class Gate(Frozen):
 
 
 class Acceptance(Frozen):
-    """Gates, measured under noise at a part of the release's budget; their result is published."""
+    """Gates, measured under noise with a part of the release's ε. Their results are published."""
 
     epsilon: Budget = Field(description="the part of budget.epsilon that the gates take together; write it in quotes")
     tables: tuple[str, ...] = Field(default=(), description="names of the tables whose cells count; unset: all")

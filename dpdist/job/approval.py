@@ -1,4 +1,4 @@
-"""Settings of a held release: who may approve it."""
+"""Settings of a release that must be approved before it is published: the keys of those who may approve it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import Field, StringConstraints
 from dpdist.job.values import MINISIGN, Frozen
 
 KeyText = Annotated[str, StringConstraints(pattern=MINISIGN)]
-"""Of a public key as minisign writes it: the second line of its file."""
+"""A public key as minisign writes it, in the second line of its file."""
 
 
 class Approval(Frozen):
-    """What a run makes is held aside, and published under one of these keys."""
+    """The release of a run is held back, and published when somebody approves it under one of these keys."""
 
     required: Literal[True] = Field(default=True, description="true: nothing is published before somebody approves it")
     keys: tuple[KeyText, ...] = Field(

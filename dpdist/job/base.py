@@ -1,4 +1,4 @@
-"""Reads the base job that another job extends."""
+"""Describes the base job that another job extends: its file, and the keys whose values differ."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys ho
 
 
 class Base(Frozen):
-    """The file that a job extends, and the keys, dotted, that the job says otherwise."""
+    """The file that a job extends, and the dotted keys whose values the job changes."""
 
     path: str = Field(description="the file, as the job names it")
     differs: tuple[str, ...] = Field(default=(), description="keys whose values are not the base's")
 
     @property
     def in_words(self) -> str:
-        """Describes the base for plans."""
+        """The base as text, for plans."""
         return f"{self.path}; differs in: {', '.join(self.differs) or 'nothing'}"

@@ -1,4 +1,4 @@
-"""Settings of the budget of a release."""
+"""Settings of a release's privacy budget: ε, δ or ρ, and the neighbouring files for which it holds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dpdist.job.zcdp import epsilon_of, rho_of
 
 
 class ReleaseBudget(Frozen):
-    """The whole release's budget: epsilon is what all synthetic sets together may cost.
+    """The budget of the whole release: ε is what all synthetic sets may cost together.
 
-    Under Gaussian noise it holds with a delta, and is stated itself or by rho, from which it follows.
+    Under Gaussian noise, ε holds with a δ. Then the job states either ε or ρ; from ρ and δ an ε follows.
     """
 
     epsilon: Budget = Field(description="of the whole release, all synthetic sets together; exact, write it in quotes")
@@ -46,7 +46,7 @@ class ReleaseBudget(Frozen):
 
     @property
     def concentrated(self) -> Fraction:
-        """ρ of a budget with a delta: as stated, or the largest with which epsilon holds at delta."""
+        """ρ of a budget with a δ: as stated, or the largest ρ for which ε holds at δ."""
         if self.delta is None:
             raise ValueError("a budget without delta has no rho")
         return self.rho if self.rho is not None else rho_of(self.epsilon, self.delta)

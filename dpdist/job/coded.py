@@ -1,4 +1,4 @@
-"""States the conditions on an outcome with levels: whole numbers between whole public bounds, or texts with whole codes."""
+"""Checks that an outcome has public levels: whole numbers between whole bounds, or texts with whole codes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dpdist.job.data import Column
 
 
 def levels_between(column: Column) -> int:
-    """Returns the number of whole numbers between the public bounds; 0 without bounds."""
+    """Number of whole numbers between the public bounds; 0 without bounds."""
     return int(column.bounds[1] - column.bounds[0]) + 1 if column.bounds is not None else 0
 
 
 def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradiction]:
-    """Lists reasons why levels of an outcome are not distinguished, or have no value. `who` has the levels."""
+    """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs them."""
     path = ("columns", outcome)
     if column.codes is None and not column.whole:
         yield Contradiction((*path, "whole"), f"{who} has whole numbers, or coded levels", "add whole: true, or codes")
@@ -31,7 +31,7 @@ def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradic
 
 
 def _gaps(column: Column) -> list[float]:
-    """Lists whole numbers between the bounds, or else codes, that no text has."""
+    """Whole numbers between the bounds, or between the smallest and largest code, that are no text's code."""
     codes = set((column.codes or {}).values())
     low, high = column.bounds or (min(codes), max(codes))
     return [float(level) for level in range(ceil(low), floor(high) + 1) if level not in codes]

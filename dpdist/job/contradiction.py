@@ -1,4 +1,4 @@
-"""Defines a contradiction between keys of a job, and helpers that several checks share."""
+"""Defines a contradiction between keys of a job, with helpers that several checks use."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Path = tuple[str | int, ...]
 
 
 class Contradiction(NamedTuple):
-    """Keys of a job that do not go together: the path of the one to change, what is wrong, how to mend it."""
+    """Keys of a job that do not go together: the path of the key to change, what is wrong, and how to mend it."""
 
     where: Path
     found: str
     remedy: str
     allowed: str = ""
-    """What may stand there, where the remedy does not say it already."""
+    """What may stand there, where the remedy does not already say so."""
 
 
 def declared(job: JobView) -> tuple[str, ...]:
-    """Returns the outcomes that are columns of the file."""
+    """The outcomes that the job declares as columns."""
     return tuple(name for name in job.outcomes if name in job.columns)
 
 
 def listed(values: Sequence[object], most: int = 8) -> str:
-    """Formats the first values of a public list."""
+    """The first values of a public list as text."""
     return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")

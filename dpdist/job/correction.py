@@ -1,4 +1,4 @@
-"""A release of a period that was released before: which version it is, of which release, and why."""
+"""Settings of a correction, which replaces an earlier release of the same period: version, that release, and reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpdist.job.values import RELEASE, Frozen, Sentence
 
 
 class Correction(Frozen):
-    """What is published of a correction; it is a release of its own, with a charge of its own."""
+    """What a correction states in public. It is a release of its own, and is charged."""
 
     version: Annotated[int, Field(ge=2, le=1000)] = Field(description="of the period's releases: the first correction is 2")
     of: str = Field(pattern=RELEASE, description="id of the release that it corrects, as its manifest has it")

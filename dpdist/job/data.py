@@ -1,4 +1,4 @@
-"""Settings of the confidential file: its source, its columns and their public domains, the universe."""
+"""Settings of the confidential file: where it is, its columns with their public domains, and the universe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Simulate(Frozen):
 
 
 class TextFile(Frozen):
-    """How a CSV file is written; `encoding` is also of texts in files of SAS, Stata and SPSS, where they say another."""
+    """How a CSV file is written. `encoding` also applies to texts in SAS, Stata and SPSS files that state a wrong one."""
 
     encoding: str | None = Field(
         default=None, description="of a file of texts that is not UTF-8, as in latin-1, cp1252 or utf-16"
@@ -60,7 +60,7 @@ class TextFile(Frozen):
 
     @property
     def unsaid(self) -> frozenset[str]:
-        """Lists the keys that were left out."""
+        """The keys that were left out."""
         return frozenset(name for name in TextFile.model_fields if getattr(self, name) is None)
 
 
@@ -78,11 +78,11 @@ class Input(TextFile):
 
 
 NOT_REPORTED = "Not reported"
-"""The level of missing values, where they are a level."""
+"""The level that stands for missing values, where these are a level."""
 
 
 class Column(Frozen):
-    """Public domain of a column, and what happens to values that a model cannot take."""
+    """A column's public domain, and what happens to values that a model cannot take."""
 
     levels: Levels | None = Field(
         default=None,
@@ -139,7 +139,7 @@ class Column(Frozen):
 
     @property
     def two_valued(self) -> bool:
-        """True if the job states that an outcome is always one bound or the other."""
+        """True if an outcome always is at one of its two bounds, as the job states it."""
         low, high = self.bounds or (0.0, 0.0)
         if self.codes is not None:
             return set(self.codes.values()) == {low, high}
@@ -147,7 +147,7 @@ class Column(Frozen):
 
 
 class Keep(Frozen):
-    """A public filter: records whose column holds one of these values belong to the universe."""
+    """A public filter: a record belongs to the universe if its column has one of these values."""
 
     column: str = Field(description="a column of the file")
     keep: tuple[PublicLevel, ...] = Field(min_length=1, description="records with one of these values are kept")

@@ -1,19 +1,20 @@
-"""The survey's design: weights, strata, PSUs, population sizes, replicate weights."""
+"""Settings of the survey's design: weights, design strata, PSUs, population sizes, replicate weights."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from dpdist.job.names import Lonely, ReplicateKind
-from dpdist.job.values import Frozen
+from dpdist.job.names import Lonely, ReplicateKind, StatisticName
+from dpdist.job.values import ColumnName, Frozen
 
 
 class ReplicateWeights(Frozen):
     """Columns `prefix`1 … `prefix``number` of replicate weights: V = scale Σ factor_r (θ_r − θ̂)².
 
-    The kind gives the scale: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
+    θ_r is the estimate under replicate r. The kind gives the scale, with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife
+    (R−1)/R, bootstrap 1/R, successive_difference 4/R.
     """
 
     kind: ReplicateKind = Field(description="the method that made the replicate weights; it gives the scale")
@@ -47,7 +48,7 @@ class ReplicateWeights(Frozen):
 
     @property
     def overall(self) -> float:
-        """Returns the scale as stated, or the scale of the kind."""
+        """The scale that the job states, or that of the kind."""
         r = float(self.number)
         own = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
         return self.scale if self.scale is not None else own.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
@@ -58,13 +59,66 @@ def _stages(value: Any) -> Any:
 
 
 LARGEST_EFFECT = 100
+REFERENCE = "reference"
+
+
+def _in_range(value: float) -> float:
+    if not 1 <= value <= LARGEST_EFFECT:
+        raise ValueError(
+            f"from 1 to {LARGEST_EFFECT}: below 1 it would make standard errors smaller than the model's, for which "
+            "there is no ground; of a reported effect that holds unequal weights too, state what is left without them"
+        )
+    return value
+
+
+Effect = Annotated[float, AfterValidator(_in_range)]
+
+
+class DesignEffect(Frozen):
+    """A public design effect, and the published figures that it is of: all that it does not leave out."""
+
+    effect: Effect = Field(description="the variance under the design over that of the same records without clusters")
+    statistics: tuple[StatisticName, ...] = Field(default=(), description="the statistics that it is of; unset: all")
+    outcome: ColumnName | None = Field(default=None, description="the outcome that it is of; unset: any")
+    by: tuple[ColumnName, ...] | None = Field(
+        default=None, description="the columns that cells are crossed by; []: all records; unset: any cell"
+    )
+
+    def fits(self, columns: frozenset[str], statistic: str, outcome: str | None) -> bool:
+        """True if it is of this statistic in cells that are crossed by these columns."""
+        return (
+            (not self.statistics or statistic in self.statistics)
+            and self.outcome in (None, outcome)
+            and (self.by is None or frozenset(self.by) == columns)
+        )
+
+    @property
+    def in_words(self) -> str:
+        """Returns the effect with the figures that it is of."""
+        what = f"{', '.join(self.statistics) or 'every statistic'}{f' of {self.outcome}' if self.outcome else ''}"
+        cells = "in any cell" if self.by is None else f"by {', '.join(self.by)}" if self.by else "of all records"
+        return f"{self.effect:.3g} ({what}, {cells})"
+
+
+def _form_of(given: Any) -> str:
+    """Returns the form in which design effects are given."""
+    return REFERENCE if isinstance(given, str) else "list" if isinstance(given, list | tuple) else "number"
+
+
+DesignEffects: TypeAlias = Annotated[
+    Annotated[Effect, Tag("number")]
+    | Annotated[Literal["reference"], Tag(REFERENCE)]
+    | Annotated[tuple[DesignEffect, ...], Field(min_length=1), Tag("list")],
+    Discriminator(_form_of),
+]
+"""One number, the word `reference`, or a list of which the first entry that fits a figure is its own."""
 
 
 class Survey(Frozen):
-    """The design; without a weight column every record counts as one.
+    """The survey's design. Without a weight column, every record has weight 1.
 
-    `fpc` names columns of population sizes. The first has how many PSUs (records, where there are none) the stratum has.
-    Where records were sampled within PSUs too, a second column has the PSU's size.
+    `fpc` names columns with population sizes. The first gives the number of PSUs (or records, without PSUs) in the
+    stratum's population. A second one gives the PSU's size, where records were sampled within PSUs.
     """
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")
@@ -82,24 +136,30 @@ class Survey(Frozen):
     replicate_weights: ReplicateWeights | None = Field(
         default=None, description="in place of psu and fpc: columns of replicate weights"
     )
-    design_effect: float | None = Field(
+    design_effect: DesignEffects | None = Field(
         default=None,
-        description="public, as of an earlier report: the variance of estimates over that of a design with the same "
-        "weights and strata without clusters; sampling variances of the model, which knows none, are multiplied by it",
+        description="public: what clusters add to sampling variances; a number, a list of effects of which a figure takes "
+        "the first that fits, or `reference`, whose records tell it",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 
-    @field_validator("design_effect")
-    @classmethod
-    def _no_gain(cls, value: float | None) -> float | None:
-        if value is not None and not 1 <= value <= LARGEST_EFFECT:
-            raise ValueError(
-                f"from 1 to {LARGEST_EFFECT}: below 1 it would make standard errors smaller than the model's, for which "
-                "there is no ground; of a reported effect that holds unequal weights too, state what is left without them"
-            )
-        return value
+    @property
+    def clustered(self) -> bool:
+        """True if direct estimates have the errors of PSUs or of replicate weights, which no model knows."""
+        return self.psu is not None or self.replicate_weights is not None
+
+    @property
+    def stated_effects(self) -> tuple[DesignEffect, ...]:
+        """Returns the design effects that the job states; none where it has none, or where the reference gives them."""
+        said = self.design_effect
+        return said if isinstance(said, tuple) else (DesignEffect(effect=said),) if isinstance(said, float) else ()
+
+    @property
+    def effects_of_reference(self) -> bool:
+        """True if design effects are estimated from the reference."""
+        return self.design_effect == REFERENCE
 
     @property
     def lonely_record(self) -> Lonely:
-        """Returns the rule for a design stratum of one synthetic record: as stated, otherwise the stratum has no error."""
+        """The rule for a design stratum with one synthetic record: as stated; where none is, it adds no variance."""
         return "certainty" if self.lonely_psu == "error" else self.lonely_psu

@@ -1,4 +1,4 @@
-"""What a job takes from an earlier period: a calibration file's constants, and limits on the fit to its records."""
+"""Settings from an earlier period: the constants of a calibration file, and limits on how well a family must fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpdist.job.values import Frozen, Name, Period
 
 
 class Fit(Frozen):
-    """What is demanded of the family's fit to the reference: its score (`goodness`), a share of table cells."""
+    """How well the family must fit the reference: limits on the share of table cells that fit (`goodness_of_fit`)."""
 
     warn_below: float = Field(
         default=0.8, ge=0, le=1, description="least share of cells that fit; below it plan and statement say so"
@@ -34,7 +34,7 @@ CALIBRATION_SCHEMA = {
 
 
 class Calibration(Frozen):
-    """A mechanism's constants, tuned on a reference period by `dpdist calibrate` for this job's later periods."""
+    """Constants that `dpdist calibrate` tuned on an earlier period, for later periods of the same job."""
 
     dataset: Name
     period: Period = Field(description="of the reference that the constants were tuned on")
@@ -58,5 +58,5 @@ class Calibration(Frozen):
 
     @property
     def public(self) -> dict[str, Any]:
-        """Returns the part that a release publishes. The mechanism is omitted, because the statement has the job's."""
+        """What a release publishes of it. The mechanism is left out, because the statement has the job's."""
         return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})

@@ -1,4 +1,4 @@
-"""Recognises a job of an earlier format by its old keys, and gives the present line for each."""
+"""Recognises jobs in the format of an earlier version of dpdist, and says how to write each old key now."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dpdist.job.mechanisms import SPECS, STATISTICS
 
 
 def of_earlier_form(keys: Mapping[str, Any]) -> bool:
-    """True if a published job has keys that earlier formats had and the present one has not."""
+    """True if a published job has keys that only earlier formats have."""
     return any(under_model(keys)) or any(constants_of_others(keys.get("mechanism")))
 
 
 def under_model(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
-    """Finds keys of outcome, and of statistics of mechanisms without a likelihood, under `model`."""
+    """Yields old keys under `model`: the outcome, and statistics of mechanisms without a likelihood."""
     model = keys.get("model")
     if not isinstance(model, dict):
         return
@@ -34,7 +34,7 @@ def under_model(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
 
 
 def constants_of_others(mechanism: object) -> Iterator[str]:
-    """Finds constants of other mechanisms, because every job once had the constants of all."""
+    """Yields constants that belong to other mechanisms; in an earlier format every job had the constants of all."""
     spec = SPECS.get(str(mechanism.get("name"))) if isinstance(mechanism, dict) else None
     if spec is not None and isinstance(mechanism, dict):
         others = {name for each in SPECS.values() for name in each.model_fields} - spec.model_fields.keys()

@@ -1,4 +1,4 @@
-"""Lists families of likelihoods in public terms: allowed outcomes, the weight as a component, and samplers.
+"""Lists the families of likelihoods, each with the outcomes that it allows, its use of the weight, and its samplers.
 
 A new family is a name in `Family`, a line in `FAMILIES`, a file in dpdist/models and a line in dpdist/models/__init__.py.
 """
@@ -30,7 +30,7 @@ Family = Literal[
 
 @dataclass(frozen=True)
 class Support:
-    """Values that an outcome can have: an interval, without its ends if `open`, whole numbers only if `whole`."""
+    """Values that an outcome can have: an interval, without its ends if `open`, and only whole numbers if `whole`."""
 
     text: str
     low: float = -np.inf
@@ -39,7 +39,7 @@ class Support:
     whole: bool = False
 
     def inside(self, values: Floats) -> NDArray[np.bool_]:
-        """True where a value lies in the interval, shape (record,)."""
+        """True where a value lies in the interval, (record,)."""
         if self.open:
             return (values > self.low) & (values < self.high)
         return (values >= self.low) & (values <= self.high)
@@ -47,11 +47,13 @@ class Support:
 
 @dataclass(frozen=True)
 class FamilyFacts:
-    """`weight`: whether the model has the sampling weight as a component, always, never or if the job names one.
+    """Facts about a family.
 
-    `samplers` are the ways to sample its posterior; the first is taken where a job says auto, and a clamp leaves no closed
-    form. `density` says of what f_i is the density, for the statement; of statistics, the mechanism's words say it. `law`
-    names the parametric law that records are taken to have, where there is one that a real file may not have.
+    `weight` says whether it models the sampling weight: always, never, or (None) if the job names one.
+
+    `samplers` are the ways to sample its posterior. `auto` takes the first; if the mechanism clamps, there is no closed
+    form (`exact`). `density` is a text for the statement: of what the likelihood is a density. `law` names a parametric law
+    that a real file may not follow; it is empty where there is none.
     """
 
     density: str
@@ -61,13 +63,13 @@ class FamilyFacts:
     samplers: tuple[SamplerName, ...] = ()
     law: str = ""
     logs: bool = False
-    """It models logarithms."""
+    """True if the family models logarithms."""
     synthesis: bool = False
-    """A job chooses the law of its synthetic records: the sample's (fbs), or the population's (fbp)."""
+    """True if a job can choose the law of its synthetic records: the sample's (fbs) or the population's (fbp)."""
     on_reference: bool = False
-    """It stands on the reference's distributions."""
+    """True if the family uses the reference's distributions."""
     program: bool = False
-    """It is a user's Stan program."""
+    """True for a user's Stan program."""
 
 
 POSITIVE = Support("values above 0", low=0.0, open=True)
@@ -77,7 +79,7 @@ BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
 
 
 def families_for(values: Collection[float]) -> str:
-    """Families that can take these values, as a text: those for few values first."""
+    """Names of the families that allow these values, as text; those for few values come first."""
     known = {name: FAMILIES[name].support for name in get_args(Family)}
     fit = [(name, support) for name, support in known.items() if all(support.inside(np.array(list(values))))]
     return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
@@ -110,7 +112,7 @@ FAMILIES: dict[Family, FamilyFacts] = {
 }
 complete("family", get_args(Family), FAMILIES, "FAMILIES in dpdist/job/families.py, with what it takes and its samplers")
 SAMPLERS: dict[str, tuple[SamplerName, ...]] = {name: facts.samplers for name, facts in FAMILIES.items()}
-"""How posteriors of a family can be sampled."""
+"""The samplers for each family's posterior."""
 
 
 class _Mechanism(Protocol):
@@ -122,7 +124,7 @@ class _Mechanism(Protocol):
 
 
 class Fitted(Protocol):
-    """What a job says of its family: the likelihood's, or the statistics that its mechanism sums in its place."""
+    """What `family_facts` needs of a job: its family, and the statistics of a mechanism that fits none."""
 
     @property
     def family(self) -> str: ...
@@ -132,17 +134,17 @@ class Fitted(Protocol):
 
 
 def family_facts(job: Fitted) -> FamilyFacts:
-    """The facts of a job's family, or of the statistics that its mechanism has in its place."""
+    """The facts of a job's family, or of the statistics that its mechanism sums instead."""
     if job.mechanism.statistics is None:
         return facts_of(job.family)
     return FamilyFacts("", Support("numbers"), False if job.mechanism.counts_records else None, False)
 
 
 def facts_of(family: str) -> FamilyFacts:
-    """The facts of a family by its name; raises `KeyError` where there is no such family."""
+    """The facts of a family by name. Raises `KeyError` for an unknown name."""
     return {str(name): facts for name, facts in FAMILIES.items()}[family]
 
 
 def parametric(family: str) -> bool:
-    """True if the family is a parametric law with a posterior that needs no Markov chain: its fit to a file is quick."""
+    """True if the family is a parametric law whose posterior needs no Markov chains, so that a fit takes little time."""
     return family in SAMPLERS and bool(facts_of(family).law) and any(name != "stan" for name in SAMPLERS[family])

@@ -1,4 +1,4 @@
-"""The keys of a job file at its top level: each a section, or a name, with what it is for."""
+"""Lists the top-level keys of a job file, each with its section and a description."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_mos
 
 
 def _unsaid(value: object) -> bool:
-    """A key that a job does not say is not in its release either."""
+    """True for an unset key, which is then left out of a release's job too."""
     return value is None
 
 
 class JobKeys(Frozen):
-    """The keys of a job file, each with its section."""
+    """The top-level keys of a job file."""
 
     extends: Annotated[Base, WithJsonSchema(BASE_SCHEMA)] | None = Field(
         default=None, exclude=True, description="another job file: its keys hold where this one says nothing"

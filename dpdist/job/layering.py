@@ -1,7 +1,8 @@
-"""Merges the layers of a job: the file that it extends, its own file, and keys set on the command line.
+"""Merges a job's layers: the file that it extends, the file itself, and keys set on the command line.
 
-A mapping is merged key by key. Any other value replaces the earlier one, and null removes it. The source of every value
-is recorded: a line, a base's file and line, or `--set`.
+Mappings are merged key by key. Any other value replaces the earlier one; null removes it. The origin of every value is
+kept:
+a line, a base file and its line, or `--set`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …
 MOST_BASES = 5
 SET = "--set"
 READ_LATER: tuple[Where, ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
-"""Files that are opened when the job is planned or run."""
+"""Keys that name files to be opened when the job is planned or run."""
 READ_NOW: tuple[Where, ...] = (("calibration", "path"), ("model", "program"))
-"""Files that are read with the job, from its folder."""
+"""Keys that name files, in the job file's folder, to be read with the job."""
 MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
 TO_DO = {
     "fill": ("to be filled", "write it, and delete the mark"),
@@ -33,7 +34,7 @@ Said = dict[str, Any]
 
 @dataclass(frozen=True)
 class Layers:
-    """A job's keys and their sources. `base` is the extended file as the job names it, and its content."""
+    """A job's keys and their origins. `base` is the extended file, by its name in the job, with its content."""
 
     said: Said
     lines: Lines
@@ -43,11 +44,11 @@ class Layers:
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """Lists dotted keys whose values differ from the base's; none without a base."""
+        """Dotted keys whose values differ from the base's; none without a base."""
         return tuple(map(dotted, differences(self.base[1], self.said, ()))) if self.base is not None else ()
 
     def located(self, folder: Path) -> Layers:
-        """Changes paths of files that are opened later, from the job file's folder to the working folder."""
+        """Makes paths of files that are opened later relative to the working folder instead of the job file's folder."""
 
         def move(keys: Said) -> Said:
             return _moved(keys, READ_LATER, lambda path: str(folder / path))
@@ -56,7 +57,7 @@ class Layers:
         return replace(self, said=move(self.said), base=base) if folder != Path() else self
 
     def with_settings(self, settings: Sequence[str], source: str) -> Layers:
-        """Applies settings `key.path=value`, with the value as YAML. Files are named from the working folder."""
+        """Applies settings `key.path=value`, whose values are YAML. Paths in them are relative to the working folder."""
         said, lines = self.said, dict(self.lines)
         for setting in settings:
             keys, new = _setting(setting, source)
@@ -74,7 +75,7 @@ def read_layers(text: str, source: str, folder: Path) -> Layers:
 
 
 def to_do(text: str) -> tuple[Problem, ...]:
-    """Lists what a job's comments mark as still to be filled or confirmed. Such a job is not complete."""
+    """Lists the lines that comments mark as still to be filled or confirmed. A job with such lines is refused."""
     return tuple(
         Problem("TODO", f"left {TO_DO[mark[1]][0]}: {mark[2].strip():.160}", "", TO_DO[mark[1]][1], 1, (f"line {number}",))
         for number, line in enumerate(text.splitlines(), 1)
@@ -102,7 +103,7 @@ def _read(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Laye
 def _base_file(
     named: Any, folder: Path, source: str, at: tuple[str, ...], above: tuple[Path, ...]
 ) -> tuple[Path, tuple[Path, ...]]:
-    """Returns the file that is extended, and all files of the chain so far."""
+    """The file that is extended, and the chain of all files so far."""
     allowed = "the path of another job file, as in base.yaml"
     if not isinstance(named, str) or not named:
         raise JobError(source, [Problem("extends", "no path of one file", allowed, "name the file", 1, at)])
@@ -137,7 +138,7 @@ def _laid_over(base: Said, over: Said) -> Said:
 
 
 def differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
-    """Lists places where two jobs' keys differ, in the first job's order."""
+    """Paths of keys whose values differ between two jobs, in the first job's order."""
     for key in dict.fromkeys([*base, *over]):
         old, new = base.get(key), over.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -147,7 +148,7 @@ def differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
 
 
 def _moved(job: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said:
-    """Returns the content with these files' paths changed. URLs are not paths."""
+    """The content with the paths under these keys changed. URLs are left alone."""
     for section, key in keys:
         part = job.get(str(section))
         if isinstance(part, dict) and isinstance(path := part.get(key), str) and "://" not in path:
@@ -156,7 +157,7 @@ def _moved(job: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said
 
 
 def _at(value: Any, where: Where) -> Any:
-    """Returns the value at the path. A key that is no text was read as another value, so it has none."""
+    """The value at a path; None where there is none, as under a key that YAML read as another type."""
     for part in where:
         try:
             value = value[part]
@@ -184,7 +185,7 @@ def _setting(setting: str, source: str) -> tuple[Where, Any]:
 
 
 def _where(value: Any, keys: Where) -> Where:
-    """Returns keys as the YAML has them, which are positions for lists."""
+    """The keys as they occur in the content: for a list, a number is a position."""
     found: Where = ()
     for key in keys:
         part = _at(value, found)
@@ -193,9 +194,9 @@ def _where(value: Any, keys: Where) -> Where:
 
 
 def _with(value: Any, where: Where, new: Any, depth: int, source: str) -> Any:
-    """Returns the content with a value set at keys (for a list: at a position, from 0).
+    """The content with a new value at these keys; for a list, at a position from 0.
 
-    Missing mappings on the path are made.
+    Missing mappings on the way are added.
     """
     if depth == len(where):
         return new

@@ -1,4 +1,4 @@
-"""Settings of the ledger: where a release's cost is added to earlier ones of its dataset, and the limits of the sum."""
+"""Settings of the ledger, which adds up the costs of a dataset's releases, and of limits on their sum."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pydantic import Field
 from dpdist.job.values import Budget, Delta, Frozen, Sentence
 
 BudgetClass = Literal["strict", "zCDP", "asymptotic"]
-"""Costs of different classes are never added: ε of strict releases, ε of asymptotic releases, ρ of those under zCDP."""
+"""Classes of cost, never added to each other: ε of strict releases, ε of asymptotic ones, ρ of those under zCDP."""
 
 
 class Window(Frozen):
-    """What any run of consecutive periods may cost together: for panels, whose members stay for some periods."""
+    """A limit on the cost of any run of consecutive periods: for panels, whose members stay for some periods."""
 
     periods: int = Field(ge=1, le=10_000, description="consecutive periods")
     budget: Annotated[Budget, Field(description="what they may cost together")]
 
 
 class Limits(Frozen):
-    """What a dataset's releases may cost: ε of strict and of asymptotic releases, ρ of those under zCDP."""
+    """Limits on what a dataset's releases cost together: ε of strict or of asymptotic ones, or ρ of those under zCDP."""
 
     total: Budget | None = Field(default=None, description="over all periods")
     per_period: Budget | None = Field(default=None, description="of one period: corrections of a release are charged, too")
@@ -33,7 +33,7 @@ class Limits(Frozen):
     )
 
     def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
-        """Returns the limits for releases of a class; None where limits are stated for other classes only."""
+        """Limits for releases of a class; None where limits are stated for other classes only."""
         return (self,)
 
     @property
@@ -43,7 +43,7 @@ class Limits(Frozen):
 
 
 class LedgerSettings(Limits):
-    """The ledger that a run is charged in, and the job's own limits; the ledger may hold others."""
+    """The ledger that charges a run, and limits that the job states. The ledger may have limits too."""
 
     url: Sentence | None = Field(
         default=None,

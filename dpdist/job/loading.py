@@ -1,4 +1,4 @@
-"""Reads a job with the Stan program and the calibration that it names."""
+"""Reads a job from a file, a text or a mapping, together with the Stan program and the calibration that it names."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
 
 JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
-"""Types from which `job_of` makes a job."""
+"""What `job_of` can make a job from."""
 
 
 def find_job(name: str | Path) -> Path:
-    """Returns a job file's path. A name without a folder is also searched among the jobs shipped with dpdist."""
+    """The path of a job file. A name without a folder may also be that of a job shipped with dpdist."""
     return find_shipped(name, "", JobError)
 
 
 def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> Path:
-    """Returns the path of a YAML file.
+    """The path of a YAML file.
 
-    A name without a folder is also searched in jobs/`folder`, as shipped with dpdist.
+    A name without a folder is also looked up in jobs/`folder`, among the files shipped with dpdist.
     """
     path = Path(name)
     if path.is_file() or (path.exists() and path.name != str(name)):
         return path
     jobs = Path(str(resources.files("dpdist") / "jobs"))
-    if not jobs.is_dir():  # a source checkout has jobs/ next to the package
+    if not jobs.is_dir():  # in a source checkout, jobs/ stands beside the package
         jobs = Path(__file__).parents[2] / "jobs"
     shipped = jobs / folder
     candidates = [shipped / path.name, shipped / f"{path.name}.yaml"]
@@ -58,14 +58,15 @@ def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> P
 
 
 def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
-    """Read and validate a job file, with `settings` (each `key.path=value`) before what it says.
+    """Reads and validates a job file. `settings`, each `key.path=value`, replace values of the file.
 
-    Paths in it are from the folder that it lies in; data of a shipped job, and paths of settings, from the present one.
+    Paths in the file are relative to its folder. Data of a shipped job, and paths in settings, are relative to the working
+    folder.
 
     Parameters
     ----------
     name : a job file, or the name of a shipped job.
-    settings : keys that go before the file's, each `key.path=value`.
+    settings : keys whose values replace the file's, each `key.path=value`.
 
     Returns
     -------
@@ -85,7 +86,7 @@ def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
 
 
 def job_layers(name: str | Path, settings: Sequence[str] | None = None) -> tuple[Layers, Path]:
-    """Reads a job's layers before validation, and its file, whose folder has calibration and Stan program."""
+    """A job's layers before validation; and its file, in whose folder its calibration and Stan program are."""
     path = find_job(name)
     layers = read_layers(read_yaml(path, JobError), str(path), path.parent)
     data = path.parent if path == Path(name) else Path()
@@ -93,10 +94,10 @@ def job_layers(name: str | Path, settings: Sequence[str] | None = None) -> tuple
 
 
 def job_of(job: JobLike) -> Job:
-    """Makes a job from a `Job`, a mapping as in a job file, YAML text, or a file's path or name.
+    """Makes a job from a `Job`, a mapping as in a job file, YAML text, or the path or name of a file.
 
-    A text of several lines is YAML. Any other text is a path, or the name of a shipped job. Files named by a mapping or a
-    text are in the working folder. Raises `JobError`.
+    Text with several lines is YAML. Other text is a path, or the name of a shipped job. Paths in a mapping, or in YAML
+    text, are relative to the working folder. Raises `JobError`.
     """
     if isinstance(job, Job):
         return job
@@ -111,7 +112,7 @@ def job_of(job: JobLike) -> Job:
 
 
 def _plain(given: Any) -> Any:
-    """Converts mappings, sequences and paths to the types that a YAML file gives."""
+    """Converts mappings, sequences and paths to the types that YAML gives."""
     if isinstance(given, Mapping):
         return {key: _plain(value) for key, value in given.items()}
     if isinstance(given, list | tuple):
@@ -119,14 +120,14 @@ def _plain(given: Any) -> Any:
     return str(given) if isinstance(given, Path) else given
 
 
-def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
+def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Job:
     """Validate a job that is given as YAML text.
 
     Parameters
     ----------
-    text : as a job file has it.
-    source : what messages call it.
-    folder : where files lie that it names.
+    text : the content of a job file.
+    source : the name for it in messages.
+    folder : the folder that paths in it are relative to.
 
     Returns
     -------
@@ -142,11 +143,18 @@ def parse_job(text: str, source: str = "job", folder: Path = Path()) -> Job:
     >>> dpdist.parse_job(text).budget.epsilon
     Fraction(8, 1)
     """
-    return _job(read_layers(text, source, folder).located(folder), source, folder)
+    if not isinstance(text, str):
+        found, remedy = f"a {type(text).__name__}", "give the text of a job; load_job takes a path"
+        raise JobError(source, [Problem("text", found, "YAML text", remedy)])
+    if not isinstance(folder, str | Path):
+        raise JobError(
+            source, [Problem("folder", f"a {type(folder).__name__}", "a path", "name the folder of the job's files")]
+        )
+    return _job(read_layers(text, source, Path(folder)).located(Path(folder)), source, Path(folder))
 
 
 def _job(layers: Layers, source: str, folder: Path) -> Job:
-    """Validates the job that its layers give. Raises `JobError`."""
+    """Validates the job that the layers result in. Raises `JobError`."""
     said, lines = layers.said, layers.lines
     if earlier := [_problem(each, lines) for each in under_model(said)]:
         raise JobError(source, earlier)
@@ -164,7 +172,7 @@ def _job(layers: Layers, source: str, folder: Path) -> Job:
 
 
 def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
-    """Replaces the name of a Stan program by name and text."""
+    """Replaces the file name of a Stan program by its name and text."""
     model = keys.get("model")
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
         return keys
@@ -182,7 +190,7 @@ def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines)
 
 
 def _with_calibration(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
-    """Replaces the path of a calibration by its content, and sets its constants in the mechanism."""
+    """Replaces the path of a calibration by its content, and puts its constants into the mechanism."""
     named, mechanism = keys.get("calibration"), keys.get("mechanism")
     if named is None or not isinstance(mechanism, dict):
         return keys
@@ -205,7 +213,7 @@ def _with_calibration(keys: dict[str, Any], folder: Path, source: str, lines: Li
 
 
 def load_calibration(path: Path) -> Calibration:
-    """Reads a file that `dpdist calibrate` wrote. Raises `JobError`."""
+    """Reads a file written by `dpdist calibrate`. Raises `JobError`."""
     text, otherwise = (
         read_yaml(path, JobError),
         Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one"),
@@ -216,7 +224,7 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """Formats a calibration as YAML."""
+    """A calibration as YAML text."""
     said = calibration.model_dump(mode="json", exclude={"sha256"})
     head = (
         "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"

@@ -1,4 +1,4 @@
-"""Settings of weighted marginals: which tables of coded columns are measured."""
+"""Settings of the mechanism `weighted_marginals`: which tables of coded columns are measured under noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LEVELS = 10_000
 MOST_CELLS = 1_000_000
 """Largest number of cells of a measured table."""
 MOST_CHOSEN_CELLS = 100_000
-"""Largest number of cells of a pair that may be chosen."""
+"""Largest number of cells of a pair of columns that may be chosen under noise."""
 
 
 class WeightedMarginals(Noisy):
@@ -62,15 +62,15 @@ class WeightedMarginals(Noisy):
             )
 
     def sizes(self, job: JobView) -> tuple[int, ...]:
-        """Returns the number of levels of every column."""
+        """Number of levels of every column."""
         return tuple(len(levels_of(job.columns[name])) for name in job.outcomes)
 
     def chooses(self, job: JobView) -> bool:
-        """True if pairs are chosen under noise: the job names none, and the candidates make a loop."""
+        """True if pairs are chosen under noise: the job names none, and not all candidates can be taken without a loop."""
         return self.marginals is None and loops(candidates(self.sizes(job)))
 
     def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
-        """Marginals use the job's columns, contain all of them, and make no loop."""
+        """Tables must use columns of the job, contain all of them together, and form no loop."""
         together = {name: name for name in job.outcomes}
         for i, columns in enumerate(named):
             where = ("mechanism", "marginals", i)
@@ -102,13 +102,13 @@ Pair = tuple[int, int]
 
 
 def candidates(sizes: Sequence[int]) -> tuple[Pair, ...]:
-    """Returns pairs of columns, by number, that may be chosen."""
+    """Pairs of columns, by number, that may be chosen."""
     pairs = combinations(range(len(sizes)), 2)
     return tuple(pair for pair in pairs if sizes[pair[0]] * sizes[pair[1]] <= MOST_CHOSEN_CELLS)
 
 
 def forest(pairs: Sequence[Pair]) -> int:
-    """Returns how many of these pairs can be taken without a loop."""
+    """How many of these pairs can be taken without a loop."""
     groups, taken = {column: column for pair in pairs for column in pair}, 0
     for one, other in pairs:
         old, new = groups[other], groups[one]
@@ -118,12 +118,12 @@ def forest(pairs: Sequence[Pair]) -> int:
 
 
 def loops(pairs: Sequence[Pair]) -> bool:
-    """True if not all of these pairs can be taken without a loop. Only then is there a choice."""
+    """True if not all of these pairs can be taken without a loop; only then is there a choice to make."""
     return forest(pairs) < len(pairs)
 
 
 def levels_of(column: Column) -> tuple[float, ...]:
-    """Returns every value that a coded column may have: its codes, or the whole numbers within its bounds."""
+    """Every value that a coded column may have: its codes, or the whole numbers within its bounds."""
     if column.codes is not None:
         return tuple(sorted(set(column.codes.values())))
     low, high = column.bounds or (0.0, 0.0)
@@ -131,14 +131,14 @@ def levels_of(column: Column) -> tuple[float, ...]:
 
 
 def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
-    """Returns levels as they are printed: the file's texts, with texts of one code joined."""
+    """Levels as they are printed: the file's texts; texts with the same code are joined."""
     texts = column.codes or {}
     named = [" or ".join(text for text, code in texts.items() if code == level) for level in levels]
     return tuple(text or f"{level:.10g}" for text, level in zip(named, levels, strict=True))
 
 
 def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
-    """A column has a public list of levels of limited length."""
+    """A column needs a public list of levels, with at most `MOST_LEVELS`."""
     if column.codes is None and not column.whole:
         found = f"'{name}' has no list of levels"
         yield Contradiction(("columns", name, "whole"), found, "add codes for its texts, or whole: true for whole numbers")
@@ -153,7 +153,7 @@ def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
 
 
 def _root(together: dict[str, str], name: str) -> str:
-    """Returns the representative of a column among the columns that pairs join."""
+    """The column that represents all columns which pairs connect with this one."""
     while together[name] != name:
         name = together[name]
     return name

@@ -1,7 +1,7 @@
-"""Defines a mechanism's specification: its constants, its guarantee, facts that the rest of dpdist uses, and its refusals.
+"""Defines what every mechanism's specification states: constants, guarantee, facts for the rest of dpdist, and refusals.
 
-The rest of dpdist asks a job's mechanism for these facts, and never for its name. This module has what several mechanisms
-share; `mechanisms` has each one.
+The rest of dpdist asks a job's mechanism for these facts, and never for its name. This module holds what several mechanisms
+share; `mechanisms` lists the specifications.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_WEIGHTS = Weights(rule="none")
 
 
 class MechanismSpec(Frozen):
-    """How records are protected, with the mechanism's constants."""
+    """How records are protected: a mechanism with its constants. Facts about it are class attributes."""
 
     name: str = Field(description="which mechanism")
     weights: RuleOrName = Field(
@@ -35,114 +35,120 @@ class MechanismSpec(Frozen):
     )
 
     folder: ClassVar[str] = "pseudo_posterior"
-    """The folder of dpdist/mechanisms that has its code."""
+    """The folder of dpdist/mechanisms with the mechanism's code."""
     statistics: ClassVar[str | None] = None
-    """What it sums where it fits no likelihood; its jobs then have no `model`."""
+    """Name of the statistics that the mechanism sums if it fits no likelihood. Its jobs then have no `model`."""
     adds_noise: ClassVar[bool] = False
-    """It releases sums under noise: it has no posterior, no draws and no sampler."""
+    """True if the mechanism releases sums under noise. It then has no posterior, no draws and no sampler."""
     counts_records: ClassVar[bool] = False
-    """It counts records without their weights; a job then names no weight."""
+    """True if the mechanism counts records without their weights. A job then names no weight."""
     clamps: ClassVar[bool] = False
-    """It draws from ∏ exp(clamp(α(f − g), ±M))."""
+    """True if the mechanism draws from ∏ exp(clamp(α(f − g), ±M)), with f the log likelihood and g its centre or 0."""
     weighs: ClassVar[bool] = False
-    """It has privacy weights."""
+    """True if the mechanism has privacy weights."""
     tunes_weights: ClassVar[bool] = False
-    """It searches for privacy weights that bring the bound under the target; on a reference, for some below it."""
+    """True if the mechanism searches for privacy weights that bring the bound below the target.
+
+    On a reference, some mechanisms aim at a bound further below it (`aim_on_reference`).
+    """
     cuts_weights: ClassVar[bool] = False
-    """What fixed weights leave over the target is cut off."""
+    """True if fixed privacy weights are set to 0 where a record's bound is above the target."""
     tabulates: ClassVar[bool] = False
-    """It releases figures of the tables' cells, and no model of the records."""
+    """True if the mechanism releases figures of the tables' cells, and no model of the records."""
     whole_tables: ClassVar[bool] = False
-    """It noises the figures of whole tables, margins as cells."""
+    """True if the mechanism adds noise to the figures of whole tables, to margins as to cells."""
     by_cell: ClassVar[bool] = False
-    """It releases noisy sums of the tables' base cells; weights are clipped at limits that a reference fixes."""
+    """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
     sets_are_free: ClassVar[bool] = False
-    """Synthetic sets are drawn from what was released: any number at one cost."""
+    """True if synthetic sets are drawn from what was released, so that any number of sets costs the same."""
     takes_reference: ClassVar[bool] = False
-    """Something can be fixed on a reference."""
+    """True if the mechanism can learn something from a reference."""
     needs_reference: ClassVar[str] = ""
-    """What it does that a reference is needed for, if there is such a thing: "clips where the records tell"."""
+    """The reason why the mechanism needs a reference, to complete a sentence: "clips where the records tell".
+
+    It is empty where the mechanism needs none.
+    """
     own_histograms: ClassVar[bool] = False
-    """Noisy histograms of the current file may take the place of a reference, and do where a job names none."""
+    """True if noisy histograms of the current file may replace a reference. They do where a job names none."""
     gates: ClassVar[bool] = False
-    """Gates were proven beside its noise (METHODS §7c)."""
+    """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
     donates: ClassVar[bool] = False
-    """Synthetic records take their values together from the reference's records or points, and agree with the tables."""
+    """True if a synthetic record copies all its values from one record or point of the reference, and meets the tables."""
     centres: ClassVar[bool] = False
-    """It is centred at a fit of the reference, and plans a drift from it."""
+    """True if the mechanism is centred at a fit to the reference, and plans for a drift from it."""
     gives: ClassVar[frozenset[StatisticName]] = frozenset(get_args(StatisticName))
-    """Statistics that tables may have."""
+    """Statistics that tables may have under the mechanism."""
     several_outcomes: ClassVar[bool] = False
-    """It adds noise to what it releases of several outcomes together."""
+    """True if the mechanism adds noise to what it releases of several outcomes together."""
     shape: ClassVar[bool] = True
-    """It releases how an outcome is distributed, or records that are."""
+    """True if the mechanism releases how an outcome is distributed, as a distribution or as records."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
-    """Constants, whole numbers, that utility alone decides, and the values that a calibration scans first."""
+    """Whole-number constants that no budget determines, with the values that a calibration tries first."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Checks at import that a specification with a name states its guarantee."""
+        """Checks at import that a named specification states its guarantee."""
         super().__pydantic_init_subclass__(**settings)
         if cls.model_fields["name"].annotation is not str and cls.guarantee is MechanismSpec.guarantee:
             raise TypeError(f"{cls.__name__} does not say its guarantee: write guarantee(job) in its class")
 
     def __str__(self) -> str:
-        """Its name, for messages."""
+        """The mechanism's name, for messages."""
         return self.name
 
     def guarantee(self, job: JobView) -> Guarantee:
-        """Returns the class of the guarantee. Every specification states it, and promises are checked against it."""
+        """The class of the guarantee. Every specification states it, and promises are checked against it."""
         raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Returns the variants that a rehearsal tries where the job has another mechanism: names and constants."""
+        """Variants that a rehearsal tries where the job has another mechanism, each a name and constants."""
         yield "", {}
 
     def clips(self, job: JobView) -> bool:
-        """True if weights and outcomes are clipped to public bounds before they are added up."""
+        """True if weights and outcomes are clipped to public bounds before they are summed."""
         return False
 
     def noises(self, job: JobView) -> int:
-        """Returns how many times records were protected. Sets with common noise differ only by later draws."""
+        """How many times records were protected. Sets under one noise differ only by later draws."""
         return 1 if self.sets_are_free else job.synthetic_sets
 
     @property
     def spends(self) -> bool:
-        """True if ε is used: by a clamp, by noise, or by weights that are tuned to the bound or cut off at it."""
+        """True if ε is used: by a clamp, by noise, or by weights that the bound tunes or cuts off."""
         tuned = self.tunes_weights and self.weights.rule != "none"
         return self.adds_noise or self.clamps or self.cuts_weights or tuned
 
     @property
     def bounded_by_weights(self) -> bool:
-        """True if privacy weights alone keep its bound under the target."""
+        """True if nothing but privacy weights keeps the bound below the target."""
         return self.tunes_weights or self.cuts_weights
 
     @property
     def gaussian(self) -> bool:
-        """True if noise is Gaussian: the budget then has a delta."""
+        """True if the noise is Gaussian. The budget then has a δ."""
         return False
 
     def aim_on_reference(self, target: float) -> float:
-        """Returns the bound for weights on a reference, for files whose target is Δ*. Infinity allows any bound."""
+        """The bound that weights may have on a reference, if later files are to have the bound Δ*; infinity allows any."""
         return inf
 
     def against_noisy_frame(self, job: JobView) -> str:
-        """States why noisy sample counts cannot replace public ones; empty where they can."""
+        """The reason why sample counts with noise cannot replace public ones; empty where they can."""
         return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
-        """Returns the part of the specification that a statement publishes."""
+        """The part of the specification that a statement publishes."""
         return self.model_dump(mode="json")
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
-        """Lists what the mechanism refuses in a job."""
+        """Lists the settings of a job that the mechanism refuses."""
         yield from self.against_weights(job)
         if job.strict:
             yield from self._against_dependence(job)
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
-        """A weight rule must be one of the mechanism's, and have only constants of that rule."""
+        """The weight rule must be one that the mechanism can have, without constants of other rules."""
         weights, constants = self.weights, RULE_CONSTANTS[self.weights.rule]
         if not self.weighs and weights.rule != "none":
             found = f"'{self.name}' leaves every privacy weight at 1"
@@ -158,7 +164,7 @@ class MechanismSpec(Frozen):
             yield Contradiction(("mechanism", "weights"), found, "take no reweight, scale or shift")
 
     def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
-        """Lists settings that would make a strict guarantee depend on the records."""
+        """Yields settings that would make a strict guarantee depend on the records."""
         if self.fallback != "refuse":
             found = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
             yield Contradiction(("mechanism", "fallback"), found, "take refuse")
@@ -170,12 +176,12 @@ class MechanismSpec(Frozen):
 
 
 class FixedWeights(MechanismSpec):
-    """[G]'s weights, by the rule's own constants: LW with c = 1."""
+    """Weights by the rule's constants alone, as in [G]: by default LW, the linear rule with c = 1."""
 
     weighs: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
     own_weights: ClassVar[dict[str, Any]] = {"c": 1.0}
-    """Constants of the rule where a job leaves them out."""
+    """Constants of the rule where a job states none."""
     weights: RuleOrName = Field(
         default=Weights(rule="linear", c=1.0),
         description="privacy weights, by a rule with a constant c: its name, or the rule with its constants",
@@ -200,7 +206,10 @@ class FixedWeights(MechanismSpec):
 
 
 class Clamped(MechanismSpec):
-    """Draws from a clamped likelihood: it has no closed form, needs a proper prior, and must be in the program."""
+    """Draws from a clamped likelihood.
+
+    It has no closed form, needs a proper prior, and a program must implement the clamp.
+    """
 
     clamps: ClassVar[bool] = True
 
@@ -220,14 +229,14 @@ class Clamped(MechanismSpec):
 
 
 class Noisy(MechanismSpec):
-    """Releases sums under noise. Each states its own guarantee."""
+    """Releases sums under noise. Each subclass states its own guarantee."""
 
     adds_noise: ClassVar[bool] = True
 
     def clips(self, job: JobView) -> bool:
-        """True because weights are terms of sums, unless a specification states otherwise.
+        """True where weights are terms of the sums, so that values must be clipped at public bounds.
 
-        Values are clipped at public bounds.
+        Subclasses may state otherwise.
         """
         return not (self.by_cell or self.counts_records)
 
@@ -245,7 +254,7 @@ class Noisy(MechanismSpec):
             yield Contradiction(("privacy_unit", "most"), f"{found}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
 
     def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
-        """Requires clipping, because whether a value lies outside its bounds depends on the records."""
+        """Requires clipping at public bounds: whether a value lies outside of them depends on the records."""
         weight = job.survey.weight
         column = job.columns.get(weight) if weight is not None else None
         if weight is not None and self.clips(job) and (column is None or column.bounds is None or column.bounds[0] < 0):

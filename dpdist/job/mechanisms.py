@@ -1,6 +1,6 @@
-"""Lists one specification per mechanism, distinguished by `name`: constants, guarantee, facts and refusals.
+"""Lists the specification of every mechanism, from which a job's key `mechanism: {name: …}` selects one.
 
-A new mechanism is a class here, a member of `Mechanism`, and a new folder under dpdist/mechanisms.
+A new mechanism is a class that is listed here, and a new folder under dpdist/mechanisms.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ Mechanism = Annotated[
     | WeightedMarginals,
     Field(discriminator="name"),
 ]
-"""A job's mechanism."""
+"""The mechanism of a job, one of all specifications."""
 SPECS: dict[str, type[MechanismSpec]] = {
     get_args(spec.model_fields["name"].annotation)[0]: spec for spec in get_args(get_args(Mechanism)[0])
 }
-"""Every mechanism's specification, by its name."""
+"""Specifications by the name of the mechanism."""
 
 
 def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
-    """Returns the specification of a job's mechanism, from its settings by dotted key.
+    """The specification that a job's settings, by dotted key, name as mechanism.
 
-    None where they name no known one.
+    None where they name no known mechanism.
     """
     return SPECS.get(settings.get("mechanism.name", ""))
 
 
 def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:
-    """Returns names of the mechanisms for which a fact holds, for messages."""
+    """Names, for messages, of the mechanisms for which a fact holds."""
     return tuple(name for name, spec in SPECS.items() if fact(spec))
 
 
 STATISTICS: dict[str, str] = {name: spec.statistics for name, spec in SPECS.items() if spec.statistics is not None}
-"""Statistics of the mechanisms that fit no likelihood. Their jobs have no `model`."""
+"""Statistics of the mechanisms that fit no likelihood, by mechanism. Their jobs have no `model`."""

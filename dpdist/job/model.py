@@ -1,4 +1,4 @@
-"""The model of a stratum."""
+"""Settings of the likelihood that is fitted in every stratum: family, predictors, synthesis, prior, a user's program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from dpdist.job.values import Frozen
 
 
 class Prior(Frozen):
-    """Prior of (B, Σ): `improper` |Σ|^(−(d+1)/2), or `proper`, a weak conjugate prior worth `records` records."""
+    """Prior of coefficients B and covariance Σ: `improper` |Σ|^(−(d+1)/2) for d components, or a weak `proper` one.
+
+    The proper prior is conjugate. It is worth as much as `records` records.
+    """
 
     name: Literal["improper", "proper"] = Field(default="improper", description="flat (improper), or weak and proper")
     records: float = Field(default=4.0, gt=2.0, description="how many records the proper prior is worth")
@@ -28,7 +31,7 @@ class Prior(Frozen):
 
 
 class Program(Frozen):
-    """A user's Stan program, as read from the file that the job names."""
+    """A user's Stan program: the name of the file that the job names, and its text."""
 
     name: str
     text: str
@@ -42,11 +45,14 @@ def _outcomes(value: Any) -> Any:
 
 
 Outcome = Annotated[str | tuple[str, ...], BeforeValidator(_outcomes)]
-"""One column's name, or several."""
+"""The name of one column, or of several."""
 
 
 class Model(Frozen):
-    """The likelihood of a stratum's records; `program` to `log_lik` are those of a user's Stan program."""
+    """The likelihood of a stratum's records.
+
+    `program`, `parameters`, `data` and `log_lik` are for a user's Stan program.
+    """
 
     family: Family = Field(description="the law of a record, given its predictors")
     predictors: tuple[str, ...] = Field(default=(), description="categories that the law depends on, within a stratum")

@@ -1,4 +1,4 @@
-"""Settings of MODIPS: the law whose sufficient statistics are sanitised, and the form of the noise."""
+"""Settings of the mechanism MODIPS: the law whose sufficient statistics get noise, and how the noise is applied."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dpdist.job.view import JobView
 
 MOST_LEVELS = 1_000
 WIDEST = 1e30
-"""Largest size of the public bounds of a normal or lognormal law. For the lognormal law it also limits their ratio."""
+"""Largest absolute public bound of a normal or lognormal law; for the lognormal law, also the bounds' largest ratio."""
 
 
 class Modips(Noisy):
-    """Noisy sums that are sufficient for a law, and sets drawn from its posterior given them."""
+    """Noisy sufficient statistics of a law, and synthetic sets from its posterior given these."""
 
     name: Literal["modips"] = Field(description="noisy sufficient statistics of a law, and draws given them")
     law: Law = Field(description="the outcome's law within a cell")
@@ -53,7 +53,7 @@ class Modips(Noisy):
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Returns every law that the outcomes' public bounds allow. The job's checks refuse any other law."""
+        """Yields every law that the outcomes' public bounds allow. The job's checks refuse any other law."""
         columns = [job.columns[name] for name in declared(job)]
         coded = all(each.codes is not None or each.whole for each in columns)
         for law in ("bernoulli", "multinomial") if coded else ("normal", "lognormal"):
@@ -61,7 +61,7 @@ class Modips(Noisy):
 
     @property
     def counted(self) -> bool:
-        """True if the law has levels."""
+        """True if the law is one of levels."""
         return self.law in ("bernoulli", "multinomial")
 
     def against_noisy_frame(self, job: JobView) -> str:
@@ -70,7 +70,7 @@ class Modips(Noisy):
         return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"
 
     def epsilon(self, job: JobView) -> Fraction:
-        """Returns ε of one sanitization."""
+        """The ε of one sanitisation: of one set of noisy statistics, from which `nested` synthetic sets follow."""
         return job.epsilon_per_set * self.nested
 
     def noises(self, job: JobView) -> int:
@@ -93,7 +93,7 @@ class Modips(Noisy):
             yield from self._of_values(outcome, job.columns[outcome])
 
     def _of_values(self, outcome: str, column: Column) -> Iterator[Contradiction]:
-        """Lists the law's conditions on the outcome's values and public bounds."""
+        """The law's conditions on the outcome's values and public bounds."""
         bounds, whole = ("columns", outcome, "bounds"), ("columns", outcome, "whole")
         if self.counted:
             yield from against_levels(outcome, column, f"'{self.law}'")
@@ -114,7 +114,7 @@ class Modips(Noisy):
             yield Contradiction(bounds, found, f"take at most {MOST_LEVELS:,}, or law: normal")
 
     def _cost(self, job: JobView) -> str:
-        """Returns the loss of a sum's renormalised noise at the scale Δ/ε, in a wide domain."""
+        """A text on the loss where noise of scale Δ/ε is renormalised to a wide domain: it is more than ε."""
         epsilon = float(self.epsilon(job))
         cost, shown = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
         return f"noise renormalised to a domain at the scale Δ/ε costs up to {cost:.4g} a sanitization, and not ε = {shown}"

@@ -1,4 +1,4 @@
-"""Names that a job may use, apart from mechanisms' own; a test compares these literals with the registries."""
+"""Lists names that a job may use, such as those of adjacencies and weight rules; a test compares them with registries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 Synthesis = Literal["fbs", "fbp"]
 Guarantee = Literal["strict", "asymptotic", "none"]
-"""Whether what is promised holds for every file, for the file at hand, or nothing is promised."""
+"""Whether a promise holds for every file, or for the file at hand, or nothing is promised."""
 Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
-"""Laws whose sufficient statistics `modips` sanitises."""
+"""Laws whose sufficient statistics get noise in `modips`."""
 Sanitization = Literal["conjoint", "individual"]
 Truncation = Literal["clamped", "bounded", "renormalised"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
@@ -38,15 +38,15 @@ RULE_CONSTANTS: dict[WeightRule, frozenset[str]] = {
     "fixed_point": frozenset(),
     "cluster": frozenset({"c", "g", "radius"}),
 }
-"""Constants of a weight rule that a job may give; `c` is tuned where it is left out."""
+"""Constants that a job may give to a weight rule. If `c` is left out, it is tuned."""
 LARGEST_DRIFT = 0.66
-"""Of the current file's law from the reference's, in sd of a record: beyond it no κ serves (METHODS §4b)."""
+"""Largest drift that `centred` may plan for, in standard deviations of a record: beyond it no κ serves (METHODS §4b)."""
 
 
 def complete(what: str, names: Iterable[str], registered: Collection[str], where: str) -> None:
-    """Every name that a job may state is registered, and no other.
+    """Checks that every name that a job may state is registered, and no other name.
 
-    Raises: `TypeError`, when the module is imported, with the names that are missing and where to add them.
+    Raises `TypeError`, when the module is imported, with the names that are missing and where to add them.
     """
     wanted = list(names)
     if lacking := [name for name in wanted if name not in registered]:

@@ -1,4 +1,4 @@
-"""Specifications of mechanisms that add noise to sums or figures of cells, or to a histogram's counts."""
+"""Specifications of mechanisms that add noise to sums or figures of cells, or to the counts of a histogram."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpdist.job.view import JobView
 
 
 class PerturbedHistogram(Noisy):
-    """A noisy histogram in equal bins, in every stratum."""
+    """A noisy histogram of the outcome with equal bins, in every stratum."""
 
     name: Literal["perturbed_histogram"] = Field(description="a noisy histogram in equal bins, in every stratum")
     bins: int | None = Field(
@@ -40,7 +40,10 @@ class PerturbedHistogram(Noisy):
 
 
 class WholeTables(Noisy):
-    """Figures of whole tables under noise: `laplace` and `laplace_composed`, which differ in how ε is shared alone."""
+    """Figures of whole tables under noise.
+
+    Its two forms, `laplace` and `laplace_composed`, differ only in how ε is shared.
+    """
 
     sensitivity: Sensitivity = Field(
         default="local", description="the file's own, which promises nothing, or by public bounds"
@@ -58,7 +61,7 @@ class WholeTables(Noisy):
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "", {"sensitivity": "public"}  # the file's own promises nothing
+        yield "", {"sensitivity": "public"}  # sensitivities of the file itself promise nothing
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.sensitivity == "local" else "strict"
@@ -83,7 +86,7 @@ class WholeTables(Noisy):
 
 
 class Laplace(WholeTables):
-    """Noisy tables in which every figure has all of ε, as in the literature."""
+    """Noisy tables in which every figure has all of ε, as in the literature; this promises nothing."""
 
     name: Literal["laplace"] = Field(description="noisy tables; every figure has all of ε, which promises nothing")
 
@@ -95,13 +98,13 @@ class Laplace(WholeTables):
 
 
 class LaplaceComposed(WholeTables):
-    """Noisy tables among whose figures ε is divided."""
+    """Noisy tables in which a record's figures share ε."""
 
     name: Literal["laplace_composed"] = Field(description="noisy tables; ε is divided among the figures of a record")
 
 
 class LaplaceStrict(Noisy):
-    """Noisy sums of every base cell, clipped at public bounds."""
+    """Noisy sums of every base cell, with values clipped at public bounds."""
 
     name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
     folder: ClassVar[str] = "laplace_cells"
@@ -115,7 +118,7 @@ class LaplaceStrict(Noisy):
 
 
 class WeightRegularisation(Noisy):
-    """Noisy sums of every base cell, under weights that are moved towards a common one to need less noise."""
+    """Noisy sums of every base cell. Weights are moved towards a common one first, so that less noise is needed."""
 
     name: Literal["weight_regularisation"] = Field(
         description="noisy sums of every base cell, under weights moved towards a common one"
@@ -153,7 +156,7 @@ class WeightRegularisation(Noisy):
 
 
 class ReferenceTables(Noisy):
-    """Noisy sums of every base cell, clipped where a reference tells; clipping is undone by the reference's shapes."""
+    """Noisy sums of every base cell, clipped at limits from a reference, by whose shapes the clipping is then inverted."""
 
     name: Literal["reference_tables"] = Field(description="noisy sums of every base cell, clipped where a reference tells")
     shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
@@ -179,7 +182,7 @@ class ReferenceTables(Noisy):
 
 
 class SanitizedStatistics(Noisy):
-    """Noisy moments of logarithms, winsorised by a reference; synthetic sets follow from the fit to them."""
+    """Noisy moments of logarithms, winsorised at limits from a reference. Synthetic sets follow from the fit to them."""
 
     name: Literal["sanitized_statistics"] = Field(description="noisy moments of logarithms, winsorised by a reference")
     shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")

@@ -1,7 +1,7 @@
-"""Settings of noisy counts over a partition: `flat_laplace`, `universal_histogram` and `steps`.
+"""Settings of mechanisms with noisy counts over a partition: `flat_laplace`, `universal_histogram` and `steps`.
 
-Outcomes are attributes of a record. Their cross is a partition of the records into cells. A tree refines the partition
-layer by layer, and every layer has separate noisy counts.
+Outcomes are attributes of a record. All combinations of their levels are the cells of a partition of the records. A tree
+refines the partition layer by layer. Every layer has noisy counts of its own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dpdist.job.view import JobView
 
 REHEARSED_BINS = 20
 MOST_CELLS = 200_000
-"""Largest number of cells in the cross of all outcomes, in every stratum."""
+"""Largest number of cells, the combinations of all outcomes, in a stratum."""
 Bins = Annotated[int, Field(ge=2, le=1_000)]
 Group = Annotated[tuple[ColumnName, ...], BeforeValidator(lambda said: (said,) if isinstance(said, str) else said)]
-"""One outcome, or several that split a layer together."""
+"""One outcome, or several by which one layer is split together."""
 
 
 class Partitioned(Noisy):
-    """Noisy counts over the cross of all outcomes, and records from them."""
+    """Noisy counts over the combinations of all outcomes, and records that are made from them."""
 
     bins: dict[ColumnName, Bins] = Field(
         default={}, description="of outcomes without levels: into how many equal bins their public bounds are cut"
@@ -43,7 +43,7 @@ class Partitioned(Noisy):
 
     @classmethod
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Returns settings for a rehearsal: outcomes without levels in bins, and as few layers as possible."""
+        """Settings that a rehearsal tries: bins for outcomes without levels, and as few layers as possible."""
         without = [name for name in declared(job) if not job.columns[name].whole and job.columns[name].codes is None]
         bins = {"bins": dict.fromkeys(without, REHEARSED_BINS)} if without else {}
         yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
@@ -55,20 +55,20 @@ class Partitioned(Noisy):
         return True
 
     def levels(self, job: JobView) -> tuple[int, ...]:
-        """Returns the public levels or bins of every declared outcome."""
+        """Number of public levels, or bins, of every declared outcome."""
         return tuple(self.bins.get(name) or levels_between(job.columns[name]) for name in declared(job))
 
     def layers_of(self, job: JobView) -> int:
-        """Returns layers with noisy counts. The last one has all cells."""
+        """Number of layers with noisy counts. The last layer has all cells."""
         return 1
 
     def selections(self, job: JobView) -> int:
-        """Returns layers whose nodes are split by an attribute that is selected under noise."""
+        """Number of layers in which the attribute to split by is selected under noise."""
         return 0
 
     @property
     def selecting(self) -> Fraction:
-        """Returns the part of a set's ε that selections take."""
+        """The share of a set's ε that selections take."""
         return Fraction(0)
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
@@ -96,7 +96,7 @@ class Partitioned(Noisy):
             yield Contradiction(("outcome",), found, f"take at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
 
     def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
-        """Every layer's counts and selections have a part of ε for which noise can be drawn."""
+        """Every layer's counts, and every selection, must have enough ε for noise to be drawn."""
         if self.selecting >= 1:
             yield Contradiction(
                 ("mechanism", "selection"), "nothing is left for counts", 'give a part below 1, as in "1/10"'
@@ -110,13 +110,13 @@ class Partitioned(Noisy):
 
 
 class FlatLaplace(Partitioned):
-    """Every cell of the cross has one noisy count."""
+    """One layer: a noisy count for every cell."""
 
     name: Literal["flat_laplace"] = Field(description="a noisy count for every cell of the cross of all outcomes")
 
 
 class Layered(Partitioned):
-    """Noisy counts in several layers, each of which refines the one before."""
+    """Noisy counts in several layers, each of which refines the previous one."""
 
     def _of_layers(self, job: JobView, layers: int, path: str) -> Iterator[Contradiction]:
         if not 2 <= layers <= len(job.outcomes):
@@ -127,7 +127,7 @@ class Layered(Partitioned):
 
 
 class UniversalHistogram(Layered):
-    """The universal histogram, modified: outcomes split in a random order that is public, each in a layer of its own."""
+    """The universal histogram, modified: each layer but the last splits by one outcome, in a public random order."""
 
     name: Literal["universal_histogram"] = Field(
         description="noisy counts layer by layer, outcomes in a random order that is public"
@@ -144,7 +144,7 @@ class UniversalHistogram(Layered):
 
 
 class Steps(Layered):
-    """STEPS: outcomes split in the order of their importance, which the job names or AIC selects under noise."""
+    """STEPS: layers split by outcomes in the order of their importance, which the job names or AIC selects under noise."""
 
     name: Literal["steps"] = Field(
         description="noisy counts layer by layer, outcomes in the order that the job names, or that AIC selects under noise"

@@ -1,4 +1,4 @@
-"""Specifications of mechanisms that draw from a posterior: tilted by privacy weights, or of a clamped likelihood."""
+"""Specifications of mechanisms that draw from a posterior: with privacy weights, or with a clamped likelihood."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpdist.job.weights import RuleOrName, Weights
 
 
 class Weighted(MechanismSpec):
-    """A posterior with privacy weights that are tuned to the bound, on the file itself or on a reference."""
+    """A posterior with privacy weights, which are tuned to the bound on the file itself or on a reference."""
 
     name: Literal["weighted"] = Field(description="a posterior with tuned privacy weights")
     weights: RuleOrName = Field(
@@ -48,7 +48,7 @@ class Weighted(MechanismSpec):
 
 
 class Unweighted(MechanismSpec):
-    """The posterior itself, which promises nothing."""
+    """The posterior without any protection, which promises nothing."""
 
     name: Literal["unweighted"] = Field(description="the posterior itself")
 
@@ -57,7 +57,7 @@ class Unweighted(MechanismSpec):
 
 
 class WeightedE(FixedWeights):
-    """[G]: weights by the rule's constants, 0 where a record's weighted bound passes the target."""
+    """Weighted-e [G]: weights by the rule's constants alone, but 0 where a record's weighted bound exceeds the target."""
 
     name: Literal["weighted_e"] = Field(description="a posterior with fixed privacy weights, cut off at the bound")
     cuts_weights: ClassVar[bool] = True
@@ -76,9 +76,10 @@ class WeightedE(FixedWeights):
 
 
 class CensorW(FixedWeights, Clamped):
-    """[G]: a clamped likelihood with weights that are re-weighted by k = .95, which it leaves out (METHODS §4).
+    """Censor_w [G]: a clamped likelihood whose privacy weights are re-weighted with k = .95.
 
-    Weights fixed on a reference are functions of a record; learned on the file itself, they are not.
+    [G] does not mention the re-weighting, but its results need it (METHODS §4). If weights are fixed on a reference, they
+    are functions of a record. If they are learned on the file itself, they are not.
     """
 
     name: Literal["censor_w"] = Field(description="a clamped likelihood with privacy weights")
@@ -93,7 +94,7 @@ class CensorW(FixedWeights, Clamped):
 
 
 class CensorUW(Clamped):
-    """[G]: a clamped likelihood without privacy weights."""
+    """Censor_uw [G]: a clamped likelihood without privacy weights."""
 
     name: Literal["censor_uw"] = Field(description="a clamped likelihood without privacy weights")
 
@@ -102,7 +103,7 @@ class CensorUW(Clamped):
 
 
 class Centred(Clamped):
-    """A likelihood clamped about a fit of the reference."""
+    """A likelihood that is clamped around a fit to the reference."""
 
     name: Literal["centred"] = Field(description="a likelihood clamped about a fit of the reference")
     drift: float = Field(

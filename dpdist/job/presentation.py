@@ -1,4 +1,4 @@
-"""Settings of the presentation of a release: public text and the rules of print. They change no figure of a release."""
+"""Settings of a release's presentation: labels, notes and rules of print. They are public text and change no figure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dpdist.job.names import StatisticName
 from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, VERSION, Frozen, Sentence
 
 Format = Literal["csv", "dta", "sav", "ddi"]
-"""Formats of synthetic records, in addition to Parquet: text, Stata, SPSS, and their codebook as XML.
+"""Formats of synthetic records besides Parquet: CSV, Stata, SPSS, and a DDI codebook as XML.
 
-Noisy measurements are written for Stata too.
+With Stata, noisy measurements are written for Stata too.
 """
 NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
-"""Formats whose library is not installed with dpdist itself."""
+"""Formats that need a library which dpdist does not install by itself."""
 FLAGS = ("reliable", "caution", "unreliable")
 EXTRA = 'pip install "dpdist[formats]"'
 SDMX_EXTRA = 'pip install "dpdist[sdmx]"'
 
 
 def _named_by_text(value: Any) -> Any:
-    """Levels are named by their texts, as tables print them: the whole number 119 is "119"."""
+    """Turns levels into their texts, as tables print them: the number 119 becomes "119"."""
     return {str(level): label for level, label in value.items()} if isinstance(value, dict) else value
 
 
 class ColumnText(Frozen):
-    """What a column is called, what it is measured in, and what its levels are called."""
+    """A column's label, its unit, and the labels of its levels."""
 
     label: Sentence | None = Field(default=None, description="what the column is called in print; unset: its own name")
     unit: Sentence | None = Field(default=None, description='as printed after the label, for example "US dollars"')
@@ -38,7 +38,7 @@ class ColumnText(Frozen):
 
 
 class TableText(Frozen):
-    """What is printed above and below a table."""
+    """Text above and below a printed table."""
 
     title: Sentence | None = Field(default=None, description="printed above the table")
     notes: tuple[Sentence, ...] = Field(default=(), description="printed below the table")
@@ -46,7 +46,7 @@ class TableText(Frozen):
 
 
 class Thresholds(Frozen):
-    """Above which a figure is flagged."""
+    """Values of a measure of error above which a figure is flagged."""
 
     caution: Annotated[float, Field(gt=0, description="above it a figure is to be used with caution")]
     unreliable: Annotated[float, Field(gt=0, description="above it a figure is unreliable")]
@@ -59,7 +59,7 @@ class Thresholds(Frozen):
 
 
 class Quality(Frozen):
-    """Rules for printed figures. The long files keep every figure: what they tell of a record is in the guarantee."""
+    """Rules for printed figures. The long files keep every figure, because the guarantee covers them all."""
 
     cv: Thresholds | None = Field(default=None, description="of the standard error over the estimate")
     margin: dict[StatisticName, Thresholds] = Field(default={}, description="of the margin of error, by statistic")
@@ -68,12 +68,12 @@ class Quality(Frozen):
 
     @property
     def flags(self) -> bool:
-        """True if there are flags to print."""
+        """True if figures get flags."""
         return self.cv is not None or bool(self.margin)
 
 
 class Registry(Frozen):
-    """What an entry of the registry of deployments tells and dpdist cannot know."""
+    """What an entry in the registry of deployments needs and dpdist cannot know."""
 
     intended_use: Sentence = Field(description="what the release is for")
     region: Sentence = Field(description="that the data describe, or whose law applies")
@@ -91,7 +91,7 @@ class Registry(Frozen):
 
 
 class Sdmx(Frozen):
-    """Under which names tables are SDMX dataflows."""
+    """The names under which tables are published as SDMX dataflows."""
 
     agency: str = Field(
         pattern=AGENCY,
@@ -101,7 +101,7 @@ class Sdmx(Frozen):
 
 
 class Presentation(Frozen):
-    """Labels, notes and rules of print; all of it is public text, and nothing is inferred."""
+    """Labels, notes and rules of print. All of it is public text, which nothing is inferred from."""
 
     title: Sentence | None = Field(default=None, description="of the release")
     universe: Sentence | None = Field(default=None, description="whom the figures are about, in words")
@@ -147,14 +147,14 @@ class Presentation(Frozen):
         return self.tables.get(name, TableText())
 
     def label(self, column: str) -> str:
-        """Returns a column's label, which is its name where no label is given."""
+        """A column's label; without one, the column's name."""
         return self.column(column).label or column
 
     def level(self, column: str, level: object) -> str:
-        """Returns a level's label."""
+        """A level's label; without one, the level's text."""
         return self.column(column).levels.get(str(level), str(level))
 
     def with_unit(self, column: str) -> str:
-        """Returns the label, followed by its unit."""
+        """A column's label, with its unit in brackets."""
         unit = self.column(column).unit
         return f"{self.label(column)} ({unit})" if unit else self.label(column)

@@ -1,4 +1,4 @@
-"""Settings of published exact sample counts: their smallest size, and why smaller ones are accepted."""
+"""Settings of exact sample counts that are published: the smallest allowed count, and why smaller ones are accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from dpdist.job.values import Frozen, Sentence
 
 FRAME_MINIMUM = 3
-"""Below it a published count singles out a person, or one of two."""
+"""A published count below this singles out a person, or one of two."""
 
 
 def _reason(text: str) -> str:
@@ -19,7 +19,7 @@ def _reason(text: str) -> str:
 
 
 class PublicFrame(Frozen):
-    """That small sample counts are published though they single people out."""
+    """Accepts that small sample counts are published, although they single people out."""
 
     accepted: Annotated[Sentence, AfterValidator(_reason)] = Field(
         description="why sample counts below frame_minimum may be published as they are; the statement prints it"

@@ -1,4 +1,4 @@
-"""Settings of a job's reference, one form each: a file, a simulated survey, an earlier release, histograms."""
+"""Settings of a job's reference, in four forms: a file, a simulated survey, an earlier release, or noisy histograms."""
 
 from __future__ import annotations
 
@@ -20,27 +20,30 @@ from dpdist.job.data import Simulate, TextFile
 from dpdist.job.values import Budget, Frozen, Period
 
 HISTOGRAM_SHARE = Fraction(1, 3)
-"""Share of a release's budget for histograms, where a job names no reference and histograms take its place."""
+"""Share of a release's ε for histograms, where a job names no reference and histograms replace it."""
 KEYS = ("encoding", "separator", "path", "simulate", "release", "histogram", "period", "provenance")
-"""Keys of all forms, in the order in which a job is written."""
+"""The keys of all forms, in the order in which a job is written."""
 
 
 class HistogramReference(Frozen):
-    """Noisy histograms of the current file, charged to the release: in place of a reference, or, beside an earlier release,
-    over bins that follow from it, to bring its shapes up to date."""
+    """Noisy histograms of the current file, which the release pays for.
+
+    They replace a reference. Or, beside an earlier release, they bring its shapes up to date, with bins that follow from
+    it.
+    """
 
     epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take; write it in quotes")
 
 
 class ReferenceForm(Frozen):
-    """What limits and shapes are fixed on before the current file's outcomes are used, and what is asked of any form."""
+    """What every form of a reference has: limits and shapes are fixed on it before the current file's outcomes are used."""
 
     period: Period | None = Field(default=None, description="the period that the file is of; not the job's own")
     provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
 
     @property
     def holds_records(self) -> bool:
-        """True for records that the job declares public. False for measurements of another release, or of this one."""
+        """True for records that the job declares public; false for measurements of this or another release."""
         return False
 
     @property
@@ -50,49 +53,49 @@ class ReferenceForm(Frozen):
 
     @property
     def unnamed(self) -> bool:
-        """True where a published job has left out the path, or a job has none."""
+        """True where no path is given, as in a published job, which leaves it out."""
         return False
 
     @property
     def file(self) -> str | None:
-        """Returns the path of the reference's records, where they are a file."""
+        """The path of the reference's records, where they are in a file."""
         return None
 
     @property
     def earlier(self) -> str | None:
-        """Returns the folder of an earlier release."""
+        """The folder of an earlier release, where that is the reference."""
         return None
 
     @property
     def paid(self) -> HistogramReference | None:
-        """Returns the histograms of the current file, which take a part of the budget."""
+        """The histograms of the current file, where the job has them. They take a part of the budget."""
         return None
 
     @property
     def named(self) -> str | None:
-        """Returns the file or folder, where there is one."""
+        """The file or folder of the reference, where there is one."""
         return self.file or self.earlier
 
     @property
     def written(self) -> TextFile:
-        """Returns how the file's text is written."""
+        """How the reference's file is written, if it is CSV."""
         return TextFile()
 
     @property
     def unsaid(self) -> frozenset[str]:
-        """Lists keys of text files that were left out."""
+        """Keys on the writing of CSV files that the job leaves out."""
         return self.written.unsaid
 
     @model_serializer(mode="wrap")
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Writes the keys of every form, null where they belong to another form."""
+        """Writes the keys of every form; those of other forms are null."""
         said, left_out = plain(self), info.exclude or ()
         others = () if info.exclude_unset or info.exclude_none else KEYS
         return {name: said.get(name) for name in KEYS if name in said or (name in others and name not in left_out)}
 
 
 class FileReference(TextFile, ReferenceForm):
-    """Records that the job declares public: an earlier period's file, or another, of the same columns and design."""
+    """Records that the job declares public: an earlier period's file, or another file with the same columns and design."""
 
     path: str | None = Field(
         default=None, description="a public file with the job's columns: Parquet, CSV, SAS, Stata or SPSS"
@@ -116,7 +119,7 @@ class FileReference(TextFile, ReferenceForm):
 
 
 class SimulatedReference(ReferenceForm):
-    """A simulated survey, for examples."""
+    """A simulated survey as reference, for examples."""
 
     simulate: Simulate = Field(description="in place of a path: a simulated survey, for examples")
 
@@ -126,7 +129,7 @@ class SimulatedReference(ReferenceForm):
 
 
 class ReleaseReference(ReferenceForm):
-    """An earlier release, alone or with histograms of the current file that bring its shapes up to date."""
+    """An earlier release as reference, alone or with histograms of the current file that bring its shapes up to date."""
 
     release: str = Field(description="public folder of an earlier release of reference_tables")
     histogram: HistogramReference | None = Field(
@@ -164,11 +167,11 @@ FORMS: dict[str, type[ReferenceForm]] = {
     "simulate": SimulatedReference,
     "path": FileReference,
 }
-"""Forms by the key that names each. The first of several keys decides, because a release may have a histogram too."""
+"""Forms by the key that identifies them. The first of several keys decides, because a release may also have a histogram."""
 
 
 def form_of(given: Any) -> str:
-    """Returns the key that names the form of the given mapping. For a misspelt key it is the nearest one."""
+    """The key that identifies the form of a mapping. For a misspelt key it is the nearest known one."""
     if isinstance(given, ReferenceForm):
         return next(name for name, form in FORMS.items() if isinstance(given, form))
     if not isinstance(given, dict):
@@ -178,7 +181,7 @@ def form_of(given: Any) -> str:
 
 
 def _of_one_form(given: Any) -> Any:
-    """Removes keys that are null. Raises `ValueError` where two forms are named."""
+    """Removes keys that are null. Raises `ValueError` where keys of two forms are given."""
     if not isinstance(given, dict):
         return given
     said = {name: value for name, value in given.items() if value is not None}
@@ -197,4 +200,4 @@ Reference: TypeAlias = Annotated[
     Discriminator(form_of),
     BeforeValidator(_of_one_form),
 ]
-"""A job's reference."""
+"""A job's reference, in one of the forms."""

@@ -1,4 +1,4 @@
-"""How a job is run: the sampler, its diagnostics, what is recorded, where tasks run."""
+"""Settings of how a job is run: the sampler and its diagnostics, what is stored, and where tasks run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.job.values import Frozen, at_most
 
 
 class Sampler(Frozen):
-    """How posteriors are sampled; chains, warmup, adapt_delta, attempts and toolchain are Stan's."""
+    """How posteriors are sampled. `chains`, `warmup`, `adapt_delta`, `attempts` and `toolchain` apply to Stan only."""
 
     name: SamplerName = Field(
         default="auto", description="auto: exact where family and mechanism have it, else grid, else stan"
@@ -33,12 +33,12 @@ class Sampler(Frozen):
 
     @property
     def total(self) -> int:
-        """S: the draws that bounds are taken over."""
+        """S, the number of posterior draws over which bounds are taken."""
         return self.number_of_chains * self.draws
 
 
 class Diagnostics(Frozen):
-    """What is done where a fit by Markov chains misses a threshold; decided before the run."""
+    """Limits on diagnostics of Markov chains, and what is done where a fit exceeds one; decided before the run."""
 
     policy: Literal["fail", "warn"] = Field(default="warn", description="refuse the fit, or release it and say so")
     rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")

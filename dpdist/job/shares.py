@@ -1,4 +1,4 @@
-"""Splits a release's budget, exactly: the parts of sets, tables, gates, histograms and noisy frame."""
+"""Computes the exact parts of a release's budget: for sets, tables, gates, histograms and noisy sample counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpdist.job.zcdp import rho_of
 
 
 class BudgetShares(JobKeys):
-    """A job's keys, with the parts of its budget."""
+    """A job's keys, together with the parts of its budget."""
 
     @property
     def epsilon_per_set(self) -> Fraction:
@@ -17,23 +17,23 @@ class BudgetShares(JobKeys):
 
     @property
     def epsilon_of_tables(self) -> Fraction:
-        """Returns the part of the release's budget after its gates and its reference's histograms."""
+        """ε of the tables: what gates, noisy sample counts and the current file's histograms leave."""
         own = self.reference.paid if self.reference is not None else None
         return self._epsilon_of_release - (own.epsilon if own is not None else 0)
 
     @property
     def _epsilon_of_release(self) -> Fraction:
-        """Returns the part of the budget after the gates and the noisy frame."""
+        """ε of the release: what gates and noisy sample counts leave."""
         return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
 
     @property
     def epsilon_of_frame(self) -> Fraction:
-        """Returns the ε of noisy sample counts; 0 where counts are public."""
+        """ε of noisy sample counts; 0 where counts are public."""
         return self.predictors.protect.epsilon if self.predictors is not None else Fraction(0)
 
     @property
     def rho_of_frame(self) -> Fraction:
-        """Returns the ρ of noisy sample counts under Gaussian noise: what their ε alone would buy at the release's δ."""
+        """ρ of noisy sample counts under Gaussian noise: the ρ that their ε would give alone, at the release's δ."""
         if self.predictors is None:
             return Fraction(0)
         assert self.budget.delta is not None
@@ -41,5 +41,5 @@ class BudgetShares(JobKeys):
 
     @property
     def rho_of_tables(self) -> Fraction:
-        """Returns the release's ρ after the noisy frame."""
+        """ρ of the tables: what noisy sample counts leave."""
         return self.budget.concentrated - self.rho_of_frame

@@ -1,4 +1,4 @@
-"""Settings of the published tables: their statistics, and public totals that they meet."""
+"""Settings of the published tables: their cells and statistics, copied columns, and public totals that they must meet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dpdist.job.names import StatisticName
 from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel
 
 SHAPE_FREE: frozenset[StatisticName] = frozenset({"count", "mean", "total", "ratio", "share", "difference"})
-"""Statistics that follow from counts and totals, and do not need the distribution of an outcome."""
+"""Statistics that follow from counts and totals, without the distribution of an outcome."""
 FIRST: frozenset[StatisticName] = frozenset({"count", "mean", "total"})
-"""Statistics that every mechanism provides."""
+"""Statistics that every mechanism can give."""
 
 
 WRITTEN: dict[StatisticName, str] = {
@@ -26,12 +26,12 @@ WRITTEN: dict[StatisticName, str] = {
     "share": "{share: column}, or {share: [column, column]}",
     "difference": "{difference: {mean: outcome}, from: {column: level}}",
 }
-"""The form of each statistic in a job."""
+"""How each statistic is written in a job."""
 _CONSTANTS = ("over", "at", "above", "across", "of", "column", "level")
 
 
 class Statistic(Frozen):
-    """What is published of a cell. A job writes count, {mean: pay}, {quantile: pay, at: 0.9} and so on."""
+    """A figure that is published of every cell. A job writes count, {mean: pay}, {quantile: pay, at: 0.9} and so on."""
 
     name: StatisticName = Field(description="what is published of a cell")
     variable: str | None = Field(default=None, description="the outcome that it is of; of a ratio, the one above")
@@ -45,7 +45,7 @@ class Statistic(Frozen):
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
-        """Constants belong to the statistic, and required constants are given."""
+        """Checks that constants belong to the statistic, and that it has the constants that it needs."""
         wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
         said = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
         allowed = wanted.get(self.name, {"above"} if self.name == "proportion" else set())
@@ -57,14 +57,14 @@ class Statistic(Frozen):
 
     @property
     def text(self) -> str:
-        """Returns the statistic with its outcome."""
+        """The statistic with its outcome, as text."""
         if self.of is not None:
             return f"difference of {self.of.text} from {self.column} {self.level}"
         return self.label if self.about is None else f"{self.label} of {self.about}"
 
     @property
     def label(self) -> str:
-        """Returns the statistic's name in a published table: with its constants, without its outcome."""
+        """The statistic's name in a published table, with its constants and without its outcome."""
         if self.of is not None:
             return f"difference of {self.of.label} from {self.column} {self.level}"
         if self.name == "share":
@@ -75,26 +75,26 @@ class Statistic(Frozen):
 
     @property
     def about(self) -> str | None:
-        """Returns the outcome in a published table."""
+        """The outcome as a published table names it; for a ratio both, as in "a / b"."""
         if self.of is not None:
             return self.of.about
         return self.variable if self.over is None else f"{self.variable} / {self.over}"
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Returns the outcomes that the statistic needs."""
+        """The outcomes that the statistic uses."""
         if self.of is not None:
             return self.of.outcomes
         return tuple(name for name in (self.variable, self.over) if name is not None)
 
     @property
     def level_of_quantile(self) -> float | None:
-        """Returns the level of a median or a quantile."""
+        """The level of a median or quantile, from 0 to 1; None for other statistics."""
         return 0.5 if self.name == "median" else self.at
 
     @property
     def of_shape(self) -> bool:
-        """True if the outcome's distribution is needed."""
+        """True if the statistic needs the outcome's distribution."""
         if self.of is not None:
             return self.of.of_shape
         return self.name not in SHAPE_FREE and not (self.name == "proportion" and self.above is None)
@@ -114,7 +114,7 @@ def statistic_of(value: Any) -> Any:
 
 
 def _operands(name: str, operand: Any) -> dict[str, Any]:
-    """Returns the values that follow a statistic's name."""
+    """The fields of a statistic that the value behind its name gives."""
     if name == "difference":
         return {"of": statistic_of(operand)}
     if name == "share":
@@ -127,7 +127,7 @@ def _operands(name: str, operand: Any) -> dict[str, Any]:
 
 
 def _origin(rest: dict[str, Any]) -> dict[str, Any]:
-    """Returns `from: {sex: male}` as column and level."""
+    """Turns `from: {sex: male}` into the fields column and level."""
     if "from" not in rest:
         return rest
     origin = rest["from"]
@@ -158,7 +158,7 @@ class Table(Frozen):
 
 
 class Microdata(Frozen):
-    """What synthetic records beside reference tables hold further: columns of the reference, copied as they are."""
+    """Further columns of the synthetic records beside reference tables: copied from the reference, unchanged."""
 
     columns: tuple[ColumnName, ...] = Field(
         default=(), description="columns of the reference's file, of which nothing is measured on the current one"
@@ -166,8 +166,10 @@ class Microdata(Frozen):
 
 
 class Rake(Frozen):
-    """Public totals that synthetic weights are raked to: one a combination of levels, written "biology / male"; of all
-    records, without columns, "Total"."""
+    """Public totals to which synthetic weights are raked, one for each combination of levels, as in "biology / male".
+
+    Without columns there is one total, of all records, named "Total".
+    """
 
     by: tuple[str, ...] = Field(default=(), description="columns whose combinations have a public total; none: all records")
     totals: dict[str, Annotated[float, Field(gt=0)]] = Field(description="the total of each combination")

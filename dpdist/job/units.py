@@ -1,4 +1,4 @@
-"""Settings of the privacy unit: one record, or all records of a person, household or other unit."""
+"""Settings of the privacy unit, whose loss the budget bounds: one record, or all records of a person or household."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpdist.job.values import ColumnName, Frozen, at_most
 
 
 class PrivacyUnit(Frozen):
-    """All records with one value of a column are one unit, whose loss the budget bounds."""
+    """All records with the same value of a column are one unit, whose loss the budget bounds."""
 
     column: ColumnName = Field(description="column of the file that names a record's unit: a person or a household")
     most: Annotated[int, at_most(10_000, "noise grows with it")] = Field(

@@ -1,4 +1,4 @@
-"""Validates a file against a schema: returns a frozen object, or reports every problem with place and remedy."""
+"""Validates the content of a YAML file: gives a frozen object, or reports every problem with its line and a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 def validated(
     schema: type[Schema], keys: dict[str, Any], source: str, lines: Lines, refusal: type[ProblemsError]
 ) -> Schema:
-    """Returns the given content as a frozen object. Raises `refusal` with every problem, its line and what is allowed."""
+    """The content as a frozen object. Raises `refusal` with every problem, its line and what is allowed."""
     try:
         return schema.model_validate(keys)
     except ValidationError as error:
@@ -29,7 +29,7 @@ def validated(
 
 
 def _causes(errors: Sequence[ErrorDetails], schema: type[BaseModel]) -> list[ErrorDetails]:
-    """Removes errors that follow from others: a typing error makes its key missing and the list around it too short."""
+    """Removes errors that follow from others: a misspelt key is also missing, and may make a list too short."""
     misspelt = set[Where]()
     for error in errors:
         if error["type"] == "extra_forbidden" and (near := _nearest(error["loc"], schema)):
@@ -74,11 +74,11 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
 
 
 _TAG = "name"
-"""The key that distinguishes members of a union."""
+"""The key by which the members of a union are distinguished."""
 
 
 def _no_option(path: Where, given: str, expected: str, at: tuple[str, ...]) -> Problem:
-    """Reports a name that is none of the allowed ones."""
+    """The problem of a name that is not among the allowed ones."""
     options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
     near = get_close_matches(given, options, n=1, cutoff=0.4)
     remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
@@ -86,7 +86,7 @@ def _no_option(path: Where, given: str, expected: str, at: tuple[str, ...]) -> P
 
 
 def _unknown(loc: Where, path: Where, at: tuple[str, ...], schema: type[BaseModel]) -> Problem:
-    """Reports an unknown key: another mechanism's, misspelt, or of no meaning."""
+    """The problem of an unknown key: it belongs to another mechanism, is misspelt, or means nothing."""
     known, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
     members = _members(_annotation(loc[:-2], schema)) if len(loc) > 1 else {}
     if others := _having(key, members):
@@ -100,12 +100,12 @@ def _unknown(loc: Where, path: Where, at: tuple[str, ...], schema: type[BaseMode
 
 
 def _having(key: str, members: Mapping[str, type[BaseModel]]) -> str:
-    """Lists the members of a union that have a key."""
+    """Names of the union's members that have a key."""
     return " or ".join(name for name, member in members.items() if key in member.model_fields)
 
 
 def _shown(value: Any) -> str:
-    """Quotes a file's content, shortened."""
+    """A value of the file as text, shortened."""
     if value is None or value in ([], (), {}):
         return "nothing" if value is None or value == {} else "an empty list"
     return f"{value!r:.80}"
@@ -137,7 +137,7 @@ _KINDS = {
 
 
 def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, str]:
-    """States what is allowed and the remedy, in words of a job file. Messages of dpdist's own checks are unchanged."""
+    """What is allowed, and the remedy, for a kind of pydantic's errors. Messages of dpdist's checks stay unchanged."""
     if kind == "string_pattern_mismatch":
         return PATTERNS[facts["pattern"]], "rename it" if facts["pattern"] == NAME else "write it so"
     if kind in _WORDS:
@@ -148,13 +148,13 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
 
 
 def _known_keys(path: Where, schema: type[BaseModel]) -> set[str]:
-    """Names of the fields at a path of a schema."""
+    """Names of the keys that the schema has at a path."""
     model = _plain(_annotation(path, schema))
     return set(model.model_fields) if _is_model(model) else set()
 
 
 def _annotation(path: Where, schema: type[BaseModel]) -> Any:
-    """Returns what is allowed at a path of errors, in which a union's member is named before its keys."""
+    """The type at a path of pydantic's errors. Such a path names the member of a union before its keys."""
     annotation: Any = schema
     for part in path:
         annotation = _within(annotation, part)
@@ -162,7 +162,7 @@ def _annotation(path: Where, schema: type[BaseModel]) -> Any:
 
 
 def _without_tags(path: Where, schema: type[BaseModel]) -> Where:
-    """Converts a path of errors to a path of the file."""
+    """Turns a path of pydantic's errors into the path in the file, which does not name members of unions."""
     annotation: Any = schema
     kept = list[str | int]()
     for part in path:
@@ -181,7 +181,7 @@ def _within(annotation: Any, part: str | int) -> Any:
 
 
 def _members(annotation: Any) -> dict[str, type[BaseModel]]:
-    """Returns members of a union by the name that distinguishes them: a tag, or the one value of a key `name`."""
+    """Members of a union by the name that distinguishes them: a tag, or the only value that the key `name` can have."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) not in (Union, UnionType):
@@ -193,7 +193,7 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
 
 
 def _tags(member: Any) -> tuple[str, ...]:
-    """Returns what distinguishes a member of a union, if there is such a thing."""
+    """The tags, or the one name, that distinguish a member of a union; empty where there are none."""
     if stated := tuple(str(each.tag) for each in getattr(member, "__metadata__", ()) if isinstance(each, Tag)):
         return stated
     model = _plain(member)
@@ -202,7 +202,7 @@ def _tags(member: Any) -> tuple[str, ...]:
 
 
 def _plain(annotation: Any) -> Any:
-    """Returns an annotation without its metadata and without `| None`."""
+    """A type annotation without metadata and without `| None`."""
     while get_origin(annotation) in (Annotated, Union, UnionType):
         annotation = get_args(annotation)[0]
     return annotation

@@ -1,4 +1,4 @@
-"""Kinds of values in a job: exact budgets, names, levels; every section is frozen and refuses what it does not know."""
+"""Defines the types of values in a job, such as exact budgets, names and levels, and the base class of its sections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _printable(text: str) -> str:
 
 
 def at_most(limit: int, why: str) -> AfterValidator:
-    """Makes an upper limit of a number, with its reason."""
+    """An upper limit for a number, with the reason that its message gives."""
 
     def check(value: int) -> int:
         if value > limit:
@@ -48,10 +48,10 @@ PATTERNS = {
     MINISIGN: "a public key: the second line of minisign's .pub file, 56 characters that begin with RW",
     RELEASE: "the 64 characters that the release's manifest has under `release`",
 }
-"""What a text of each form is, in words of a job file."""
+"""The patterns in words, for messages."""
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
-"""Text that is printed as it stands: one line, no control characters."""
+"""Text that is printed as it is: one line without control characters."""
 
 LEAST_BUDGET = Fraction(1, 10**6)
 TOO_LITTLE = "below that noise passes 2^53, where float64 rounds whole numbers, and the rounding would tell of the sums"
@@ -60,16 +60,16 @@ TOO_LITTLE = "below that noise passes 2^53, where float64 rounds whole numbers, 
 LONGEST = 2_000
 """Largest number of characters, and largest exponent of ten, of an exact number.
 
-A short text can mean a number that fills the memory.
+Without a limit, a short text such as 1e999999999 could fill the memory.
 """
 
 
 NUMBER = re.compile(r"[+-]?(?:\d+/\d+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?(?P<exponent>\d{1,4}))?)", re.ASCII)
-"""A decimal number or a ratio as people write it. Python's rule accepts more, such as underscores in an exponent."""
+"""A decimal number, or a ratio of whole numbers. Python accepts more, such as underscores in an exponent."""
 
 
 def _fraction(value: Any, example: str) -> Fraction:
-    """Converts a text to an exact fraction, after a check of its size."""
+    """Converts text to an exact fraction, after checking its length."""
     try:
         text = str(value).strip()
         form = NUMBER.fullmatch(text) if len(text) <= LONGEST else None
@@ -81,7 +81,7 @@ def _fraction(value: Any, example: str) -> Fraction:
 
 
 def _exact(value: Any) -> Any:
-    """Returns the exact fraction of a decimal text, a ratio or a number as written."""
+    """The exact fraction that a decimal number or a ratio means, as it is written."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"')
     fraction = _fraction(value, '"10.8" or "1/3"')
@@ -93,7 +93,7 @@ def _exact(value: Any) -> Any:
 
 
 def budget_text(value: Fraction) -> str:
-    """Formats an exact number: a decimal where it terminates, else a ratio."""
+    """An exact number as text: a decimal number if that is finite, else a ratio."""
     try:
         decimal = Decimal(value.numerator) / Decimal(value.denominator)
     except InvalidOperation:  # pragma: no cover - absurdly long fractions only
@@ -132,11 +132,11 @@ def _level(value: Any) -> Any:
 
 PublicLevel = Annotated[Level, BeforeValidator(_level)]
 MOST_LEVELS = 100_000
-"""Largest number of levels of a range. A table of one column may have that number of cells."""
+"""Largest number of levels in a range."""
 
 
 def _ranges(value: Any) -> Any:
-    """Writes out every range in a list of levels."""
+    """Replaces every range in a list of levels by the levels in it."""
     listed = [value] if isinstance(value, dict) else value
     if not isinstance(listed, list | tuple):
         return value

@@ -1,4 +1,4 @@
-"""The facts of a job that a mechanism's specification may use."""
+"""Declares what a mechanism's specification may ask of a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpdist.job.tables import Rake
 
 
 class JobView(Protocol):
-    """A job's keys, and what follows from them, of which guarantees and refusals are functions."""
+    """Keys of a job, and facts that follow from them. Guarantees and refusals depend on nothing else."""
 
     @property
     def columns(self) -> Mapping[str, Column]: ...
@@ -32,7 +32,7 @@ class JobView(Protocol):
 
     @property
     def likelihood(self) -> Model:
-        """Returns the model. Where the mechanism fits none, it is one without settings."""
+        """The model. Where the mechanism fits none, it is one without settings."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class JobView(Protocol):
 
     @property
     def most_records(self) -> int:
-        """Returns the number of records in which neighbouring files can differ."""
+        """The number of records in which neighbouring files can differ."""
         ...
 
     @property
@@ -71,5 +71,5 @@ class JobView(Protocol):
 
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
-        """Lists rules that drop records by their outcome."""
+        """Rules of the job that drop records because of their outcome."""
         ...

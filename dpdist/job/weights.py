@@ -1,4 +1,4 @@
-"""A weight rule and its constants."""
+"""Settings of the rule by which privacy weights follow from record bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.job.values import Frozen
 
 
 class Weights(Frozen):
-    """A weight rule and its constants; `c` unset means: tuned until the bound meets the target."""
+    """A weight rule and its constants. If `c` is unset, it is tuned until the bound meets the target."""
 
     rule: WeightRule = Field(description="how a record's privacy weight follows from its bound; see the glossary")
     c: float | None = Field(default=None, gt=0, description="the rule's slope or cap; unset: tuned until the bound is met")
@@ -23,7 +23,7 @@ class Weights(Frozen):
 
 
 def rule_of(value: Any) -> Any:
-    """A rule's name alone, as a mapping."""
+    """Turns the name of a rule into a mapping; leaves anything else unchanged."""
     return {"rule": value} if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""The whole job: its sections, and facts derived from them."""
+"""Defines the whole job: all its keys, and facts that follow from several of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Job(BudgetShares):
 
     @model_validator(mode="after")
     def _sampler_resolved(self) -> Self:
-        """Sets the sampler that is used, because the published job and the identity of the result name it."""
+        """Replaces the sampler `auto` by the one to use, because the published job and the run's identity name it."""
         if self.sampler.name == "auto":
             known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
             left = [name for name in known if name != "exact" or not self.mechanism.clamps]
@@ -50,7 +50,10 @@ class Job(BudgetShares):
 
     @model_validator(mode="after")
     def _reference_resolved(self) -> Self:
-        """Puts histograms of the current file in place of a reference that is not named, where public sizes allow it."""
+        """Sets histograms of the current file as reference, where the job names none and the mechanism allows it.
+
+        They need sizes that are public, or noisy beforehand.
+        """
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
             own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=own))
@@ -64,77 +67,77 @@ class Job(BudgetShares):
 
     @property
     def cell_columns(self) -> tuple[str, ...]:
-        """Returns columns of the tables. Their cross has the finest cells."""
+        """The columns of all tables. Their combinations are the base cells."""
         return tuple(dict.fromkeys(name for table in self.tables for name in table.by))
 
     @property
     def fits_likelihood(self) -> bool:
-        """True if the release has parameters of a model of the records, by likelihood or histogram, and not tables."""
+        """True if the release has parameters of a model of the records, not figures of the tables' cells."""
         return not self.mechanism.tabulates
 
     @property
     def modelled_columns(self) -> tuple[str, ...]:
-        """Returns categories that the released objects distinguish, in the frame's order.
+        """Categories that the released parameters distinguish, in the frame's order.
 
-        No other enters synthetic records.
+        Synthetic records have no other categories.
         """
         cells = () if self.fits_likelihood else self.cell_columns
         return tuple(name for name in self.categories if name in {*self.strata, *self.likelihood_predictors, *cells})
 
     @property
     def reference_columns(self) -> tuple[str, ...]:
-        """Returns columns for whose combinations a reference must have records."""
+        """Columns whose every combination must have records in the reference."""
         cells = self.cell_columns if self.mechanism.by_cell else ()
         return tuple(dict.fromkeys([*self.strata, *self.likelihood_predictors, *cells]))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """Returns every outcome's column, in order."""
+        """The names of all outcomes, in order."""
         return (self.outcome,) if isinstance(self.outcome, str) else self.outcome
 
     @property
     def likelihood(self) -> Model:
-        """Returns the model. Where the mechanism fits none, it is one without settings."""
+        """The model. Where the mechanism fits none, it is one without settings."""
         return self.model or _UNSET
 
     @property
     def family(self) -> str:
-        """Returns the likelihood's family, or the mechanism's statistics where there is no likelihood."""
+        """The likelihood's family; where there is no likelihood, the name of the mechanism's statistics."""
         return self.mechanism.statistics or self.likelihood.family
 
     @property
     def model_name(self) -> str:
-        """Returns the name for messages: the likelihood's family, or the mechanism that fits none."""
+        """The name for messages: the likelihood's family, or the mechanism where it fits none."""
         return self.likelihood.family if self.mechanism.statistics is None else self.mechanism.name
 
     @property
     def likelihood_predictors(self) -> tuple[str, ...]:
-        """Returns the predictors of the likelihood."""
+        """The predictors of the likelihood."""
         return self.likelihood.predictors
 
     @property
     def outcome_column(self) -> Column:
-        """Returns the column of the first outcome. All families but lognormal have only one."""
+        """The declared domain of the first outcome."""
         return self.columns[self.outcomes[0]]
 
     @property
     def outcome_columns(self) -> dict[str, Column]:
-        """Returns the column of every outcome, by name."""
+        """The declared domain of every outcome, by name."""
         return {name: self.columns[name] for name in self.outcomes}
 
     @property
     def clipped_outcomes(self) -> tuple[str, ...]:
-        """Returns outcomes that are clipped to their public bounds when they are read."""
+        """Outcomes that are clipped to their public bounds when they are read."""
         return tuple(name for name, column in self.outcome_columns.items() if column.outside == "clip")
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Returns columns that are modelled: the outcomes, and the weight where there is one."""
+        """The numeric columns of a record: its outcomes, and its weight where the job names one."""
         return tuple(name for name in (*self.outcomes, self.survey.weight) if name is not None)
 
     @property
     def protected_columns(self) -> tuple[str, ...]:
-        """Returns columns of the frame whose sample counts are noisy."""
+        """Columns of the frame whose sample counts are noisy."""
         if self.predictors is None:
             return ()
         chosen = self.predictors.protect.columns
@@ -142,62 +145,62 @@ class Job(BudgetShares):
 
     @property
     def counted_columns(self) -> tuple[str, ...]:
-        """Returns the other columns of the frame, by which sample counts are exact and public."""
+        """The other columns of the frame, by which sample counts are exact and public."""
         return tuple(name for name in self.categories if name not in self.protected_columns)
 
     @property
     def approvers(self) -> tuple[str, ...]:
-        """Returns public keys of those who may approve the release. If there are none, any key may."""
+        """Public keys of those who may approve the release. If there are none, any key may."""
         return self.approval.keys if isinstance(self.approval, Approval) else ()
 
     @property
     def public_counts(self) -> tuple[str, ...] | None:
-        """Returns columns by whose combinations sample counts are published exactly; None where no exact count is."""
+        """Columns by whose combinations exact sample counts are published; None where none are."""
         if self.predictors is not None:
             return self.counted_columns or None
         return None if self.sizes_secret else self.categories
 
     @property
     def gated(self) -> bool:
-        """True if gates may be measured beside the release: it is strict, by noise of pure ε on one set of statistics."""
+        """True if gates may be measured: the mechanism allows it, and the release is strict with ε alone, without δ."""
         return self.mechanism.gates and self.strict and self.budget.delta is None
 
     @property
     def has_reference(self) -> bool:
-        """True if something is fixed on a reference before the current file is read: a file, or an earlier release."""
+        """True if the job has a reference that is known before the current file is read: a file, or an earlier release."""
         return self.reference is not None and self.reference.known_before
 
     @property
     def refreshes(self) -> bool:
-        """True if an earlier release's shapes are brought up to date by histograms of the current file."""
+        """True if histograms of the current file bring the shapes of an earlier release up to date."""
         return self.carries and self.reference is not None and self.reference.paid is not None
 
     @property
     def on_histograms(self) -> bool:
-        """True if histograms of the current file alone stand in for a reference."""
+        """True if histograms of the current file replace a reference."""
         return self.reference is not None and not self.reference.known_before
 
     @property
     def sizes_secret(self) -> bool:
-        """True if the number of records in a cell is not public.
+        """True if the number of records in a cell is secret.
 
-        The reference's numbers are used, and noisy ones published.
+        Then the reference's numbers are used, and noisy numbers are published.
         """
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
     @property
     def sizes_in_sums(self) -> bool:
-        """True if sizes are secret and the mechanism's noisy sums provide them, without a noisy frame."""
+        """True if sizes are secret, and estimated from the mechanism's noisy sums instead of noisy sample counts."""
         return self.sizes_secret and self.predictors is None
 
     @property
     def most_records(self) -> int:
-        """Returns the number of records in which neighbouring files can differ: one, or all records of a unit."""
+        """The number of records in which neighbouring files can differ: one, or all that count of a privacy unit."""
         return 1 if self.privacy_unit is None else self.privacy_unit.most
 
     @property
     def by_record(self) -> Job:
-        """Returns the job for reading a public file, without privacy units, which belong to the confidential file."""
+        """The job without its privacy unit, for reading public files: units belong to the confidential file."""
         return self.model_copy(update={"privacy_unit": None})
 
     @property
@@ -212,18 +215,18 @@ class Job(BudgetShares):
 
     @property
     def local(self) -> bool:
-        """True if noise has the scale of the file's sensitivities. Then nothing is promised."""
+        """True if the noise scale follows from sensitivities of the file itself. Then nothing is promised."""
         return self.mechanism.whole_tables and self.mechanism.guarantee(self) == "none"
 
     @property
     def frozen(self) -> bool:
-        """True if a record's privacy weight is fixed by the reference, as a function of the record in every file."""
+        """True if the reference fixes privacy weights, as a function of a record that is the same for every file."""
         needed = self.mechanism.needs_reference
         return self.reference is not None and not needed and self.mechanism.weights.rule != "none"
 
     @property
     def outcome_dependent_rules(self) -> tuple[str, ...]:
-        """Lists rules that drop records by their outcome. The number of remaining records is then not a public fact."""
+        """Rules that drop records because of their outcome, so that the number of records left is no public fact."""
         return tuple(
             f"{name}: {what} dropped"
             for name, column in self.outcome_columns.items()
@@ -233,7 +236,7 @@ class Job(BudgetShares):
 
     @cached_property
     def public(self) -> dict[str, Any]:
-        """Returns the job as published: without input, runtime, ledger, recording, comparators and paths."""
+        """The job as it is published: without input, runtime, ledger, record, comparators and paths."""
         return self.model_dump(
             mode="json",
             exclude={
@@ -244,7 +247,7 @@ class Job(BudgetShares):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Returns everything that decides the result, by dotted key, without runtime, ledger, presentation and paths."""
+        """All that determines the result, by dotted key: the job without runtime, ledger, presentation and paths."""
         return dict(
             _flat(
                 self.model_dump(

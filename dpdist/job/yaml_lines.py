@@ -1,6 +1,6 @@
-"""Reads YAML with the line number of every key.
+"""Reads YAML and keeps the line number of every key, so that problems can be reported with their lines.
 
-It refuses a key given twice, a value that contains itself, control characters, and text that takes long to read.
+It refuses keys given twice, values that contain themselves, control characters, and text that takes long to read.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from dpdist.core.errors import Problem, ProblemsError
 from dpdist.core.printable import escaped
 
 Where = tuple[str | int, ...]
-"""Keys and positions that lead to a value."""
+"""The keys, and positions in lists, that lead to a value."""
 Lines = Mapping[Where, str]
-"""The source of every value: `line 3`, or another place."""
+"""The origin of every value: `line 3`, or another place."""
 
 
 DEEPEST = 50
-"""Largest depth of nested lists and mappings."""
+"""Largest depth to which lists and mappings may be nested."""
 MOST_VALUES = 50_000
-"""Largest number of values of a file. Values of an alias count at each use."""
+"""Largest number of values in a file. The values of an alias count each time that it is used."""
 
 
 class _TooDeepError(yaml.MarkedYAMLError):
-    """Lists and mappings are nested too deep to be read."""
+    """Raised where lists and mappings are nested too deep."""
 
     def __init__(self, mark: Any) -> None:
         super().__init__(problem=f"more than {DEEPEST} lists and mappings within each other", problem_mark=mark)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads safe YAML. A date, or a number to base 60 as in 190:20:30, is read as text, and nesting is limited."""
+    """Reads YAML's safe types, with limited nesting. Dates, and numbers to base 60 such as 190:20:30, are text."""
 
     depth = 0
 
@@ -49,7 +49,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def fetch_flow_collection_start(self, token: Any) -> None:
-        """Within [ and { the scanner looks ahead, in a time that grows with the square of the depth."""
+        """Limits the depth of [ and {, because the scanner's time grows with its square."""
         if self.flow_level > DEEPEST:
             raise _TooDeepError(self.get_mark())
         super().fetch_flow_collection_start(token)
@@ -68,7 +68,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(path: Path, error: type[ProblemsError]) -> str:
-    """Returns the text of a file. Raises `error` where it cannot be read."""
+    """The text of a file. Raises `error` where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
@@ -77,9 +77,9 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
 
 
 def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[dict[str, Any], Lines]:
-    """Returns the mapping in YAML text, and the line of every path in it.
+    """The mapping in YAML text, and the line of every path in it.
 
-    `otherwise` is the problem where it is no mapping.
+    `otherwise` is the problem to report if the text is no mapping.
     """
     said, node = _loaded(text, source, refusal)
     if not isinstance(said, dict) or node is None:
@@ -88,12 +88,12 @@ def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Pro
 
 
 def value(text: str, source: str, refusal: type[ProblemsError]) -> Any:
-    """Returns any value in YAML text; None for empty text."""
+    """The value in YAML text, of any type; None for empty text."""
     return _loaded(text, source, refusal)[0]
 
 
 def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, yaml.Node | None]:
-    """Returns the value of YAML text and its nodes. Raises `refusal` for text that is no YAML or has a key twice."""
+    """The value of YAML text, and its nodes. Raises `refusal` for text that is no YAML, or has a key twice."""
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (problem := _unreadable(node)) is not None:
@@ -119,34 +119,34 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
 
 
 def written(keys: Mapping[str, Any]) -> str:
-    """Formats a value as YAML, in the order given."""
+    """A mapping as YAML text, in its order."""
     return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=120)
 
 
 def documents(text: str) -> list[Any]:
-    """Returns the documents of a file shipped with dpdist, without empty ones."""
+    """The documents in a YAML file shipped with dpdist, without empty ones."""
     return [one for one in yaml.safe_load_all(text) if one]
 
 
 def written_documents(several: Iterable[Any]) -> str:
-    """Formats documents as YAML, one after the other."""
+    """Several documents as YAML text, one after the other."""
     return yaml.safe_dump_all(several, sort_keys=False, allow_unicode=True, width=120)
 
 
 def flow(value: Any) -> str:
-    """Formats a value as YAML on one line, quoted where it would be read as another value."""
+    """A value as YAML on one line, quoted where it would otherwise be read as another value."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
     text = text.removesuffix("\n").removesuffix("\n...")
     return json.dumps(value, ensure_ascii=True) if "\n" in text else text
 
 
 def dotted(where: Where) -> str:
-    """Formats a path on one line. The path of the whole file is called the job."""
+    """A path as text on one line. The path of the whole file is `job`."""
     return ".".join(str(part).replace("\n", "\\n") for part in where) or "job"
 
 
 def place(where: Where, lines: Lines) -> tuple[str, ...]:
-    """Returns the line of a value, or of the nearest one above it."""
+    """The line of a value, or of the nearest value above it in the path."""
     while where and where not in lines:
         where = where[:-1]
     return (lines[where],) if where in lines else ()
@@ -157,12 +157,12 @@ def _not_yaml(what: str, remedy: str, line: int) -> Problem:
 
 
 def _unreadable(node: yaml.Node) -> Problem | None:
-    """Reports control characters, aliases that make a value part of itself, and too many values through aliases."""
+    """The problem of control characters, of a value that contains itself by an alias, or of too many values."""
     size: dict[int, int] = {}
     problems: list[Problem] = []
 
     def visit(node: yaml.Node) -> int:
-        """Counts the values, visiting each node once."""
+        """Counts the values under a node. Each node is visited once."""
         line = int(node.start_mark.line) + 1
         if id(node) not in size:
             size[id(node)] = -1

@@ -1,12 +1,13 @@
-"""ρ of zero-concentrated differential privacy, and the (ε, δ) that it gives (Bun & Steinke 2016; Canonne et al. 2020).
+"""Converts between ρ-zCDP (zero-concentrated differential privacy) and (ε, δ) (Bun & Steinke 2016; Canonne et al. 2020).
 
-ρ-zCDP: the Rényi divergence of order α between the outputs of neighbours is at most αρ, for every α > 1. For every single α
-it then is (ε, δ)-private with
+ρ-zCDP means that the Rényi divergence of order α between the outputs under neighbouring files is at most αρ, for every
+α > 1. For each α this implies (ε, δ)-differential privacy with
 
     ε = αρ + ln(1 − 1/α) + (ln(1/δ) − ln α)/(α − 1)
 
-(Canonne, Kamath & Steinke 2020, proposition 12; below Bun & Steinke's ρ + 2√(ρ ln(1/δ)), at the α that makes it least).
-No α is wrong, so that the search for the best need not be exact; figures are rounded outward by more than rounding error.
+(Canonne, Kamath & Steinke 2020, proposition 12). At the best α it is smaller than Bun & Steinke's ρ + 2√(ρ ln(1/δ)). It
+holds for every α, so the search for the best one need not be exact. Results are rounded outward by more than the rounding
+error.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from math import ceil, exp, floor, log, log1p, log10, sqrt
 
 DIGITS = 9
 SECTIONS, WIDTH = 120, 8.0
-"""Number of steps of a golden section search for log(α − 1), and its largest distance from a guess."""
+"""Number of steps of a golden section search over log(α − 1), and how far it searches on each side of a guess."""
 
 
 @lru_cache(maxsize=256)
 def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
-    """Returns an ε with which ρ-zCDP is (ε, δ)-private, rounded up."""
+    """An ε for which ρ-zCDP implies (ε, δ)-differential privacy, rounded up."""
     loss = -log(float(delta))
     least = _least(lambda a: (1.0 + a) * float(rho) + _rest(a, loss), sqrt(loss / float(rho)))
     return _rounded(max(least, 1e-9), up=True)
@@ -31,7 +32,7 @@ def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
 
 @lru_cache(maxsize=256)
 def rho_of(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """Returns the largest ρ with which ρ-zCDP is shown to be (ε, δ)-private, rounded down."""
+    """The largest ρ for which ρ-zCDP is shown to imply (ε, δ)-differential privacy, rounded down."""
     loss = -log(float(delta))
     plain = sqrt(loss + float(epsilon)) - sqrt(loss)
     most = -_least(lambda a: (_rest(a, loss) - float(epsilon)) / (1.0 + a), sqrt(loss) / plain)
@@ -39,12 +40,12 @@ def rho_of(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 def _rest(a: float, loss: float) -> float:
-    """Returns ln(1 − 1/α) + (ln(1/δ) − ln α)/(α − 1), with a = α − 1."""
+    """ln(1 − 1/α) + (ln(1/δ) − ln α)/(α − 1), with a = α − 1 and loss = ln(1/δ)."""
     return log(a) - log1p(a) + (loss - log1p(a)) / a
 
 
 def _least(of: Callable[[float], float], guess: float) -> float:
-    """Returns the least value by golden section over log a."""
+    """The least value of a function of a, by golden section search over log a."""
     golden = (sqrt(5.0) - 1.0) / 2.0
     low, high = log(guess) - WIDTH, log(guess) + WIDTH
     for _ in range(SECTIONS):
@@ -57,7 +58,7 @@ def _least(of: Callable[[float], float], guess: float) -> float:
 
 
 def _rounded(value: float, up: bool) -> Fraction:
-    """Rounds outward, to DIGITS significant digits, by at least one in the last."""
+    """Rounds up or down to DIGITS significant digits, by at least one unit of the last digit."""
     unit = Fraction(10) ** (floor(log10(value)) - DIGITS + 1)
     places = Fraction(value) / unit
     return unit * (ceil(places) + 1 if up else floor(places) - 1)

@@ -1,1 +1,1 @@
-"""The ledger: it records the cost of every release of a dataset before the release starts, and limits the sums."""
+"""The ledger records the cost of every release of a dataset before it starts, and enforces limits on the sums."""

@@ -1,6 +1,6 @@
-"""Sums the costs of a dataset's releases exactly, and compares the sums with its limits; it accesses no ledger.
+"""Sums the costs of a dataset's releases exactly, and compares the sums with limits. It works on entries read elsewhere.
 
-Costs of different classes, or under different adjacency, are never added: each pair has a separate account.
+Costs of different classes, or under different adjacencies, are never added: each such pair is an account.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Class = BudgetClass
 CLASSES: tuple[Class, ...] = get_args(Class)
 SYMBOL: dict[str, str] = {"strict": "ε", "zCDP": "ρ", "asymptotic": "ε"}
 _DATED = re.compile(r"\d{4}(?!\d)")
-"""Pattern of periods whose order in time is the order of their texts, if they have one form."""
+"""Pattern of periods that sort by time when they are sorted as texts, if they all have one form."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """Cost of one run. `budget` is ε, or ρ under zCDP; `delta` is None where it is unknown."""
+    """The cost of a run. `budget` is ε, or ρ under zCDP. `delta` is None where δ is unknown."""
 
     dataset: str
     period: str
@@ -36,11 +36,11 @@ class Charge:
     budget: Fraction
     delta: Fraction | None
     job: str = ""
-    """SHA-256 of the facts that determine the job's result."""
+    """SHA-256 of all that determines the job's result."""
     version: int = 1
-    """Number of the version of the period's release; a correction has its own number."""
+    """Number of this release among those of its period: 1, or more for a correction."""
     corrects: str = ""
-    """Id of the release that a correction corrects."""
+    """Id of the release that this correction replaces; empty for a first release."""
 
     @property
     def account(self) -> tuple[str, str]:
@@ -48,7 +48,7 @@ class Charge:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The charge in the terms of a ledger entry."""
+        """The charge as the content of a ledger entry."""
         return {
             **{name: getattr(self, name) for name in ("dataset", "period", "run", "adjacency", "job")},
             "class": self.cls,
@@ -69,7 +69,7 @@ class Charge:
 
 
 def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
-    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` where there is no promise, because no sum covers it."""
+    """Class, ε or ρ, and δ of a guarantee. Raises `BudgetRefused` without a guarantee, because no sum would cover it."""
     match guarantee:
         case Concentrated():
             return "zCDP", guarantee.rho, guarantee.delta
@@ -84,29 +84,29 @@ def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction 
 
 
 def charges(entries: Iterable[Entry], dataset: str) -> list[Charge]:
-    """Every charge of a dataset; a reservation counts even if its run has not ended."""
+    """All charges of a dataset. A reserved charge counts even if its run has not ended."""
     return [Charge.of(entry) for entry in entries if entry.kind == "reserve" and entry.said["dataset"] == dataset]
 
 
 def releases(entries: Iterable[Entry], dataset: str, period: str) -> list[str]:
-    """Ids of the releases of a period's charged runs, in the order in which they were made."""
+    """Ids of the releases of a period's charged runs, in the order in which they were recorded."""
     own = [entry.said for entry in entries if entry.kind == "release" and entry.said["dataset"] == dataset]
     return list(dict.fromkeys(str(said["release"]) for said in own if said["period"] == period))
 
 
 def policies(entries: Iterable[Entry], dataset: str) -> dict[str, Limits]:
-    """A dataset's limits in the ledger, by class; the last stated limits count."""
+    """The limits that a ledger has for a dataset, by class. The last limits that were stated hold."""
     found = [entry.said for entry in entries if entry.kind == "policy" and entry.said["dataset"] == dataset]
     return {said["class"]: Limits.model_validate(said["limits"]) for said in found}
 
 
 def total(before: Iterable[Charge]) -> Fraction:
-    """Cost by sequential composition, because a person may be in every file."""
+    """The sum of costs by sequential composition, because one person may be in every file."""
     return sum((charge.budget for charge in before), Fraction(0))
 
 
 def by_period(before: Iterable[Charge]) -> dict[str, Fraction]:
-    """Costs of every period, periods in order of text."""
+    """The cost of every period; periods are sorted as texts."""
     sums: dict[str, Fraction] = {}
     for charge in before:
         sums[charge.period] = sums.get(charge.period, Fraction(0)) + charge.budget
@@ -114,10 +114,10 @@ def by_period(before: Iterable[Charge]) -> dict[str, Fraction]:
 
 
 def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> Fraction:
-    """Largest cost of any window of the given number of consecutive periods with a release, `period` among them.
+    """The largest cost of any run of `periods` consecutive periods with a release, among them `period`.
 
-    Texts of one form that begin with a year are in order of time. A period of another form may be at any time, so its
-    cost is in every window. So the figure is never too small.
+    Periods of one form that begin with a year are in the order of time. The time of a period of another form is unknown,
+    so its cost is added in any case. So the sum is never too small.
     """
     alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
     beside = sum((own for name, own in sums.items() if name not in alike), Fraction(0))
@@ -131,7 +131,7 @@ def _form(period: str) -> str:
 
 
 def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
-    """Excesses of a charge over limits: the sum with the charge, and the allowed value."""
+    """Yields what a charge exceeds: the sum with this charge, and what the limit allows."""
     sums, symbol = by_period([*before, charge]), f"{charge.cls} {SYMBOL[charge.cls]}"
     found = {"in all": (limits.total, sum(sums.values(), Fraction(0)))}
     found[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
@@ -147,7 +147,7 @@ def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterat
 
 
 def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
-    """Excess of δ, which adds up over strict releases. Under zCDP, ρ adds up, and each release states its ε at δ."""
+    """Yields an excess of δ. Over strict releases δ adds up. Under zCDP, ρ adds up, and each ε is stated at a δ."""
     if limits.delta is None:
         return
     if charge.cls == "zCDP":
@@ -165,7 +165,7 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
 
 
 def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
-    """Raises `BudgetRefused` where a charge does not fit under the ledger's limits or the job's own `stated` ones."""
+    """Raises `BudgetRefused` where a charge exceeds a limit of the ledger, or one that the job states (`stated`)."""
     every, kept = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if kept and charge.cls not in kept:
         found = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"
@@ -189,9 +189,9 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
 
 
 def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
-    """Raises `BudgetRefused` unless a correction has the next version number and corrects a charged release of its period.
+    """Raises `BudgetRefused` unless a correction has the next version number, and corrects a charged release of its period.
 
-    So versions have the order of their charges, and two corrections of one release have different numbers.
+    So versions are in the order of their charges, and two corrections of one release have different numbers.
     """
     if charge.version == 1:
         return
@@ -214,7 +214,7 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
 
 
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
-    """The smallest amount that the totals leave before this charge; None where no total is stated."""
+    """The smallest amount that limits on totals leave before this charge; None where there is no such limit."""
     spent = total(each for each in charges(entries, charge.dataset) if each.account == charge.account)
     kept = policies(entries, charge.dataset).get(charge.cls)
     totals = [each.total for each in (kept, *(stated.of(charge.cls) or ())) if each is not None and each.total is not None]

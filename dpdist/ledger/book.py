@@ -1,4 +1,4 @@
-"""A ledger: a release is charged before it begins and settled after it is made. Entries are never changed or removed."""
+"""Defines a ledger: a release is charged before it begins, and settled when it is made. No entry is changed or removed."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ DAMAGED = "find out who changed it, and restore it from a copy (dpdist ledger ex
 
 
 class Ledger:
-    """Entries in a database. Every write is one transaction by one writer at a time, and requires an undamaged chain."""
+    """Entries in a database. Each write is one transaction by one writer at a time, and requires an undamaged chain."""
 
     def __init__(self, place: str) -> None:
         self._database = Database(place)
 
     @property
     def name(self) -> str:
-        """Name for messages: the URL without its password."""
+        """The ledger's name for messages: its URL without the password."""
         return self._database.name
 
     @property
     def there(self) -> bool:
-        """False for a file that does not exist."""
+        """False if the ledger is a file that does not exist."""
         file = self._database.file
         return file is None or file.is_file()
 
     def begin(self) -> bool:
-        """Creates the ledger; False where it exists already."""
+        """Creates the ledger; returns False if it exists already."""
         with self._database.writing(begin=True) as link:
             if rows(link):
                 self._trusted(link)
@@ -49,13 +49,13 @@ class Ledger:
             return True
 
     def limit(self, dataset: str, cls: Class, limits: Limits) -> None:
-        """States a dataset's limits of one class. They replace earlier ones, which remain in the chain."""
+        """States the limits of a dataset for one class. They replace earlier ones, which stay in the chain."""
         with self._database.writing() as link:
             said = {"kind": "policy", "dataset": dataset, "class": cls, "limits": limits.model_dump(mode="json")}
             self._append(link, self._trusted(link)[-1], said)
 
     def reserve(self, charge: Charge, stated: Limits) -> Receipt:
-        """Charges a run once, however often this is called. Raises `BudgetRefused`, and then writes nothing."""
+        """Charges a run, once however often this is called. Raises `BudgetRefused`, and then writes nothing."""
         with self._database.writing() as link:
             entries = self._trusted(link)
             if (kept := _of_run(entries, charge.run, "reserve")) is None:
@@ -69,10 +69,10 @@ class Ledger:
             return Receipt(str(entries[0].said["ledger"]), kept.number, kept.sha256)
 
     def settle(self, charge: Charge, noise: str) -> None:
-        """Records once that a charged run has made its release. `noise` is the checksum of the run's stored noise.
+        """Records, once, that a charged run has made its release. `noise` is the checksum of the run's stored noise.
 
-        Raises `LedgerError` where the run was settled with other noise: two copies of one workspace drew anew, and one
-        charge does not cover both.
+        Raises `LedgerError` where the run was settled with other noise. Then two copies of its workspace drew noise
+        separately, and one charge does not cover both.
         """
         with self._database.writing() as link:
             entries = self._trusted(link)
@@ -87,7 +87,7 @@ class Ledger:
                 raise self._other("another copy of this workspace has released other noise under the same charge")
 
     def name_release(self, run: str, release: str) -> None:
-        """Records once the id of the release of a charged run; corrections refer to this id."""
+        """Records, once, the id of a charged run's release. Corrections refer to this id."""
         with self._database.writing() as link:
             entries = self._trusted(link)
             if (reserved := _of_run(entries, run, "reserve")) is None:
@@ -97,17 +97,17 @@ class Ledger:
                 self._append(link, entries[-1], {**own, "release": release})
 
     def refuse_other(self, receipt: Receipt) -> None:
-        """Raises `LedgerError` unless a run's receipt belongs to this ledger in its present state."""
+        """Raises `LedgerError` unless this ledger has the charge of which a run holds the receipt."""
         if found := _unlike(self.entries(), receipt):
             raise self._other(found)
 
     def entries(self) -> list[Entry]:
-        """Every entry. Raises `LedgerError` where the chain is damaged."""
+        """All entries. Raises `LedgerError` where the chain is damaged."""
         with self._database.reading() as link:
             return self._trusted(link)
 
     def problems(self, receipts: Mapping[str, Receipt] | None = None) -> list[str]:
-        """Sentences on damage of the chain, and on differences from the receipts of runs, by workspace."""
+        """Sentences on damage of the chain, and on charges that `receipts` (by workspace) prove and the ledger lacks."""
         with self._database.reading() as link:
             found = rows(link)
         if wrong := list(damage(found)):
@@ -136,7 +136,7 @@ def _of_run(entries: Iterable[Entry], run: str, kind: str) -> Entry | None:
 
 
 def _unlike(entries: list[Entry], receipt: Receipt) -> str | None:
-    """Sentence on what a ledger lacks of a run's receipt."""
+    """A sentence on how a ledger differs from a run's receipt; None if it does not."""
     if entries[0].said["ledger"] != receipt.ledger:
         return "the run was charged in another ledger"
     if receipt.number >= len(entries) or entries[receipt.number].sha256 != receipt.sha256:

@@ -1,4 +1,4 @@
-"""Charges a job: finds its ledger, computes its amount and the budget that remains."""
+"""Charges a job: finds its ledger, and computes its cost and what the limits leave."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 VARIABLE = "DPDIST_LEDGER"
 BESIDE = "ledger.sqlite"
-"""File name of the ledger next to the workspaces of jobs that name no ledger."""
+"""File name of the ledger of jobs that name none. It stands beside their workspaces."""
 NOT_COUNTED = f"no ledger: nothing counts what releases of this dataset cost together (job key ledger, or {VARIABLE})"
 
 
 def place_of(job: Job) -> str | None:
-    """Ledger that the job or the environment names; empty if it is next to the workspace, None if there is no ledger."""
+    """The ledger that the job or the environment names; "" for the one beside the workspace, None for no ledger."""
     named = _in_file(os.environ.get(VARIABLE, "")) or None
     return named if job.ledger is None else job.ledger.url or named or ""
 
 
 def _in_file(named: str) -> str:
-    """The name itself.
+    """The text itself, or the content of the file that it names after an @.
 
-    If it begins with @, the content of the named file, which may be a mounted secret with a password.
+    Such a file may be a mounted secret, because the URL may contain a password.
     """
     if not named.startswith("@"):
         return named
@@ -47,7 +47,7 @@ def _in_file(named: str) -> str:
 
 
 def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
-    """Cost of a run of the job. Raises `BudgetRefused` where its mechanism promises nothing."""
+    """The cost of a run of the job. Raises `BudgetRefused` where its mechanism promises nothing."""
     cls, budget, delta = cost(guarantee, job.dataset)
     decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
@@ -59,18 +59,18 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
 
 @dataclass(frozen=True)
 class Account:
-    """A job's ledger, and the limits that the job states itself."""
+    """A job's ledger, and the limits that the job states."""
 
     ledger: Ledger
     stated: Limits
     job: Job
     guarantee: Guarantee
     beside: bool
-    """True for the ledger next to the workspaces, which the first run creates. A named ledger must exist already."""
+    """True for the ledger beside the workspaces, which the first run creates. A named ledger must exist."""
 
     @classmethod
     def of(cls, job: Job, guarantee: Guarantee, workspace: str | Path) -> Account | None:
-        """The account of a run into this workspace; None if there is no ledger."""
+        """The account of a run in this workspace; None if there is no ledger."""
         if (place := place_of(job)) is None:
             return None
         from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
@@ -80,7 +80,7 @@ class Account:
     def refuse(self) -> str:
         """Raises `BudgetRefused` where a new run would be refused.
 
-        Otherwise returns a sentence on other runs of its period, if any.
+        Otherwise it returns a sentence on other runs of the period, or "".
         """
         charge = self._charge("")
         entries = [] if self.beside and not self.ledger.there else self.ledger.entries()
@@ -89,7 +89,7 @@ class Account:
         return others_text(charges(entries, charge.dataset), charge)
 
     def reserve(self, run: str) -> Receipt:
-        """Charges the run once. Raises `BudgetRefused`."""
+        """Charges the run, once. Raises `BudgetRefused`."""
         charge = self._charge(run)
         if self.beside:
             self.ledger.begin()
@@ -104,7 +104,7 @@ class Account:
 
 
 def beside(workspace: str | Path) -> str:
-    """The ledger next to a workspace folder. Raises `LedgerError` for a workspace in an object store."""
+    """The path of the ledger beside a workspace folder. Raises `LedgerError` for a workspace in an object store."""
     if "://" in str(workspace):
         remedy = f"state ledger: {{url: postgresql://…}} or {VARIABLE}"
         raise LedgerError(BESIDE, "no ledger stands beside an object store's workspaces", remedy, 2)
@@ -112,7 +112,7 @@ def beside(workspace: str | Path) -> str:
 
 
 def others_text(before: list[Charge], charge: Charge) -> str:
-    """Sentence that other runs of the period are charged too; empty where there are none."""
+    """A sentence that other runs of the period are charged too; "" where there are none."""
     others = [each for each in before if each.period == charge.period]
     if not others:
         return ""
@@ -127,7 +127,7 @@ def others_text(before: list[Charge], charge: Charge) -> str:
 
 
 def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
-    """Lines of a plan on the budget: the charge, the remainder, and whether this run would be refused."""
+    """Lines of a plan on the budget: the charge, what is left, and whether the run would be refused."""
     place = place_of(job)
     if place is None:
         return {}

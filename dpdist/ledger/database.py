@@ -31,9 +31,9 @@ from dpdist.core.errors import LedgerError
 from dpdist.ledger.entries import COLUMNS, Entry, Row
 
 PATIENCE = 300
-"""Seconds that a writer waits for earlier writers."""
+"""Seconds that a writer waits for other writers."""
 LOCK = 0x6470_6469_7374
-"""Number of the advisory lock that writers of a PostgreSQL ledger take."""
+"""Number of the advisory lock that a PostgreSQL ledger's writers take."""
 _NAMES = MetaData()
 ENTRIES = Table(
     "dpdist_ledger",
@@ -60,11 +60,11 @@ _GUARDS = {
         "FOR EACH STATEMENT EXECUTE FUNCTION dpdist_ledger_guard()",
     ),
 }
-"""Triggers that protect a written entry from changes by users who have only this table's rights."""
+"""Triggers that keep users with rights on this table only from changing or removing entries."""
 
 
 class Database:
-    """The database of a ledger: an SQLite file, or a PostgreSQL server's."""
+    """The database of a ledger: an SQLite file, or a database on a PostgreSQL server."""
 
     def __init__(self, place: str) -> None:
         self._url = _url(place)
@@ -77,7 +77,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the ledger. Raises `LedgerError` where there is no ledger."""
+        """A connection that sees the ledger in one state. Raises `LedgerError` where there is no ledger."""
         with self._telling():
             if self.file is not None and not self.file.is_file():
                 raise self._none()
@@ -87,7 +87,7 @@ class Database:
 
     @contextmanager
     def writing(self, begin: bool = False) -> Iterator[Connection]:
-        """A transaction of the only writer, committed at the end. With `begin`, the table is made if it does not exist."""
+        """A transaction of the only writer, committed at the end. With `begin`, a missing table is created."""
         with self._telling():
             if self.file is not None and not self.file.is_file() and not begin:
                 raise self._none()
@@ -117,7 +117,10 @@ class Database:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Raises database errors as `LedgerError` with their kind alone: a driver's message may contain a password."""
+        """Turns database errors into `LedgerError` with the kind of error alone.
+
+        A driver's message may contain a password.
+        """
         try:
             yield
         except DBAPIError as error:
@@ -131,7 +134,7 @@ class Database:
 
 
 def rows(link: Connection) -> list[Row]:
-    """Every entry in order, as stored."""
+    """All entries in order, as they are stored."""
     found = link.execute(select(ENTRIES).order_by(ENTRIES.c.number)).mappings()
     return [Row(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in found]
 
@@ -142,7 +145,7 @@ def append(link: Connection, entry: Entry) -> None:
 
 
 def _url(place: str) -> URL:
-    """URL of the database; a plain path is a file. Raises `LedgerError` where it is no file and no PostgreSQL database."""
+    """The database's URL; a plain path means an SQLite file. Raises `LedgerError` for other kinds of database."""
     known = "a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
     if "://" not in place:
         return URL.create("sqlite", database=str(Path(place).absolute()))
@@ -159,9 +162,9 @@ def _url(place: str) -> URL:
 
 
 def _engine(url: URL, name: str) -> Engine:
-    """An engine that stores no connections, so that no other process inherits one.
+    """An engine that keeps no connections open, so that no child process inherits one.
 
-    With READ COMMITTED, a process that has waited for the lock sees everything committed meanwhile.
+    It uses READ COMMITTED, under which a process that waited for the lock sees all that was committed meanwhile.
     """
     if url.get_backend_name() == "sqlite":
         engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": PATIENCE, "isolation_level": None})
@@ -177,6 +180,6 @@ def _engine(url: URL, name: str) -> Engine:
 def _begin(link: Connection) -> None:
     """Begins a transaction at once.
 
-    SQLite's own transactions begin with the first write, when earlier reads may be outdated.
+    SQLite's transactions would otherwise begin with the first write, when earlier reads may be out of date.
     """
     link.exec_driver_sql("BEGIN IMMEDIATE" if link.get_execution_options().get("dpdist_writes") else "BEGIN")

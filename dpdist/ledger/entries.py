@@ -1,6 +1,6 @@
-"""Entries of a ledger and their chain: each entry has the SHA-256 of the previous one, over canonical JSON (RFC 8785).
+"""Defines a ledger's entries and their chain: each entry holds the SHA-256 of the previous entry's canonical JSON.
 
-Every value is a text, a whole number or null: budgets are exact texts, so that no reader rounds them.
+(RFC 8785.) All values are texts, whole numbers or null. Budgets are exact texts, so that no reader rounds them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import rfc8785
 
 FORMAT = 1
 BEFORE_THE_FIRST = "0" * 64
-"""The first entry's value for the SHA-256 of the previous entry."""
+"""The SHA-256 that the first entry holds in place of a previous entry's."""
 COLUMNS = ("kind", "dataset", "period", "run")
-"""Facts of an entry that are also stored in columns, for searches."""
+"""Parts of an entry that are also stored in columns of their own, for searches."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: `said` has its content as written; `sha256` is the checksum of its canonical text."""
+    """One entry: `said` is its content, `text` its canonical JSON, and `sha256` that text's checksum."""
 
     said: Mapping[str, Any]
     text: str
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """An entry as stored in the database, not yet checked."""
+    """An entry as the database has it, before it is checked."""
 
     number: int
     text: str
@@ -60,7 +60,7 @@ def following(last: Entry | None, line: Mapping[str, Any]) -> Entry:
 
 
 def damage(rows: Iterable[Row]) -> Iterator[str]:
-    """Sentences on each wrong row of a chain: changed, missing, moved or not canonical."""
+    """Sentences on all wrong rows of a chain: changed, missing, moved, or not canonical."""
     previous, number = BEFORE_THE_FIRST, 0
     for row in rows:
         if row.number != number:
@@ -73,7 +73,7 @@ def damage(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _wrong(row: Row, previous: str | None) -> str | None:
-    """The problem of one row. `previous` is None if the row before is missing."""
+    """What is wrong with a row, if anything. `previous` is None if the row before it is missing."""
     try:
         said = json.loads(row.text)
         canonical = isinstance(said, dict) and rfc8785.dumps(said).decode() == row.text
@@ -91,5 +91,5 @@ def _wrong(row: Row, previous: str | None) -> str | None:
 
 
 def trusted(row: Row) -> Entry:
-    """The entry of a row in an undamaged chain."""
+    """The entry in a row of an undamaged chain."""
     return Entry(json.loads(row.text), row.text, row.sha256)

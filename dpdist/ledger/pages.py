@@ -1,4 +1,4 @@
-"""Shows a ledger to people: one page for every dataset, class and adjacency, with one line per period."""
+"""Shows a ledger to people: a page for each dataset, class and adjacency, with a line for each period; and as CSV."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ EXPORTED = (
 
 
 SHOWN_OF_AN_ID = 12
-"""Number of characters of a release's id on a page; the export has the full id."""
+"""Number of characters of a release's id that a page shows. The export has the whole id."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """The charges of one account, and its limits in the ledger (a job may state others)."""
+    """The charges of one account, and the ledger's limits for it. A job may state further limits."""
 
     dataset: str
     charged: tuple[Charge, ...]
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def lines(self) -> list[dict[str, str]]:
-        """One row per period: number of runs, number of releases made, cost, and what is left."""
+        """A row for each period: number of runs, number of releases, cost, and what is left."""
         first, rows, spent = self.charged[0], [], Fraction(0)
         for period, own in by_period(self.charged).items():
             runs = [charge for charge in self.charged if charge.period == period]
@@ -65,12 +65,12 @@ class Page:
 
     @property
     def corrected(self) -> bool:
-        """True if a release of some period was corrected."""
+        """True if a release of any period was corrected."""
         return any(charge.version > 1 for charge in self.charged)
 
     @property
     def facts(self) -> dict[str, str]:
-        """Sums and their limits."""
+        """Sums of the charges beside their limits."""
         spent, sums = total(self.charged), by_period(self.charged)
         said = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
         deltas = [charge.delta for charge in self.charged]
@@ -97,7 +97,7 @@ class Page:
 
     @property
     def corrections(self) -> list[dict[str, Any]]:
-        """Every correction in the order of its charge: its version, and id of the release that it corrects."""
+        """All corrections in the order of their charges: version, and id of the release that was corrected."""
         return [
             {
                 "period": charge.period,
@@ -112,7 +112,7 @@ class Page:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The page in JSON terms."""
+        """The page as JSON values."""
         first = self.charged[0]
         own = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
         limits = self.limits.model_dump(mode="json")
@@ -125,7 +125,7 @@ def _of(spent: Fraction, limit: Fraction | None) -> str:
 
 
 def pages(entries: Sequence[Entry]) -> list[Page]:
-    """A page for every charged account, in order of its first charge."""
+    """A page for every account with charges, in the order of first charges."""
     settled = frozenset(str(entry.said["run"]) for entry in entries if entry.kind == "settle")
     datasets = dict.fromkeys(str(entry.said["dataset"]) for entry in entries if entry.kind == "reserve")
     found = []
@@ -138,7 +138,7 @@ def pages(entries: Sequence[Entry]) -> list[Page]:
 
 
 def exported(entries: Sequence[Entry]) -> str:
-    """Entries as CSV."""
+    """The entries as CSV."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([*EXPORTED, "sha256"])

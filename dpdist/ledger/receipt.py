@@ -1,4 +1,4 @@
-"""A run's copy of its charge. Nothing here needs a database."""
+"""Defines a receipt, a run's copy of its charge in a ledger; it needs no database."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Receipt:
-    """The copy of a run's charge: its ledger and its entry."""
+    """What proves a run's charge: its ledger, and the number and checksum of its entry there."""
 
     ledger: str
-    """Identity that the ledger has had since its creation."""
+    """Identity of the ledger since its creation."""
     number: int
     sha256: str
 

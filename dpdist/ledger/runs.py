@@ -1,4 +1,4 @@
-"""Meters a run: it is charged before the first fit and settled before it publishes, and only once if it resumes."""
+"""Charges a run before its first fit, and settles the charge before publication; a resumed run is charged only once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpdist.storage.workspace import Workspace
 class Meter:
     """A run's account, and its receipt in the workspace.
 
-    `uncharged` is true for a replay, because the repeated run was charged, and for a study, because its data are public.
+    `uncharged` is true for a replay, because the run that it repeats was charged, and for a study, whose data are public.
     """
 
     space: Workspace
@@ -38,9 +38,11 @@ class Meter:
         return cls(space, None if uncharged else Account.of(job, guarantee, space.place), uncharged)
 
     def check(self, listener: Listener) -> None:
-        """Raises `BudgetRefused` before anything is written, or reports other charged runs or that there is no ledger.
+        """Raises `BudgetRefused` before anything is written.
 
-        Raises `LedgerError` where the run was charged in a different ledger.
+        Otherwise it may report other charged runs, or a missing ledger.
+
+        Raises `LedgerError` where the run was charged in another ledger.
         """
         if self.uncharged:
             return
@@ -56,7 +58,10 @@ class Meter:
             listener(Event("note", "ledger", note=said))
 
     def reserve(self, key: Key) -> bool:
-        """Charges the run and stores the receipt. True if the run is charged; for a replay, if the repeated run was."""
+        """Charges the run and stores the receipt.
+
+        Returns whether the run is charged; for a replay, whether the original is.
+        """
         if self.account is None:
             return read_receipt(self.space) is not None
         receipt = self.account.reserve(run_of(key))
@@ -66,14 +71,14 @@ class Meter:
         return True
 
     def settle(self, key: Key) -> None:
-        """Settles the charge after the release is made, and before it is published."""
+        """Settles the charge, after the release is made and before it is published."""
         if self.account is not None:
             self.account.settle(run_of(key), _kept_noise(self.space))
 
     def name_release(self, key: Key, listener: Listener) -> None:
-        """Records the id of the published release, so that corrections may refer to it.
+        """Records the id of the published release, so that corrections can refer to it.
 
-        If the ledger cannot be reached, the listener is notified: the release is charged and stands.
+        If the ledger cannot be reached, the listener is notified. The release is charged, and stays published.
         """
         if self.account is not None:
             with _noted(listener):
@@ -81,9 +86,9 @@ class Meter:
 
 
 def name_again(space: Workspace, listener: Listener) -> None:
-    """Records the id again after `publish`, which may change it.
+    """Records the release's id once more after `publish`, which may have changed it.
 
-    If the ledger cannot be reached, the listener is notified.
+    If the ledger cannot be reached, the listener gets a note.
     """
     if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
         return
@@ -106,17 +111,17 @@ def _noted(listener: Listener) -> Iterator[None]:
 
 
 def _id_of(space: Workspace) -> str:
-    """Id of the latest release."""
+    """The id of the latest release."""
     return str(json.loads((space.newest / MANIFEST).read_text(encoding="utf-8"))["release"])
 
 
 def run_of(key: Key) -> str:
-    """Name of a run in a ledger. It is the same for every copy of its workspace, and reveals nothing about the key."""
+    """A run's name in a ledger. All copies of a workspace give the same name, and it reveals nothing about the key."""
     return key.child("ledger").hex()
 
 
 def read_receipt(space: Workspace) -> Receipt | None:
-    """The receipt of a charged run. Raises `WorkspaceError` where the receipt is damaged."""
+    """The receipt of a charged run, None if there is none. Raises `WorkspaceError` where it is damaged."""
     if not space.store.take(space.receipt):
         return None
     try:
@@ -127,7 +132,7 @@ def read_receipt(space: Workspace) -> Receipt | None:
 
 
 def _kept_noise(space: Workspace) -> str:
-    """Checksum of all stored noise of the run, from its marks."""
+    """Checksum of all noise that the run has stored, computed from its completion records."""
     names = sorted(name for name in space.store.names(space.completions) if name.startswith("noise-"))
     space.store.take_all(space.completions / name for name in names)
     said = {name: json.loads((space.completions / name).read_text(encoding="utf-8")) for name in names}

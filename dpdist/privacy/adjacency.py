@@ -1,14 +1,14 @@
-"""States adjacency in words: which files are neighbours, and what of a record is protected, by (adjacency, exchange).
+"""Writes sentences on adjacency: which files are neighbours, and what of a record is protected.
 
-Most releases publish their frame exactly: the number of sample records in every combination of table columns. A record
-that moves to another combination changes the frame, whatever noise is in other figures. So no ε covers a move under a
-public frame, and `substitution` is an exchange of outcome and weight alone, at the same x (`exchange: same_x`).
+Most releases publish their frame exactly: the number of sample records in every combination of table columns. A record that
+moves to another combination changes the frame, whatever noise other figures have. So under a public frame no ε covers a
+move, and `substitution` exchanges outcome and weight alone, at the same public columns x (`exchange: same_x`).
 
-`exchange: anywhere` lets every column of the record change. It needs secret sizes, as `add_remove` does. The frame then
-has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
+With `exchange: anywhere` every column of the record may change. That needs secret sizes, as `add_remove` does. The frame
+then has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
 exchange is one removal and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both together by at
-most 2. Noise of scale 2/ε gives ε, and ε/2 to adding or removing alone. Records of weight 0 in two cells attain the
-bound.
+most 2. Noise of scale 2/ε then gives ε, and ε/2 for a removal or an addition alone. Records of weight 0 in two cells attain
+the bound.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OF_UNITS = {
         "their columns hold. All else is the same."
     ),
 }
-"""Texts for a privacy unit given by a column's value."""
+"""The same texts for a privacy unit, which has all records with one value of a column."""
 PRESENCE = "presence in the sample: that a record is in the file"
 RESPONSE = "response: that a sampled unit answered"
 COUNTS = "the number of sample records in every combination of these columns"
@@ -78,12 +78,12 @@ OF_THE_REFERENCE = "records of the reference"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Joins texts as a; a and b; a, b and c."""
+    """Joins texts: a; a and b; a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def neighbours(job: Job) -> str:
-    """Returns a sentence on the files that the job's ε compares."""
+    """A sentence on which files the job's ε compares."""
     name: str = job.budget.adjacency
     if job.budget.exchange == "anywhere":
         name = "anywhere" if job.predictors is None else "exchanged"
@@ -97,14 +97,14 @@ def neighbours(job: Job) -> str:
 
 
 def whom(job: Job) -> str:
-    """Names the people or units whose values the figures protect."""
+    """Whose values are protected, in words: those of a record, or of all records of a unit."""
     return "a record" if job.privacy_unit is None else f"all records of a {job.privacy_unit.column}"
 
 
 def protected(job: Job) -> list[str]:
-    """States what may differ between neighbours: outcomes and weight by name.
+    """What may differ between neighbours: the outcomes and the weight, by name.
 
-    Under secret sizes all of a record, and numbers.
+    Where sizes are secret, it is the whole record, and numbers of records.
     """
     if not job.sizes_secret:
         return list(job.components)
@@ -116,7 +116,7 @@ def protected(job: Job) -> list[str]:
 
 
 def not_protected(job: Job, reference: bool) -> list[str]:
-    """States what is published exactly or may show in the release. `reference` is true where a reference file was used."""
+    """What is published exactly, or may show in the release. `reference` is true if a reference file was used."""
     people = [OF_THE_REFERENCE] if reference else []
     if job.predictors is not None and job.budget.adjacency == "substitution":
         return [*job.counted_columns, _public_counts(job), PRESENCE, RESPONSE, *people]
@@ -128,18 +128,18 @@ def not_protected(job: Job, reference: bool) -> list[str]:
 
 
 def _frame(job: Job) -> str:
-    """Names the protected columns of the frame, in words."""
+    """The protected columns of the frame, in words."""
     return listed(job.protected_columns) or "no column"
 
 
 def _public_counts(job: Job) -> str:
-    """States which sample counts stay exact under an exchange of records."""
+    """The sample counts that stay exact when records are exchanged, in words."""
     by = f" in every combination of {listed(job.counted_columns)}" if job.counted_columns else ""
     return f"the number of sample records{by}"
 
 
 def headline(job: Job) -> str:
-    """States what is protected and what is not, in one line."""
+    """One line on what is protected and what is not."""
     kept = listed(job.components)
     if job.predictors is not None and job.budget.adjacency == "substitution":
         return f"{kept} of {whom(job)}, and {_frame(job)}; published as it is: {_public_counts(job)}"
@@ -152,7 +152,7 @@ def headline(job: Job) -> str:
 
 
 def unit(job: Job) -> str:
-    """States whose loss the figures bound, and how the loss grows where one person has several records."""
+    """Sentences on whose loss is bounded, and on how it grows where one person has several records."""
     if (said := job.privacy_unit) is not None:
         beyond = (
             "A file with more is refused." if said.beyond == "refuse" else "Of more, the first in the file's order count."

@@ -1,4 +1,4 @@
-"""States in words what a guarantee of each class claims, from the published promise (JSON terms)."""
+"""Writes what a guarantee of each class claims, in sentences, from the published promise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOVES = "A record that changes its table columns is not covered: the published c
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns a promise in JSON terms, with the sampling of the posterior and the constants from a reference."""
+    """A promise as JSON values, with facts on how posteriors were sampled and on the reference."""
     guarantee = promise.total
     said: dict[str, Any] = {"guarantee": guarantee.name}
     said["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
@@ -59,7 +59,7 @@ def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[st
 
 
 def factor(epsilon: Fraction) -> str:
-    """Formats e^ε as text, rounded up."""
+    """e^ε as text, rounded up."""
     if epsilon < Fraction(1, 100):
         return f"1 + {1.01 * expm1(float(epsilon)):.3g}"
     if epsilon < 7:
@@ -70,7 +70,7 @@ def factor(epsilon: Fraction) -> str:
 
 
 def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
-    """States the claim of the class for this release. `said` has its figures; `records` is the number as published."""
+    """What the guarantee claims for this release. `records` is the number of records as published."""
     if promise["guarantee"] == "none":
         return NONE
     epsilon = promise["epsilon"]
@@ -87,7 +87,7 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
-    """States the cost of an exchange that differs from the exchange in the job's adjacency."""
+    """What an exchange of a record costs, where the job's adjacency is another one."""
     if promise["adjacency"] == "substitution":
         return []
     text = REMOVED_AND_ADDED if promise["adjacency"] == "add_remove" else SAME_X
@@ -104,7 +104,7 @@ def _moves(job: Job) -> list[str]:
 
 
 def headline(promise: Mapping[str, Any]) -> dict[str, str]:
-    """States guarantee and cost for a screen: strict figures under `guarantee`, an asymptotic target separately."""
+    """Guarantee and cost for a screen; the ε that an asymptotic guarantee aims at has a line of its own."""
     if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
     each = promise["epsilon_per_set"]
@@ -131,7 +131,7 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
 
 
 def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> str:
-    """δ of all sets, m(1 + e^ε)γ with ε of a set, where every draw is within a total variation γ of its posterior."""
+    """δ of m sets, m(1 + e^ε)γ, where each draw is within total variation γ of its posterior and ε is that of a set."""
     set_ = float(epsilon_per_set)
     delta = sets * (1.0 + exp(min(set_, 50.0))) * variation
     how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"

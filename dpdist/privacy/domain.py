@@ -1,6 +1,6 @@
-"""States which files are in the domain of a guarantee. Other files are refused, and no ε covers refusals.
+"""Lists the conditions that a file must meet for the guarantee to hold. Other files are refused; no ε covers a refusal.
 
-The text agrees with the checks in `dpdist.survey.checks` and `dpdist.planning`.
+The conditions are those that `dpdist.survey.checks` and `dpdist.planning` check.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFUSED = (
 
 
 def domain(job: Job) -> list[str]:
-    """States the conditions on every record of the file, one line per rule, and the treatment of other files."""
+    """One line for each condition on the records of a file, and one on what happens to other files."""
     said = [_categories(job)] if job.categories else []
     said += [_outcome(job, name, column) for name, column in job.outcome_columns.items()]
     said += [_weight(job)] if job.survey.weight is not None else []
@@ -33,7 +33,7 @@ def _categories(job: Job) -> str:
 
 
 def _outcome(job: Job, name: str, column: Column) -> str:
-    """States how the column's rules treat missing, infinite, unsupported and outlying values."""
+    """How missing, infinite, impossible and outlying values of an outcome are treated."""
     support, rules = family_facts(job).support, []
     rules.append("missing values are dropped" if column.missing == "drop" else "not missing")
     rules.append("finite")

@@ -1,8 +1,8 @@
-"""Computes exact losses on finite spaces, over every database, every neighbour and every θ, without sampling (METHODS §2).
+"""Computes exact privacy losses on small finite spaces: over all databases, neighbours and parameters (METHODS §2).
 
-A space has K record values and T parameter points. A mechanism is a utility u(D): (value, θ) → ℝ. It is the log factor of
-a record with that value when the file is D. θ is drawn from prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours is
-max_θ |log p(θ | D) − log p(θ | D')|: for one draw from a finite set that *is* ε.
+A space has K record values z and T parameter points θ. A mechanism is a function u(D) that gives, for a database D, the log
+factor of each value and parameter. It draws θ with probability proportional to prior(θ) exp Σ_i u(z_i, θ). Its loss between
+neighbours D and D' is max_θ |log p(θ | D) − log p(θ | D')|. For one draw from a finite set that *is* ε.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dpdist.core.records import Floats, Ints
 Neighbours = Literal["zero_out", "substitution"]
 Present = NDArray[np.bool_]
 Utility = Callable[[Present], Floats]
-"""The log factor (value, θ), given which values the file contains, (value,)."""
+"""Gives log factors (value, θ), given which values the file contains, (value,)."""
 
 
 class Space(NamedTuple):
-    """A finite space: log p(z | θ), (value, θ), and the log prior, (θ,)."""
+    """A finite space: log densities log p(z | θ), (value, θ), and the log prior, (θ,)."""
 
     log_density: Floats
     log_prior: Floats
 
 
 class Databases(NamedTuple):
-    """All multisets of at most n records as counts, (database, value), and pairs of neighbours, (pair, 2)."""
+    """All multisets of at most n records, as counts (database, value); and pairs of neighbours, (pair, 2)."""
 
     counts: Ints
     pairs: Ints
@@ -40,9 +40,9 @@ class Databases(NamedTuple):
 
 @lru_cache(maxsize=64)
 def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
-    """Lists databases.
+    """Lists all databases and neighbours.
 
-    For `zero_out` a record's factor is there or not; for `substitution` one of n records has another value.
+    Under `zero_out`, one record's factor is there or not. Under `substitution`, one of n records has another value.
     """
     sizes = range(n + 1) if neighbours == "zero_out" else range(n, n + 1)
     counts = [
@@ -64,7 +64,7 @@ def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
 
 
 def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -> float:
-    """The largest loss over all databases of at most n records (of n, for substitution) and all their neighbours."""
+    """The largest loss between neighbours, over all databases of at most n records (for substitution, of n records)."""
     found = databases(len(space.log_density), n, neighbours)
     log_posterior = np.empty((len(found.counts), len(space.log_prior)))
     patterns, pattern = np.unique(found.counts > 0, axis=0, return_inverse=True)
@@ -76,13 +76,13 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
 
 
 def clamped(values: Floats, clamp: float) -> Utility:
-    """Computes clamp(α(f − g), ±M) with α and g functions of the record alone, the same in every file."""
+    """A clamp of `values` = α(f − g) to ±M, where α and g are functions of the record alone, the same for every file."""
     factors = np.clip(values, -clamp, clamp)
     return lambda present: factors
 
 
 def learned(space: Space, clamp: float) -> Utility:
-    """Computes factors with min-max weights learned on the file ([V]'s `linear` with c = 1), which other records change."""
+    """A clamp with min-max weights that are learned on the file ([V]'s `linear`, c = 1): they depend on other records."""
     bound = np.abs(space.log_density).max(axis=1)
 
     def utility(present: Present) -> Floats:
@@ -93,16 +93,17 @@ def learned(space: Space, clamp: float) -> Utility:
 
 
 def linear(bound: Floats, among: Floats) -> Floats:
-    """Computes min-max weights of records, given the bounds of the file that gives minimum and maximum."""
+    """Min-max weights for records with these bounds; `among` are the bounds of the file that gives minimum and maximum."""
     if not len(among) or among.max() == among.min():
         return np.ones_like(bound)
     return np.asarray(np.clip(1.0 - (bound - among.min()) / (among.max() - among.min()), 0.0, 1.0))
 
 
 def random_space(values: int, parameters: int, rng: np.random.Generator) -> Space:
-    """Densities against a random base measure, so that logarithms have both signs, and a random prior.
+    """A space with random densities and a random prior.
 
-    Probabilities are at most 1. With them a clamp to ±M has the range M, and switching a record off costs at most M.
+    Densities are relative to a random base measure, so that their logarithms have both signs. Plain probabilities are at
+    most 1; a clamp to ±M would then only reach from −M to 0, and switching a record off would cost at most M.
     """
     probability = np.maximum(rng.dirichlet(np.full(values, 0.3), size=parameters).T, 1e-12)
     base = np.maximum(rng.dirichlet(np.full(values, 0.3)), 1e-12)
@@ -111,9 +112,9 @@ def random_space(values: int, parameters: int, rng: np.random.Generator) -> Spac
 
 
 def two_point_space(rare: float = 1e-9) -> Space:
-    """Two values with sharp densities, two parameters of which one is rare under the prior.
+    """A space with two values and two parameters, of which one is rare under the prior; densities are sharp.
 
-    With u = ±M everywhere, a record that speaks for the rare parameter costs M − log E e^u → 2M.
+    With u = ±M everywhere, a record that favours the rare parameter costs M − log E e^u, which approaches 2M.
     """
     sharp = 20.0
     return Space(np.array([[-sharp, sharp], [sharp, -sharp]]), np.log(np.array([1.0 - rare, rare])))

@@ -1,4 +1,4 @@
-"""Defines guarantees as types, with adjacency and composition (METHODS §2). Different classes are never added together."""
+"""Defines the classes of guarantee as types, with adjacency and composition (METHODS §2). Classes are never added."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ GuaranteeName = Literal["strict", "strict for exact draws", "strict zCDP", "asym
 
 @dataclass(frozen=True)
 class _Composable:
-    """A guarantee whose losses add up over releases, within one class and one adjacency."""
+    """A guarantee whose losses add up over releases of the same class and adjacency."""
 
     adjacency: Adjacency
     epsilon: Fraction
 
     def sets(self, number: int) -> Self:
-        """Sequential composition over synthetic sets, each with this guarantee."""
+        """Sequential composition over that many synthetic sets, each with this guarantee."""
         return replace(self, epsilon=self.epsilon * number)
 
     def __add__(self, other: object) -> Self:
-        """Sequential composition. Raises `TypeError` for another class, `ValueError` for another adjacency."""
+        """Sequential composition. Raises `TypeError` for another class, and `ValueError` for another adjacency."""
         return replace(self, epsilon=self.epsilon + self._alike(other).epsilon)
 
     def beside(self, other: object) -> Self:
-        """Parallel composition over disjoint records whose membership is public: the larger loss. Raises as `+` does."""
+        """Parallel composition over disjoint records whose membership is public: the larger loss.
+
+        Raises the errors of `+`.
+        """
         return replace(self, epsilon=max(self.epsilon, self._alike(other).epsilon))
 
     def _alike(self, other: object) -> Self:
@@ -41,9 +44,9 @@ class _Composable:
 
     @property
     def substitution_epsilon(self) -> Fraction:
-        """ε against exchanging a record's outcome and weight at the same x (two zero-outs).
+        """ε for an exchange of a record's outcome and weight at the same x, which is two zero-outs.
 
-        Under secret sizes it is against exchanging a record for any other.
+        Where sizes are secret, it is for an exchange of a record for any other.
         """
         return self.epsilon if self.adjacency == "substitution" else 2 * self.epsilon
 
@@ -52,17 +55,17 @@ class _Composable:
 class Strict(_Composable):
     """(ε, δ)-differential privacy for every database.
 
-    δ is None where draws are not proven exact, as for Markov chains. A draw within total variation γ of its posterior is
-    (ε, (1 + e^ε)γ)-private. Where γ is not known for every database, the guarantee holds for an exact draw only, as its
-    name states.
+    δ is None where draws are not proven exact, as for Markov chains. If a draw is within total variation γ of its
+    posterior, it is (ε, (1 + e^ε)γ)-private. Where γ is not known for every database, the guarantee holds for exact draws
+    only, as its name says.
     """
 
     delta: Fraction | None = Fraction(0)
     exchange: Fraction = Fraction(2)
-    """The ratio of two ε: against exchanging a record's outcome and weight at the same x, over ε.
+    """The ε of an exchange of a record's outcome and weight at the same x, over ε.
 
-    It is 2, for two zero-outs, unless a mechanism's proof gives less. A record that changes cells is another case
-    (dpdist.privacy.adjacency).
+    It is 2, because an exchange is two zero-outs, unless a mechanism's proof gives less. A record that changes its cell
+    is another case (dpdist.privacy.adjacency).
     """
 
     @property
@@ -91,24 +94,24 @@ class Strict(_Composable):
 
 
 def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
-    """Returns the result if both are known; otherwise None."""
+    """The combined δ if all are known, otherwise None."""
     return None if None in deltas else combine(*deltas)
 
 
 @dataclass(frozen=True)
 class Concentrated(_Composable):
-    """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016): (ε, δ)-private at every δ, and
-    for no ε alone. ε is told at one δ.
+    """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016). ε is stated at one δ.
 
-    Composition adds ρ, and ε follows from the sum; with a `Strict` one there is a sum only of what this `amounts_to`.
+    It implies (ε, δ)-privacy at every δ > 0, and ε alone at none. Composition adds ρ, and ε follows from the sum. Together
+    with a `Strict` guarantee, only the weaker statement `amounts_to` can be added.
     """
 
     rho: Fraction
     delta: Fraction
     exchange: Fraction = Fraction(4)
-    """The ratio of two ρ: against exchanging a record's outcome and weight at the same x, over ρ.
+    """The ρ of an exchange of a record's outcome and weight at the same x, over ρ.
 
-    It is 4, for two zero-outs, unless a mechanism's proof gives less.
+    It is 4, because an exchange is two zero-outs, unless a mechanism's proof gives less.
     """
     name: ClassVar[GuaranteeName] = "strict zCDP"
 
@@ -122,7 +125,7 @@ class Concentrated(_Composable):
 
     @property
     def amounts_to(self) -> Strict:
-        """Returns the weaker (ε, δ) statement, which can be added to others of its class."""
+        """The weaker (ε, δ) guarantee that follows, which can be added to others of its class."""
         return Strict(self.adjacency, self.epsilon, self.delta, self.substitution_epsilon / self.epsilon)
 
     def sets(self, number: int) -> Self:
@@ -147,9 +150,9 @@ class Concentrated(_Composable):
 
 @dataclass(frozen=True)
 class Asymptotic(_Composable):
-    """(ε, δ)-probabilistic differential privacy with δ → 0 as n → ∞: the bound is the observed Δ ([V], "aDP").
+    """(ε, δ)-probabilistic differential privacy, with δ → 0 as n → ∞. The bound is the observed Δ ([V], "aDP").
 
-    ε is the target chosen in advance. The observed file's bound meets it, but other databases may not.
+    ε is a target that is chosen in advance. The bound of the observed file meets it; other databases may not.
     """
 
     name: ClassVar[GuaranteeName] = "asymptotic"
@@ -157,7 +160,7 @@ class Asymptotic(_Composable):
 
 @dataclass(frozen=True)
 class NoGuarantee:
-    """No guarantee: for comparison only, not for publication."""
+    """No guarantee. Such a release is for comparison, not for publication."""
 
     name: ClassVar[GuaranteeName] = "none"
 
@@ -167,7 +170,7 @@ Guarantee = Strict | Concentrated | Asymptotic | NoGuarantee
 
 @dataclass(frozen=True)
 class Promise:
-    """The promise of a mechanism before it reads a record."""
+    """What a mechanism promises before it reads a record."""
 
     total: Guarantee
     per_set: Guarantee
@@ -176,20 +179,20 @@ class Promise:
     target: float | None
     """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None without a guarantee."""
     cautions: tuple[str, ...] = ()
-    """Known problems that no figure includes. A publisher must read them."""
+    """Known problems that no figure includes, and that a publisher must read."""
 
 
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
-    """Returns Δ* for one exact draw at ε. For a clamp it is the half-width M.
+    """Δ* for one exact draw at ε. For a clamp it is the half width M.
 
-    Switching a record off changes log p(θ | data) by f_i(θ) minus the log of its posterior mean likelihood, both within
-    ±Δ: 2Δ in all. Exchanging a record is two such changes, 4Δ ([G] clamps at ε/2 there, which costs 2ε).
+    Switching a record off changes log p(θ | data) by f_i(θ) less the log of its posterior mean likelihood. Both are within
+    ±Δ, so the change is at most 2Δ. An exchange is two such changes: 4Δ. ([G] clamps at ε/2 there, which costs 2ε.)
     """
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
 
 def large_delta(job: Job, records: int) -> str:
-    """A caution about a δ of 1/n or more, else empty: publishing one of n records unprotected has δ = 1/n."""
+    """A caution about a δ of 1/n or more, or "": publishing one of n records unprotected already has δ = 1/n."""
     delta = job.budget.delta
     if delta is None or delta * records < 1:
         return ""
@@ -198,10 +201,10 @@ def large_delta(job: Job, records: int) -> str:
 
 
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of (discrete) Laplace noise on the counts of disjoint bins, for ε.
+    """The scale of discrete Laplace noise on counts of disjoint bins, for ε.
 
-    A record that is switched off, or left out, changes one count by 1. An exchanged record changes two counts ([G]).
-    Under zero_out n is still public, because n does not depend on the number of records switched off.
+    A record that is switched off, or left out, changes one count by 1. An exchanged record changes two counts ([G]). Under
+    zero_out n is public even so, because n does not depend on how many records are switched off.
     """
     return (2 if adjacency == "substitution" else 1) / epsilon
 
@@ -211,7 +214,7 @@ def epsilon_text(guarantee: Guarantee) -> str | None:
 
 
 def delta_text(guarantee: Guarantee) -> str | None:
-    """Formats δ in words or figures. Returns None without a guarantee, and where δ is unknown."""
+    """δ in figures or words; None without a guarantee, or where δ is unknown."""
     if isinstance(guarantee, Strict | Concentrated):
         return None if guarantee.delta is None else budget_text(guarantee.delta)
     return "tends to 0 as the number of records grows" if isinstance(guarantee, Asymptotic) else None

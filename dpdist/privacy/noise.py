@@ -1,6 +1,7 @@
-"""Draws the noise of releases with OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
+"""Draws a release's noise with OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
 
-A recomputed task would draw anew. So noise is drawn once and stored before it is read (`storage.noise`).
+If a task is computed again, it would draw other noise. So noise is drawn once, and stored before use
+(`storage.noise_once`).
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import opendp.prelude as dp
 from dpdist.core.records import Floats
 
 LARGEST_SCALE = Fraction(2**46)
-"""Largest scale of noise on integer statistics.
+"""Largest scale of noise on whole-number statistics.
 
-Sums of up to 2^52 plus forty noise scales are then exact in float64. Above this scale the low bits of a noisy sum would
+Below it, sums of up to 2^52 plus forty noise scales are exact in float64. Above it, the last bits of a noisy sum would
 reveal the sum, and OpenDP's whole numbers would overflow.
 """
 
 
 def whole_laplace(scale: Fraction, size: int) -> Floats:
-    """Draws whole numbers η with P(η) ∝ e^(−|η|/b), (size,), for whole statistics: b = sensitivity/ε gives ε.
+    """Draws whole numbers η, (size,), with P(η) ∝ e^(−|η|/b), for whole-number statistics: b = sensitivity/ε gives ε.
 
-    A sum of whole numbers is exact in float64, so the low bits of a noisy count reveal nothing of the count. The scale is
-    rounded up to float64.
+    A sum of whole numbers is exact in float64, so the last bits of a noisy count reveal nothing. The scale b is rounded up
+    to float64.
     """
     _check(scale)
     dp.enable_features("contrib")
@@ -34,7 +35,7 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
 
 
 def whole_gaussian(scale: Fraction, size: int) -> Floats:
-    """Draws whole numbers η with P(η) ∝ e^(−η²/2σ²), (size,), for whole statistics: σ² = Δ²/2ρ gives ρ-zCDP.
+    """Draws whole numbers η, (size,), with P(η) ∝ e^(−η²/2σ²), for whole-number statistics: σ² = Δ²/2ρ gives ρ-zCDP.
 
     Δ is their L2 sensitivity (Canonne, Kamath & Steinke 2020). σ is rounded up to float64.
     """

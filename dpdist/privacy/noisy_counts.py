@@ -1,19 +1,19 @@
-"""Draws noisy sample counts over public domains, for protected predictors and sizes (docs/methods.md §7d).
+"""Makes noisy sample counts for jobs that protect predictors and sizes (docs/methods.md §7d).
 
-The frame counts records in every combination of the public columns. Here the frame is measured under noise at up to three
-levels: all records, the cells of the tables, and every combination. Levels are nested. Each is a full cross of declared
-levels, so a combination without a record is counted too. The cost has this proof:
+The frame holds the number of records in every combination of public columns. It is measured under noise at up to three
+nested levels of detail: all records, the cells of the tables, and every combination. Each level has all combinations of
+declared levels of its columns, so combinations without a record are counted too. The cost has this proof:
 
-1. A record is in one cell of each level. Adding or removing a record moves one count of each level by 1. Exchanging it
-   for another with the same public columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, L2 √1
-   or √2, times the records of a privacy unit.
-2. Level l has a share s_l of the frame's budget, Σ s_l = 1: discrete Laplace noise of scale Δ₁/(s_l ε), or discrete
-   Gaussian noise of σ² = Δ₂²/(2 s_l ρ). Levels compose to ε, or to ρ.
-3. Counts by columns that are not protected are the same in neighbouring files, and are kept exact.
+1. A record is in one cell of each level. Adding or removing it moves one count of each level by 1. Exchanging it for
+   another with the same unprotected columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, and L2
+   sensitivity 1 or √2, times the number of records of a privacy unit.
+2. Level l has a share s_l of the frame's budget, Σ s_l = 1. Its discrete Laplace noise has the scale Δ₁/(s_l ε); discrete
+   Gaussian noise has σ² = Δ₂²/(2 s_l ρ). Δ₁ and Δ₂ are the sensitivities. Levels compose to ε, or to ρ.
+3. Counts by unprotected columns are the same in neighbouring files, and are kept exact.
 
-The remaining steps are post-processing. Going up, a cell's noisy count and the sum of its parts are averaged by their
-variances (Hay, Rastogi, Miklau & Suciu 2010). Going down, the parts of a cell are projected on what is at least 0 and
-adds up to it, and rounded by largest remainders. So all levels agree, no count is below 0, and public totals are kept.
+All further steps are post-processing. Upwards, a cell's noisy count and the sum of its parts are averaged by their
+variances (Hay, Rastogi, Miklau & Suciu 2010). Downwards, the parts of a cell are projected to numbers of at least 0 that
+sum to the cell, and rounded by largest remainders. So all levels agree, no count is negative, and public totals are met.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from dpdist.privacy.simulated_noise import simulated_noise
 from dpdist.privacy.units import record_epsilon, record_rho
 
 TOTAL_SHARE = Fraction(1, 10)
-"""Share of the frame's budget for the number of all records; the other levels share the rest equally."""
+"""Share of the frame's budget for the number of all records. The other levels share the rest equally."""
 GRAIN = 1000
-"""σ is rounded up to a multiple of 1 over this number."""
+"""σ is rounded up to a multiple of 1/GRAIN."""
 
 
 class Level(NamedTuple):
-    """Counts of the cross of some columns, which are the columns before `end` in the order of the tree."""
+    """One level of detail: counts by all combinations of these columns, the first ones in the order of `tree`."""
 
     columns: tuple[str, ...]
     scale: Fraction | None
-    """The scale of the noise, b or σ; None: the count is exact and public."""
+    """The noise scale, b or σ; None where counts are exact and public."""
 
 
 def noise_name(job: Job) -> NoiseName:
-    """The law of the counts' noise: Gaussian where the release's class is zCDP."""
+    """The law of the noise: Gaussian if the release's class is zCDP, otherwise Laplace."""
     return "gaussian" if job.mechanism.gaussian else "laplace"
 
 
 def tree(job: Job) -> tuple[str, ...]:
-    """Orders the frame's columns for the tree: exact columns, then those of tables, then the rest."""
+    """The frame's columns in the order of levels: columns with exact counts, then those of tables, then the rest."""
     cells = (name for name in job.cell_columns if name in job.categories)
     return tuple(dict.fromkeys([*job.counted_columns, *cells, *job.categories]))
 
 
 def levels(job: Job) -> tuple[Level, ...]:
-    """Lists levels from the root to every combination.
+    """The levels of detail, from the coarsest to every combination.
 
-    The root is exact where neighbours have the same counts by its columns.
+    The coarsest is exact where neighbours have the same counts by its columns.
     """
     order, public = tree(job), len(job.counted_columns)
     ends = sorted({public, len({*job.counted_columns, *job.cell_columns} & set(order)), len(order)})
@@ -76,7 +76,7 @@ def levels(job: Job) -> tuple[Level, ...]:
 
 
 def _scale(job: Job, share: Fraction) -> Fraction:
-    """Computes the scale of the noise on a level's counts under its share of the frame's budget."""
+    """The noise scale of a level with this share of the frame's budget."""
     moved = 1 if job.budget.adjacency == "add_remove" else 2
     if noise_name(job) == "laplace":
         return moved / record_epsilon(job, share * job.epsilon_of_frame)
@@ -85,16 +85,16 @@ def _scale(job: Job, share: Fraction) -> Fraction:
 
 
 def counts(job: Job, frame: Frame) -> list[Ints]:
-    """Counts the records of every level exactly, (cell,) each, in the tree's order, of a crossed frame; confidential."""
+    """Exact counts of every level, (cell,) each, of a frame with all combinations; confidential."""
     values = _as_tree(job, frame, frame.count)
     sizes = [len(frame.levels[name]) for name in tree(job)]
     return [values.reshape(int(np.prod(sizes[: len(level.columns)])), -1).sum(axis=1) for level in levels(job)]
 
 
 def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
-    """Makes the published frame, from which all other output follows. `measured` are the counts of every level.
+    """The published frame, from which all other output follows. `measured` are the noisy counts of every level.
 
-    Only the rows of `frame` are used. The total is at least 1, because a file has at least one record.
+    Of `frame` only the rows are used. The total is at least 1, because a file has a record.
     """
     known = levels(job)
     estimates = _upward(known, measured, noise_name(job))
@@ -105,9 +105,9 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
 
 
 def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) -> Floats:
-    """Returns counts of the published frame's rows with noise added again, made to agree in the same way, (draw, row).
+    """Counts of the published frame's rows under simulated noise, made consistent in the same way, (draw, row).
 
-    They are for standard errors only. The published counts are used in place of the exact ones.
+    They are for standard errors only. Noise is added to the published counts, because the exact ones are confidential.
     """
     known, law, published = levels(job), noise_name(job), counts(job, frame)
     found = np.empty((draws, len(frame)))
@@ -121,7 +121,7 @@ def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) 
 
 
 def _upward(known: Sequence[Level], measured: Sequence[Floats], law: NoiseName) -> list[Floats]:
-    """Computes every level's best linear unbiased estimate from itself and the levels below it."""
+    """The best linear unbiased estimate of every level, from its counts and those of finer levels."""
     values, variance = np.asarray(measured[-1], dtype=np.float64), _variance(known[-1], law)
     found = [values]
     for level, own in zip(reversed(known[:-1]), reversed(measured[:-1]), strict=True):
@@ -134,7 +134,7 @@ def _upward(known: Sequence[Level], measured: Sequence[Floats], law: NoiseName) 
 
 
 def _variance(level: Level, law: NoiseName) -> float:
-    """Variance of the noise on a count."""
+    """Variance of the noise on one count."""
     if level.scale is None:
         return 0.0
     scale = float(level.scale)
@@ -142,7 +142,7 @@ def _variance(level: Level, law: NoiseName) -> float:
 
 
 def _projected(values: Floats, total: Ints) -> Floats:
-    """Projects on the nearest rows that are at least 0 and add up to their totals, (cell, part)."""
+    """The nearest rows that are at least 0 and sum to their totals, (cell, part)."""
     falling = -np.sort(-values, axis=1)
     above = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, values.shape[1] + 1)
     last = np.maximum((falling > above).sum(axis=1), 1) - 1
@@ -150,7 +150,7 @@ def _projected(values: Floats, total: Ints) -> Floats:
 
 
 def _whole(values: Floats, total: Ints) -> Ints:
-    """Rounds to whole numbers that sum to the totals, by largest remainders, (cell, part)."""
+    """Rounds rows to whole numbers that sum to their totals, by largest remainders, (cell, part)."""
     whole = np.floor(values + 1e-9).astype(np.int64)
     left = total - whole.sum(axis=1)
     rank = np.argsort(np.argsort(whole - values, axis=1, kind="stable"), axis=1, kind="stable")
@@ -158,13 +158,13 @@ def _whole(values: Floats, total: Ints) -> Ints:
 
 
 def _as_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    """Rearranges values of a crossed frame's rows to the tree's order of columns."""
+    """Values of a frame with all combinations, rearranged to the column order of `tree`."""
     names, shape = list(frame.codes), [len(frame.levels[name]) for name in frame.codes]
     return values.reshape(shape or (1,)).transpose([names.index(name) for name in tree(job)] or (0,)).reshape(-1)
 
 
 def _from_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    """Inverts `_as_tree`."""
+    """The inverse of `_as_tree`."""
     names, order = list(frame.codes), tree(job)
     shape = [len(frame.levels[name]) for name in order]
     return values.reshape(shape or (1,)).transpose([order.index(name) for name in names] or (0,)).reshape(-1)

@@ -1,4 +1,4 @@
-"""Simulates noise with the laws of releases from a seed, for standard errors and studies; never for a release."""
+"""Simulates noise of the same laws as a release's, from a seed: for standard errors and studies, never for a release."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dpdist.job import NoiseName
 
 
 def simulated_noise(law: NoiseName, scale: Fraction, size: int, rng: np.random.Generator) -> Floats:
-    """Draws whole numbers (size,). `scale` is b of the Laplace law, σ of the Gaussian.
+    """Draws whole numbers (size,). `scale` is b of the Laplace law, or σ of the Gaussian law.
 
-    The discrete Laplace law is the difference of two geometric variables. The discrete Gaussian law is approximated by a
-    rounded normal variable, which has the same shape where σ is above 1.
+    A discrete Laplace variable is the difference of two geometric ones. The discrete Gaussian law is approximated by
+    rounding a normal variable, which is accurate for σ above 1.
     """
     if law == "gaussian":
         return np.rint(rng.normal(0.0, float(scale), size))

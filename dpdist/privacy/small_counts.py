@@ -1,4 +1,4 @@
-"""Warns of sample counts so small that publishing them singles people out, and refuses a run whose job forbids them."""
+"""Warns of sample counts so small that publishing them singles people out, and refuses a run that would publish them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ REMEDIES = (
 )
 BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or reference_tables'
 BY_A_REFERENCE = ", with a file or an earlier release as reference"
-"""Text for a mechanism that hides counts itself, but not by histograms of the current file."""
+"""Remedy under a mechanism that can hide counts, but not with histograms of the current file as reference."""
 
 
 def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCounts | None:
-    """Counts published counts below the job's minimum. Returns None where none is published.
+    """Published sample counts below the job's minimum; None where no counts are published.
 
-    `units` holds counts by privacy units, where a unit has several records, which a frame does not show.
+    `units` holds counts by privacy units with several records, which a frame does not show.
     """
     if job.public_counts is None:
         return None
@@ -28,7 +28,7 @@ def counted(job: Job, frame: Frame, units: SmallCounts | None = None) -> SmallCo
 
 
 def small_counts(job: Job, counts: SmallCounts | None) -> str:
-    """States how many published counts are below the job's minimum. The text is empty where there are none."""
+    """A text on how many published counts are below the job's minimum; "" where there are none."""
     if counts is None or not counts.few:
         return ""
     if job.privacy_unit is None:
@@ -39,7 +39,7 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
 
 
 def caution(job: Job, counts: SmallCounts | None) -> str:
-    """Returns the caution of `validate` and `plan` about small counts, which is empty where there are none."""
+    """The warning of `validate` and `plan` about small counts; "" where there are none."""
     if not (found := small_counts(job, counts)):
         return ""
     shown = f"{found}: who knows that person reads off its columns"
@@ -49,7 +49,7 @@ def caution(job: Job, counts: SmallCounts | None) -> str:
 
 
 def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
-    """Raises `JobError` where small counts would be published and the job does not accept them with a reason."""
+    """Raises `JobError` where small counts would be published, unless the job gives a reason to accept them."""
     found = small_counts(job, counts)
     if found and job.public_frame is None:
         allowed = f"counts of {job.frame_minimum} or more, or a stated reason"
@@ -57,15 +57,15 @@ def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
 
 
 def _remedies(job: Job) -> str:
-    """Lists remedies within the job's mechanism."""
+    """Remedies that the job's mechanism allows."""
     paid = job.reference is not None and job.reference.paid is not None
     return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 
 
 def accepted(job: Job, frame: Frame) -> dict[str, Any]:
-    """Returns the statement's entry, where the job accepts small counts. `frame` is the published one.
+    """The statement's entry on small counts that the job accepts. `frame` is the published one.
 
-    For counts by privacy units no figure is published, because no frame shows which records belong to one unit.
+    It gives no numbers for counts by privacy units: no frame shows which records belong to one unit.
     """
     if job.public_frame is None or job.public_counts is None:
         return {}

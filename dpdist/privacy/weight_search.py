@@ -1,9 +1,9 @@
-"""Searches privacy weights whose bound meets the target (METHODS §3).
+"""Searches for privacy weights α under which the database bound Δ meets its target (METHODS §3).
 
-A *search* is a generator of steps: it yields a step, is sent the summary of the fit with the weights that the step gave,
-and returns once Δ = max_i α_i F_i(α) ≤ target. The caller runs the search over blocks on a cluster or in memory, and
-decides how a fit is made. The rule does not depend on that. Only this module applies a step to records: `informed`,
-`weigh`, `bounded`.
+A *search* is a generator. It yields a step, which gives new weights, and receives a summary of the fit with these weights.
+It returns once Δ = max_i α_i F_i(α) is at most the target, where F_i(α) is the record bound under that fit. The caller
+decides how fits are made, on a cluster or in memory. Steps are applied to records in this module alone (`informed`,
+`weigh`, `bounded`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ from dpdist.privacy.weights import (
 )
 
 MARGIN = 0.999
-"""The fixed point aims slightly below the target, so that the target is met in finitely many steps."""
+"""The fixed point aims at this share of the target, so that it meets the target in finitely many steps."""
 PATIENCE, LOWERED = 8, 0.97
-"""After PATIENCE steps each step aims lower, because a record's bound varies by more than MARGIN between Markov chain fits.
+"""After PATIENCE steps, each step aims lower by the factor LOWERED.
+
+Between fits by Markov chains a record's bound varies by more than MARGIN allows for.
 """
 MAX_STEPS = 40
 
@@ -47,20 +49,20 @@ Search = Generator[Step, Summary, None]
 
 
 Carry = dict[str, Floats]
-"""Values per record that the fits of a search pass on, each (record,): alpha, unweighted (F) and bound (F(α))."""
+"""Per-record values that fits of a search pass on, (record,) each: alpha, unweighted (F) and bound (F(α))."""
 W = TypeVar("W")
 
 
 class NotReached(Exception):
-    """Raised if no weights of this rule bring the bound under the target."""
+    """Raised if no weights of the rule bring the bound below the target."""
 
 
 class AllOutcomes(NamedTuple):
-    """A request of a search for the outcomes of all records, (record,), in place of a fit."""
+    """A search's request for the outcomes of all records, (record,), instead of a fit."""
 
 
 def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, Any, None]:
-    """Returns the search, with all records' outcomes given to the steps that ask for them."""
+    """Returns the search, with the outcomes of all records given to those steps that need them."""
     step, outcomes = next(steps), None
     while True:
         if asks_for_outcomes(step):
@@ -75,9 +77,9 @@ def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, A
 
 
 def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
-    """Computes new α from the carry, and stores it there.
+    """Computes new weights α from the carry's values, and stores them in it.
 
-    An α that needs no earlier fit begins a carry. `outcomes` are those of these records, (record, outcome).
+    A step that needs no earlier fit clears the carry first. `outcomes` are those of these records, (record, outcome).
     """
     if isinstance(step, Ones | Constant):
         carry.clear()
@@ -91,7 +93,7 @@ def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
 
 
 def bounded(carry: Carry, bound: Floats) -> Floats:
-    """Stores F(α) of a fit in the carry; returns (Δ, max F, −min F), to be combined over blocks by max."""
+    """Stores a fit's F(α) in the carry. Returns (Δ, max F, −min F), of which blocks are combined by their maximum."""
     carry["bound"] = bound
     unweighted = carry.setdefault("unweighted", bound)
     finite = unweighted[np.isfinite(unweighted)]
@@ -100,39 +102,38 @@ def bounded(carry: Carry, bound: Floats) -> Floats:
 
 
 def summary_of(extremes: Floats) -> Summary:
-    """Makes the summary of a fit for a search, from the first three of its records' extremes."""
+    """The summary of a fit, from the first three extremes over its records, as `bounded` returns them."""
     bound, largest, negative_smallest = extremes[:3]
     return Summary(float(bound), float(largest), -float(negative_smallest))
 
 
 def search(weights: Weights, target: float) -> Search:
-    """Returns the search that a job's weights ask for. Raises `NotReached` inside the generator."""
+    """The search for the weights that a job states. The generator may raise `NotReached`."""
     return _SEARCHES[weights.rule](weights, target)
 
 
 def search_of(mechanism: Mechanism, target: float) -> Search:
-    """Returns the search that a job's mechanism makes for the weights of a tilted posterior."""
+    """The search that a job's mechanism makes for its privacy weights."""
     return fixed(mechanism.weights, target) if mechanism.cuts_weights else search(mechanism.weights, target)
 
 
 def reference_search(mechanism: Mechanism, target: float) -> Search:
-    """Returns the search for weights on a reference. Tuned weights aim below the target."""
+    """The search for weights on a reference, in which tuned weights aim below the target."""
     aim = mechanism.aim_on_reference(target)
     return search(mechanism.weights, aim) if mechanism.tunes_weights else fixed(mechanism.weights, aim)
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
-    """Returns how much a reference's record counts in the fits of that search.
+    """How much a reference's record counts in the fits of that search, as a function of its weight.
 
-    For [G]'s rules F is that of the unweighted fit.
-
-    A tuned weight must keep the bound for later files.
+    Tuned weights must keep the bound for later files too, so they count less. For [G]'s rules a record counts its weight,
+    and F is that of the unweighted fit.
     """
     return for_later_files if mechanism.tunes_weights else itself
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:
-    """Yields the unweighted fit, then one with weights by the rule's constants, cut off at α F > limit."""
+    """Yields the unweighted fit, then a fit with weights by the rule's constants, which are 0 where α F > limit."""
     first = yield Ones()
     assert weights.c is not None
     step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)
@@ -144,13 +145,12 @@ def _no_weights(weights: Weights, target: float) -> Search:
 
 
 def _fixed_point(weights: Weights, target: float) -> Search:
-    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, the same random numbers in every fit (METHODS §3, ours).
+    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, with the same random numbers in every fit (METHODS §3, ours).
 
-    A record by itself has no large loss. But where few records determine many parameters, or a tenth of them are outliers
-    together, one record moves the end point of the search, and with it all other weights. Then the loss exceeds 2Δ on the
-    file itself (tests/studies/test_contaminated_weights). The search has no bounded sensitivity.
-
-    With scale, shift or re-weighting, the adjusted weights are fitted and bounded, and must meet the target.
+    A single record rarely has a large loss. But where few records determine many parameters, or a tenth of the records are
+    outliers together, one record can move the end point of the search, and with it all other weights. Then its loss on the
+    file itself exceeds 2Δ (tests/studies/test_contaminated_weights). The search has no bounded sensitivity. With scale,
+    shift or re-weighting, the adjusted weights are fitted and bounded, and they must meet the target.
     """
     summary = yield Ones()
     for step in range(MAX_STEPS):
@@ -163,11 +163,10 @@ def _fixed_point(weights: Weights, target: float) -> Search:
 
 
 def _scan(rule: Rule) -> Callable[[Weights, float], Search]:
-    """Searches by a rule with a constant c.
+    """The search by a rule with a constant c.
 
-    It is given, or tuned by scanning down from its start and bisecting the last interval.
-
-    The constant is scanned because Δ is not monotone in c. Small weights widen the posterior and with it F(α).
+    If a job states c, it is used. Otherwise c is scanned downwards from its start, and the last interval is bisected. A
+    scan is needed because Δ is not monotone in c: small weights widen the posterior, and with it F(α).
     """
 
     def tuned(weights: Weights, target: float) -> Search:

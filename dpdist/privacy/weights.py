@@ -1,8 +1,8 @@
-"""Rules for privacy weights; each step computes new weights α from record bounds F and the present α (METHODS §3).
+"""Defines the rules for privacy weights α: steps that compute new weights from record bounds (METHODS §3).
 
-A *step* maps a record's (F, α, F(α)) to its new α, where F is the record bound max_s |f_i(θ_s)| under the unweighted fit
-and F(α) the same under the fit with the present α; on a reference records may count less in both (`for_later_files`).
-`searches` applies the steps.
+A *step* maps a record's (F, α, F(α)) to its new weight. F is the record bound max_s |f_i(θ_s)|, the largest absolute log
+likelihood of record i over draws θ_s of the unweighted fit. F(α) is the same for the fit with the present weights. On a
+reference, records may count less in both fits (`for_later_files`). `weight_search` applies the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpdist.job import WeightRule, Weights
 
 
 class Summary(NamedTuple):
-    """Summary of a fit for a search: scalars over the stratum's records."""
+    """What a search learns about a fit: three figures over the stratum's records."""
 
     database_bound: float
     """Δ = max_i α_i F_i(α)."""
@@ -29,7 +29,7 @@ class Summary(NamedTuple):
 
 class Step(Protocol):
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
-        """Returns new privacy weights, shape (record,), in [0, 1]."""
+        """New privacy weights, (record,), from 0 to 1."""
         ...
 
 
@@ -38,14 +38,14 @@ NO_OUTCOMES: Floats = np.empty(0)
 
 
 class Ones(NamedTuple):
-    """Step α = 1, the unweighted fit, with which every search starts."""
+    """α = 1 for all records, the unweighted fit, with which every search starts."""
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
         return np.ones_like(alpha)
 
 
 class Cap(NamedTuple):
-    """α = min(1, c / F(α)): one step of the fixed point; from the unweighted fit, the `inverse` rule."""
+    """α = min(1, c / F(α)), a step of the fixed point. From the unweighted fit it is the rule `inverse`."""
 
     c: float
 
@@ -63,7 +63,7 @@ class Inverse(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """α = clip(c (1 − (F − min F)/(max F − min F)) + g, 0, 1) [V]; all F equal: the scaled F is 0."""
+    """α = clip(c (1 − (F − min F)/(max F − min F)) + g, 0, 1) [V]. If all F are equal, the fraction is 0."""
 
     c: float
     g: float
@@ -78,9 +78,10 @@ class Linear(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """α = clip(c (1 − IR) + g, 0, 1) [V], IR_i the share of the records with |y_j − y_i| > r |y_i|, itself inside.
+    """α = clip(c (1 − IR) + g, 0, 1) [V], where IR_i is the share of records j with |y_j − y_i| > r |y_i|.
 
-    `outcomes` are those of the stratum, sorted; `own` those of the records to be weighted: O(n log n) in all.
+    `outcomes` are those of all records of the stratum, sorted; `own` are those of the records to weight. The cost is
+    O(n log n) in all.
     """
 
     c: float
@@ -90,7 +91,7 @@ class Cluster(NamedTuple):
     own: Floats = NO_OUTCOMES
 
     def isolation(self) -> Floats:
-        """Computes IR of every record."""
+        """IR of every record."""
         reach = self.radius * np.abs(self.own)
         inside = np.searchsorted(self.outcomes, self.own + reach, side="right")
         inside -= np.searchsorted(self.outcomes, self.own - reach, side="left")
@@ -101,7 +102,7 @@ class Cluster(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """The same α for every record: Δ*/Δ of the unweighted fit [V], scanned down from there (a small α widens the bound)."""
+    """The same α for all records, from Δ*/Δ of the unweighted fit downwards [V]. A small α widens the bound."""
 
     alpha: float
 
@@ -110,7 +111,7 @@ class Scalar(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Rule with a constant c: the step under it, and the start of the scan for c, for a target Δ*."""
+    """A rule with a constant c: its step, and where the scan for c starts, given the target Δ*."""
 
     step: Callable[[float, Weights, Summary], Step]
     start: Callable[[float, Summary], float] = lambda target, first: 1.0
@@ -125,7 +126,7 @@ RULES: dict[WeightRule, Rule] = {
         lambda target, first: target / first.largest if first.largest > 0 else 1.0,
     ),
 }
-"""Rules with a constant c, which the search tunes unless a job states it."""
+"""Rules with a constant c. The search tunes c unless a job states it."""
 
 
 class ScaleShift(NamedTuple):
@@ -141,7 +142,7 @@ class ScaleShift(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """α = 0 where another step's α has α F > limit: Weighted-e [G], with F of the unweighted fit (METHODS §4)."""
+    """Weighted-e [G]: the weight α of another step, but 0 where α F > limit, with F of the unweighted fit (METHODS §4)."""
 
     inner: Step
     limit: float
@@ -151,13 +152,13 @@ class Truncated(NamedTuple):
         return np.where(product(inner, unweighted) > self.limit, 0.0, inner)
 
     def truncated(self, unweighted: Floats) -> int:
-        """Returns how many records lose their weight by truncation."""
+        """How many records lose their weight so."""
         inner = self.inner(unweighted, np.ones_like(unweighted), unweighted)
         return int((product(inner, unweighted) > self.limit).sum())
 
 
 class Constant(NamedTuple):
-    """The same α for every record, whatever its bound: a fixed function of the record."""
+    """The same α for all records, whatever their bounds; a function of the record that no file changes."""
 
     alpha: float
 
@@ -166,14 +167,14 @@ class Constant(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Step that leaves the weights unchanged."""
+    """Leaves the weights unchanged."""
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
         return alpha
 
 
 class Reweight(NamedTuple):
-    """α^w = min(1, k α Δ / Δ_i) with Δ_i = α_i F_i(α): every record's bound is brought up to k Δ [V]; α = 0 stays 0."""
+    """α^w = min(1, k α Δ / Δ_i), with Δ_i = α_i F_i(α) [V]: raises every record's bound to k Δ. α = 0 stays 0."""
 
     k: float
     database_bound: float
@@ -185,18 +186,18 @@ class Reweight(NamedTuple):
 
 
 def asks_for_outcomes(step: object) -> bool:
-    """True if the step, or the step before it in a composition, needs the outcomes of all records."""
+    """True if the step, or a step inside it, needs the outcomes of all records."""
     return asks_for_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else isinstance(step, Cluster)
 
 
 def among(step: S, outcomes: Floats) -> S:
-    """Returns the step, with all outcomes of the stratum, sorted, if it asks for them."""
+    """The step with the sorted outcomes of the stratum, if it needs them."""
     told: S = _with_cluster(step, lambda cluster: cluster._replace(outcomes=outcomes))
     return told
 
 
 def at(step: S, outcomes: Floats) -> S:
-    """Returns the step for one call, with the outcomes (record, outcome) of its records, if it asks for them."""
+    """The step with the outcomes (record, outcome) of the records that it is applied to, if it needs them."""
     told: S = _with_cluster(step, lambda cluster: cluster._replace(own=outcomes[:, 0]))
     return told
 
@@ -208,25 +209,25 @@ def _with_cluster(step: Any, tell: Callable[[Cluster], Cluster]) -> Any:
 
 
 Counted = Callable[[Floats], Floats]
-"""Function that gives how much a record counts in a fit by its privacy weight, (record,) → (record,)."""
+"""How much a record counts in a fit, as a function of its privacy weight: (record,) → (record,)."""
 
 
 def itself(alpha: Floats) -> Floats:
-    """Returns the privacy weight itself."""
+    """A record counts its privacy weight."""
     return alpha
 
 
 def for_later_files(alpha: Floats) -> Floats:
-    """Returns how much a reference's records count, (record,), in a wider fit that allows for a later file.
+    """How much a reference's records count, (record,), in a wider fit that allows for a later file's fit.
 
-    Its width is that of a current file's draws seen from the reference. It has a posterior's variance, 1/(nα), and the
-    sampling variance of both files' fits about the truth, 2/n.
+    Seen from the reference, draws for a later file have the posterior's variance, 1/(nα), and twice the sampling variance
+    of a fit about the truth, 2/n. The wider fit has the sum.
     """
     return alpha / (1.0 + 2.0 * alpha)
 
 
 def product(alpha: Floats, bound: Floats) -> Floats:
-    """Returns α F, which is 0 where α = 0 for every F, also −∞ and ∞."""
+    """α F, which is 0 where α = 0, even if F is infinite."""
     return np.multiply(alpha, bound, out=np.zeros_like(bound), where=alpha > 0)
 
 
@@ -235,5 +236,5 @@ def _capped_ratio(c: float, bound: Floats) -> Floats:
 
 
 def _finite(bound: Floats, alpha: Floats) -> Floats:
-    """Sets the weight of a record to 0 where its bound is not finite."""
+    """Sets the weight to 0 where a record's bound is not finite."""
     return np.where(np.isfinite(bound), alpha, 0.0)

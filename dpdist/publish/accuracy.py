@@ -1,11 +1,12 @@
-"""Texts of the statement on standard errors: which errors they include, and which they do not."""
+"""Writes the privacy statement's texts on standard errors: which errors they include, and which they leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.job import Job
+from dpdist.job import DesignEffect, Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.statements import words_of
 from dpdist.models.protocol import Expectation
@@ -55,7 +56,7 @@ FURTHER = [
     "Quantiles: intervals of the share of weight below them, read off the distribution function (Woodruff). Beside "
     "reference tables the reference's own sampling error at a known mean is in them.",
 ]
-"""Texts on the errors of further statistics."""
+"""Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 
 
 def _of_parameters(release: ReleasedObject) -> list[str]:
@@ -73,7 +74,7 @@ def _of_parameters(release: ReleasedObject) -> list[str]:
 def standard_errors(release: ReleasedObject) -> list[str]:
     """What the statement says of the standard errors."""
     if release.job.mechanism.whole_tables:
-        return [*_of_parameters(release), *([] if release.job.local else [WITHIN_BOUNDS, *_design(release.job)])]
+        return [*_of_parameters(release), *([] if release.job.local else [WITHIN_BOUNDS, *_design(release)])]
     job, told, drawn = release.job, _known(release), release.job.mechanism.sets_are_free
     said = [
         *_of_parameters(release),
@@ -95,7 +96,11 @@ def standard_errors(release: ReleasedObject) -> list[str]:
     if job.rake:
         said.append("Raked estimates: of their residuals from a regression on the margins; a raked total has none.")
     said += FURTHER if any(each.name not in STATISTICS for table in job.tables for each in table.statistics) else []
-    return [*said, *_design(job), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
+    return [*said, *_design(release), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
+
+
+def _design(release: ReleasedObject) -> list[str]:
+    return design_in_words(release.job, release.design_effects)
 
 
 def _known(release: ReleasedObject) -> bool:
@@ -104,27 +109,57 @@ def _known(release: ReleasedObject) -> bool:
 
 
 def design_left_out(job: Job) -> Iterator[str]:
-    """A caution where the survey's design makes published intervals too narrow, and no public figure allows for it."""
-    if not job.local and job.survey.design_effect is None and (job.survey.psu or job.survey.replicate_weights is not None):
-        what = f"clustering by {job.survey.psu}" if job.survey.psu else "the design that replicate weights carry"
-        yield (
-            f"published standard errors leave out {what}, so intervals may be too narrow. State survey.design_effect "
-            "if a public figure of it is known, as of an earlier period"
-        )
+    """Yields a caution if the survey design makes published intervals too narrow and the job states no design effect."""
+    survey, said = job.survey, job.reference
+    if job.local or survey.design_effect is not None or not survey.clustered:
+        return
+    of_reference = said is not None and said.file is not None
+    remedy = "`reference`, which estimates it from the reference's records" if of_reference else "a public figure of it"
+    yield (
+        f"published standard errors leave out {_design_in_words(job)}, so intervals may be too narrow. State "
+        f"survey.design_effect: {remedy}"
+    )
 
 
-def _design(job: Job) -> list[str]:
-    """Texts on the survey design: which parts of it the standard errors include by a public figure, and which not."""
-    effect, said = job.survey.design_effect, list[str]()
-    if effect is not None:
+def _design_in_words(job: Job) -> str:
+    return f"clustering by {job.survey.psu}" if job.survey.psu else "the design that replicate weights carry"
+
+
+def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
+    """Texts on the survey design: what standard errors include through public design effects, and what they leave out."""
+    said = list[str]()
+    if len(effects) == 1 and effects[0] == DesignEffect(effect=effects[0].effect):
         said.append(
-            f"Sampling variances are multiplied by the public design effect {effect:g} that the job states, one for every "
-            "figure; the noise of protection is not."
+            f"Sampling variances are multiplied by the public design effect {effects[0].effect:g} that the job states, one "
+            "for every figure; the noise of protection is not."
+        )
+    elif effects:
+        whose = "were estimated from the reference" if job.survey.effects_of_reference else "the job states"
+        listed = "; ".join(each.in_words for each in effects)
+        said.append(
+            f"Sampling variances are multiplied by public design effects, which {whose}. A figure takes the first of the "
+            f"list that is of its statistic and its columns: {listed}. The noise of protection is not multiplied."
         )
     elif job.survey.psu:
         said.append(f"Clustering by {job.survey.psu} is not in the model: these standard errors are too small.")
     elif job.survey.replicate_weights is not None:
         said.append("The design that the replicate weights carry is not in the model: these standard errors leave it out.")
+    if effects and (left := _without_effect(job, effects)):
+        said.append(f"No design effect is known of {', '.join(left)}: clusters are not in these standard errors.")
     if job.survey.fpc:
         said.append("Populations are taken as infinite: standard errors have no finite population correction.")
     return said
+
+
+def _without_effect(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
+    """Returns the published figures that no effect fits, by table."""
+    found = list[str]()
+    for table in job.tables:
+        sizes = range(len(table.by) + 1) if table.margins else [len(table.by)]
+        crossed = [frozenset(columns) for size in sizes for columns in combinations(table.by, size)]
+        for statistic in table.statistics:
+            base = statistic.of or statistic
+            left = [each for each in crossed if not any(one.fits(each, base.name, base.variable) for one in effects)]
+            cells = "" if len(left) == len(crossed) else f" in some of {table.name}"
+            found += [f"{statistic.text}{cells}"] if left else []
+    return list(dict.fromkeys(found))

@@ -1,4 +1,7 @@
-"""Lists the cells with borrowed shapes, and the borrowed share; the list follows from the reference alone."""
+"""Lists, for the privacy statement, which cells take their distribution's shape from similar cells, and how much of it.
+
+The list follows from the reference alone.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ def borrowing(release: ReleasedObject) -> dict[str, Any]:
 
 
 def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
-    """One entry for each cell that borrows: its reference records, and their weight in each of its distributions.
+    """Returns one entry for each cell that borrows: its number of reference records, and their weight by distribution.
 
-    A weight of 1 is left out, because that distribution is the cell's own. A weight of 0 is a cell without a record of
-    that kind.
+    A distribution with weight 1 borrows nothing and is left out. The weight is 0 where the cell has no reference record
+    of that kind.
     """
     found = []
     for stratum, label in enumerate(release.frame.stratum_labels if family_facts(release.job).on_reference else ()):
@@ -48,7 +51,7 @@ def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
 
 
 def _of_tables(release: ReleasedObject) -> dict[str, dict[str, float]]:
-    """Borrowed share, from 0 to 1, of a cell's shape, by outcome and cell, where it is above 0."""
+    """Returns the share, from 0 to 1, of a cell's shape that is borrowed: by outcome and cell, where it is above 0."""
     shares: dict[str, dict[str, float]] = {}
     for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)

@@ -1,8 +1,8 @@
-"""Compares two releases from their public folders: identity, guarantee, make-up of tables, and figures that have moved.
+"""Compares two releases from their public folders: identity, guarantee, job, versions, and figures that have moved.
 
-A figure has moved if the two estimates differ by more than a number of standard errors of their difference. That error is
-√(a² + b²) from the published ones, as for independent samples. Two releases of one file share the sampling error, so the
-error is then too large. So fewer figures are named, never more.
+A figure has moved if the two estimates differ by more than `beyond` standard errors of their difference. That error is
+√(a² + b²), where a and b are the published standard errors, as for independent samples. Two releases of one file share
+their sampling error. For them √(a² + b²) is too large, so the list may miss figures that have moved.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CLAIMS = (
     "metered",
     "synthetic_sets",
 )
-"""Keys of a statement that describe its protection; the sums over a chain are added to them."""
+"""Keys of a statement that describe its protection. `_chained` adds the sums of ε over a chain of earlier releases."""
 ELSEWHERE = ("dataset", "period", "correction", "budget", "synthetic_sets", "tables", "presentation")
-"""Keys of a job that other lines cover, or that never change a figure."""
+"""Keys of a job that are compared elsewhere, or that never change a figure."""
 OF_A_FIGURE = ("statistic", "variable", "estimator")
 NONE = "none"
 
@@ -61,12 +61,12 @@ class Moved:
     before: float | None
     after: float | None
     distance: float | None
-    """Distance in standard errors of the difference; None where one release has no such figure, or publishes no errors."""
+    """Distance in standard errors of the difference; None where a release lacks the figure or its standard error."""
 
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences; `compared` counts figures that both releases have."""
+    """All differences. `compared` is the number of figures that both releases have."""
 
     facts: tuple[Difference, ...]
     moved: tuple[Moved, ...]
@@ -88,7 +88,7 @@ class Differences:
 
 
 def differences(before: Release, after: Release, beyond: float = BEYOND) -> Differences:
-    """Compares two releases, which were verified when they were opened."""
+    """Compares two releases. Their files were verified when they were opened."""
     manifests = [read_object(each.folder, MANIFEST) for each in (before, after)]
     statements = [each.statement for each in (before, after)]
     jobs, versions = ([said[name] for said in manifests] for name in ("job", "versions"))
@@ -108,7 +108,7 @@ def differences(before: Release, after: Release, beyond: float = BEYOND) -> Diff
 
 
 def _version(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of a release among those of its period; the first one corrects none."""
+    """Values by the keys `VERSION`; the first release of a period has version 1 and corrects no other."""
     said = job.get("correction")
     return (
         {"version": 1} if said is None else dict(zip(VERSION, (said["version"], said["of"], said["reason"]), strict=True))
@@ -150,7 +150,7 @@ def _by(job: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key, except those that other lines cover."""
+    """A job's values by dotted key, without the keys in `ELSEWHERE`."""
     found = dict[str, Any]()
     waiting = [(name, value) for name, value in job.items() if name not in ELSEWHERE]
     while waiting:
@@ -190,7 +190,7 @@ def _moved(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond: float)
 
 
 def _distances(a: Floats, b: Floats, error: Floats) -> Floats:
-    """|b − a| in units of its error; without errors any change is infinitely far."""
+    """|b − a| in standard errors of the difference; infinite where figures differ and no error is published."""
     apart = np.abs(b - a)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error > 0, apart / error, np.where(apart > 0, np.inf, 0.0))

@@ -1,4 +1,7 @@
-"""Distributions of outcomes under released parameters, over all rows of the frame, where the model defines them."""
+"""Computes distribution functions of outcomes from released parameters, for every row of the frame.
+
+A model may define none. Then quantiles and the like have no estimate from parameters.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from dpdist.publish.released import ReleasedObject
 
 
 class Distributions:
-    """Distributions in every stratum of a release, under its sets and under the laws for standard errors."""
+    """Distribution functions in every stratum, under the released sets and under the laws that give standard errors."""
 
     def __init__(self, release: ReleasedObject, laws: Sequence[Laws | None] | None):
         self._release, self._laws = release, laws
@@ -36,11 +39,14 @@ class Distributions:
 
     @property
     def known(self) -> bool:
-        """True if the parameters define the distributions."""
+        """True if the model of every stratum defines distributions."""
         return self._models is not None
 
     def of_sets(self, weight: Floats) -> Below:
-        """For every set: each row's contribution to the weight at or below a value, (set, pair); `weight` is (set, row)."""
+        """Returns a function of (row, value) pairs: the row's weight at or below the value in every set, (set, pair).
+
+        `weight` is the weight of every row in every set, (set, row).
+        """
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             return np.concatenate([model.until(theta, row, value, outcome) for theta in self._thetas[stratum]])
@@ -48,7 +54,7 @@ class Distributions:
         return self._below(weight, share)
 
     def of_set(self, number: int, weight: Floats) -> Below:
-        """The same for one set, (1, pair)."""
+        """As `of_sets`, for the one set with this number, from 0: (1, pair)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             return model.until(self._thetas[stratum][number], row, value, outcome)
@@ -56,7 +62,10 @@ class Distributions:
         return self._below(weight, share)
 
     def of_law(self, law: int, weight: Floats) -> Below:
-        """The same for one of the laws for standard errors, by its number; NaN where a stratum has none."""
+        """As `of_sets`, under one of the five laws in `refit.Laws.draws`, given by its position.
+
+        Values are NaN in strata without laws.
+        """
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             laws = None if self._laws is None else self._laws[stratum]
@@ -71,7 +80,7 @@ class Distributions:
         return self._below(weight, share)
 
     def recounted(self, weight: Floats) -> Below:
-        """The same under other noisy sample counts; `weight` is (draw, row)."""
+        """As `of_sets`, with sample counts under simulated noise; `weight` is (draw, row)."""
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
             laws = None if self._laws is None else self._laws[stratum]
@@ -83,7 +92,7 @@ class Distributions:
 
     @cached_property
     def _thetas(self) -> list[list[Draws]]:
-        """By stratum and set."""
+        """Released parameters, by stratum and then by set."""
         release, found = self._release, []
         for stratum in range(len(release.frame.stratum_labels)):
             model = release.model(stratum)

@@ -1,4 +1,7 @@
-"""Writes the public folder: built in another folder from the released object alone, then swapped in, manifest last."""
+"""Writes the public folder from the released object alone: builds it in another folder, then swaps it in.
+
+The manifest is written last.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,9 @@ Publish the folder of that run. Two folders on the same noise, of other data or 
 def publish(release: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
     """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
 
-    `unfit`: why the folder is not for publication, of a replay or of one that is held. It stands in the file `UNFIT`,
-    which stays when the folder is published again, as a signature does whose manifest is still the same.
+    `unfit` is the reason why the folder is not for publication: it is a replay, or it is held. The reason is written to
+    the file `UNFIT`. An existing `UNFIT` stays when the folder is published again. A signature stays if the manifest is
+    unchanged.
     """
     building = aside(public)
     if building.exists():
@@ -112,7 +116,7 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
 
 
 def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material]:
-    """Writes the synthetic records, and returns the input of every outcome's estimates and of further statistics."""
+    """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics."""
     strata, folder = len(release.frame.stratum_labels), building / "synthetic"
     with stage(listener, "synthetic records", strata) as tick:
         sums = synthesize(release, folder, tick)
@@ -121,7 +125,7 @@ def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tup
         outcomes, known = release.job.outcomes, laws(release, tick)
         spread = spreads_under(release, known)
     told = [expectations(release, j) for j in range(len(outcomes))]
-    grounds = {name: Grounds(told[j], sums[j], None if spread is None else spread[j]) for j, name in enumerate(outcomes)}
+    grounds = {name: Grounds(told[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)}
     expected = [each for each in told if each is not None]
     return grounds, Material(release, expected or None, spread, known, folder)
 
@@ -130,7 +134,7 @@ def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tup
 def publishing(public: Path) -> Iterator[None]:
     """Locks the public folder, and first repairs a swap that was killed halfway.
 
-    Raises `WorkspaceError` if another command is publishing it, or if it is a link.
+    Raises `WorkspaceError` if another command is publishing to the folder, or if the folder is a link.
     """
     if not public.parent.is_dir():
         yield
@@ -148,9 +152,9 @@ def publishing(public: Path) -> Iterator[None]:
 
 
 def swap_in(building: Path, public: Path) -> None:
-    """Puts a finished folder in place; if it is killed halfway, `recover` restores the old one.
+    """Puts a finished folder in place. If the process is killed halfway, `recover` restores the old folder.
 
-    The old folder is deleted when the new one is on the disk. So after a power cut at any moment one of them is whole.
+    The old folder is deleted only when the new one is on the disk. So a power cut at any moment leaves one of them whole.
     """
     old = _old(public)
     synced(building)
@@ -178,7 +182,7 @@ def recover(public: Path) -> None:
 
 
 def refuse_links(public: Path) -> None:
-    """Raises `WorkspaceError` if the public folder, or one that stands beside it in a swap, is a link."""
+    """Raises `WorkspaceError` if the public folder is a link, or one of the two folders that a swap puts beside it."""
     for path in (public, aside(public), _old(public)):
         if path.is_symlink():
             raise WorkspaceError(str(path), "it is a link, not a folder", "remove the link; the same command resumes", 2)

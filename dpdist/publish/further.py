@@ -1,8 +1,8 @@
 """Computes ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
 
-An error has the parts that a count's or a mean's error has (`standard_errors`), for the statistic's linearised form. A
-quantile's interval is Woodruff's: the interval of the share of weight below it, read off the distribution function. The
-standard error of a quantile follows from the length of that interval.
+The standard error of a statistic has the same components as that of a count or a mean (`standard_errors`), computed for
+the statistic's linearised form. A quantile has Woodruff's interval. It is the interval of the share of weight below the
+quantile, mapped back to values by the distribution function. The quantile's standard error follows from its length.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dpdist.estimation.unit_sums import Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
 from dpdist.mechanisms.reference_tables.statement import looked_through
+from dpdist.publish.design_effects import further_effects
 from dpdist.publish.distributions import Distributions
 from dpdist.publish.limits import unidentified_rows
 from dpdist.publish.refit import Laws
@@ -37,8 +38,11 @@ UNBOUNDED = (-np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Material:
-    """What further statistics are made of: by outcome the expectations of every set and their spreads, laws, and the folder
-    of the synthetic records."""
+    """The input of further statistics.
+
+    It has each outcome's expectations under every set and their simulated spreads, the laws, and the folder of the
+    synthetic records.
+    """
 
     release: ReleasedObject
     expected: Sequence[Sequence[tuple[Floats, Floats]]] | None
@@ -52,7 +56,7 @@ class Material:
 
     @cached_property
     def sets(self) -> Units:
-        """Returns rows under the parameters of every set."""
+        """Returns the frame's rows under the parameters of every set."""
         assert self.expected is not None
         weight = np.array([pair[0] for pair in self.expected[0]])
         products = [np.array([pair[1] for pair in each]) for each in self.expected]
@@ -60,7 +64,7 @@ class Material:
 
     @cached_property
     def each_set(self) -> list[Units]:
-        """Yields the rows of one set at a time."""
+        """Returns the frame's rows for each set separately."""
         whole, known = self.sets, self.distributions
         return [
             Units(self._n, whole.weight[[k]], [each[[k]] for each in whole.products], known.of_set(k, whole.weight[[k]]))
@@ -69,7 +73,7 @@ class Material:
 
     @cached_property
     def composed(self) -> Units:
-        """Returns rows under the mean over sets."""
+        """Returns the frame's rows under the mean of all sets."""
         sets = self.sets
 
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
@@ -81,7 +85,7 @@ class Material:
 
     @cached_property
     def under_laws(self) -> list[Units]:
-        """Returns rows under the laws of standard errors, in the order of `Spreads`."""
+        """Returns the frame's rows under each law that gives standard errors, in the order of `Spreads`."""
         assert self.spreads is not None
         found = []
         for law, spread in enumerate(self.spreads[0].laws):
@@ -91,7 +95,7 @@ class Material:
 
     @cached_property
     def recounted(self) -> Units | None:
-        """Returns rows with noisy sample counts drawn again, which are in their weights; None where counts are exact."""
+        """Returns rows whose weights include sample counts under simulated noise; None where counts are exact."""
         if self.spreads is None or (again := self.spreads[0].recounts) is None:
             return None
         products = [again.counts * each.recounts.product for each in self.spreads if each.recounts is not None]
@@ -99,7 +103,7 @@ class Material:
         return Units(np.ones(weight.shape[1]), weight, products, self.distributions.recounted(weight))
 
     def synthetic(self, number: int) -> Units:
-        """Returns the synthetic records of a set."""
+        """Returns the synthetic records of a set, numbered from 0."""
         job = self.release.job
         read = pq.read_table(self.records / f"set-{number + 1}.parquet", columns=list(job.components))
         outcomes = [read[name].to_numpy() for name in job.outcomes]
@@ -120,7 +124,10 @@ class Material:
         return self.release.frame.count.astype(float)
 
     def variance(self, figures: Figures, units: Units, row: Ints | Codes | None = None) -> Floats:
-        """Returns the sampling variance (cell,) of a figure over units in frame rows, by default the rows themselves."""
+        """Returns the sampling variance (cell,) of a figure.
+
+        `row` is the frame row of every unit, by default its position.
+        """
         frame, rake = self.release.frame, margins_of(self.release.job, self.release.frame)
         row = np.arange(len(frame)) if row is None else row
         margins = np.vstack([each.membership.toarray() for each in rake])[:, row] if rake else None
@@ -130,7 +137,7 @@ class Material:
 
 
 class Estimated(NamedTuple):
-    """A figure in all cells, the variance of its whole error, and the part of it from the sample's composition."""
+    """A figure in all cells, its total variance T, and the part of T from the sample's composition, V_x."""
 
     interval: Interval
     total: Floats
@@ -138,7 +145,7 @@ class Estimated(NamedTuple):
 
 
 def further(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
-    """Returns a statistic by estimator, the default one first."""
+    """Returns a statistic's intervals by estimator, the default estimator first."""
     figures = asked(statistic, cells, material.release.job.outcomes)
     known = material.expected is not None and (not statistic.of_shape or material.distributions.known)
     parameters = _from_parameters(material, figures) if known else None
@@ -148,7 +155,7 @@ def further(material: Material, cells: Cells, statistic: Statistic) -> dict[str,
 
 
 def _from_parameters(material: Material, figures: Figures) -> Estimated:
-    """T as counts and means have it: composition, sampling error of the fit, noise or draws, bias of the weights."""
+    """Estimates from parameters; T has the components that it has for counts and means (`standard_errors`)."""
     sets = material.sets
     df = np.inf if material.spreads is not None else float(len(sets.weight) - 1)
     if figures.base.level_of_quantile is None:
@@ -166,9 +173,10 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
 
 
 def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
-    """T and V_x of a figure, (cell,) each (`standard_errors.variances`)."""
+    """T and V_x of a figure, (cell,) each; `standard_errors` defines them."""
     job, sets = material.release.job, len(material.release.sets)
-    effect, noises = job.survey.design_effect or 1.0, 1 if job.mechanism.sets_are_free else sets
+    effect = further_effects(material.release.design_effects, figures.cells, figures.statistic)
+    noises = 1 if job.mechanism.sets_are_free else sets
     composed = material.variance(figures, material.composed)
     if material.spreads is None:
         between = figures.of(material.sets).var(axis=0, ddof=1) if sets > 1 else np.full(len(composed), np.nan)
@@ -180,7 +188,7 @@ def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
 
 
 def _quantiles(material: Material, figures: Figures, level: Floats | float) -> Floats:
-    """Returns means over sets, (cell,)."""
+    """Returns quantiles at a level, averaged over sets, (cell,)."""
     column = _column(material, figures)
     assert column is not None
     bounds = column.bounds or UNBOUNDED
@@ -189,10 +197,10 @@ def _quantiles(material: Material, figures: Figures, level: Floats | float) -> F
 
 
 def _from_records(material: Material, figures: Figures, parameters: Estimated | None) -> Interval:
-    """T = B/m + W; where the parameters' error is known, that and the records' own given x (`tables`)."""
+    """Estimates from synthetic records, with T = B/m + W or, where the parameters' variance is known, as in `tables`."""
     release = material.release
     job, frame, row = release.job, release.frame, release.frame.expand()
-    effect, sets = job.survey.design_effect or 1.0, len(release.sets)
+    effect, sets = further_effects(release.design_effects, figures.cells, figures.statistic), len(release.sets)
     held = replace(figures.cells, membership=figures.cells.membership.tocsc()[:, row].tocsr())
     found = [_of_set(material, replace(figures, cells=held), k, row) for k in range(sets)]
     values, within = (np.array([pair[i] for pair in found]) for i in range(2))
@@ -214,7 +222,7 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
 
 
 def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tuple[Floats, Floats]:
-    """Returns value and variance within a set, (cell,) each."""
+    """Returns a figure in one set and its variance within the set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
     return figures.of_records(units, domain, lambda each: material.variance(each, units, row))
@@ -225,8 +233,10 @@ def _column(material: Material, figures: Figures) -> Column | None:
 
 
 def _limited(material: Material, figures: Figures, interval: Interval) -> Interval:
-    """Limits within what a figure can be, those of quantiles of whole numbers whole themselves; no figure of cells whose
-    sums are not identified."""
+    """Cuts limits to the figure's possible range; blanks the figures of cells with rows that are not identified.
+
+    Limits of a quantile of whole numbers are rounded outwards to whole numbers.
+    """
     release, base = material.release, figures.base
     low, top = (0.0, 1.0) if base.name in ("proportion", "share") else (-np.inf, np.inf)
     if base.level_of_quantile is not None:
@@ -241,7 +251,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
 
 
 def _unidentified(release: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Returns cells of which a row, or a row compared with them, is not identified by noisy sums."""
+    """True for cells with a row that noisy sums do not identify, or that are compared with such a cell."""
     if not looked_through(release):
         return np.zeros(len(figures.cells), dtype=bool)
     outcomes = [release.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]

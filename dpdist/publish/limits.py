@@ -1,9 +1,9 @@
-"""Published limits of intervals: they respect the public bounds and include ranges that noisy sums do not identify.
+"""Sets the limits of published intervals: within public bounds, and wide enough for cells that noise leaves unidentified.
 
-This is post-processing. A figure that is a sum of cells includes the ranges of its unidentified cells
-(models.saturation). For a mean over cells, the weights and means are set within their ranges to the values that move it
-farthest. A figure made of unidentified cells alone has limits and no estimate. Public totals narrow the ranges. A count
-that follows from public totals has no range.
+Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it (models.saturation). A figure over
+several cells then includes the ranges of its unidentified cells. For a mean, every weight and cell mean is set to the value
+in its range that moves the mean farthest. A figure made of unidentified cells alone has limits and no estimate. Public
+totals narrow the ranges. A count that follows from public totals has no range. All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
 AT_THE_BOUND = 0.9
-"""Mean clipped weight, over the public upper bound, from which the bound is assumed to have clipped the weights."""
+"""If the mean clipped weight is at least this share of the public upper bound, the bound is taken to clip most weights."""
 SATURATED = (
     "nearly all weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are too low by an "
     "unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
@@ -36,7 +36,10 @@ SATURATED = (
 
 
 class Ranges(NamedTuple):
-    """Smallest and largest E(w|x) and E(y|x) of every frame row, (row,); both equal the estimate where it is identified."""
+    """Smallest and largest E(w|x) and E(y|x) of every frame row, (row,).
+
+    Both are the estimate where a row is identified.
+    """
 
     least_weight: Floats
     most_weight: Floats
@@ -45,7 +48,7 @@ class Ranges(NamedTuple):
 
 
 def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
-    """Cells whose mean weight ("weight") or mean outcome the noisy sums do not identify."""
+    """Names of cells whose means noisy sums do not identify: by outcome, and under "weight" for the mean weight."""
     found: dict[str, list[str]] = {}
     if not looked_through(release):
         return found
@@ -63,7 +66,7 @@ def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
 def saturated(release: ReleasedObject) -> str | None:
     """The reason not to publish, if noisy sums show mean weights at or near their public upper bound; otherwise None.
 
-    Weights above the bound count as the bound, so counts are too low by an unknown amount.
+    Weights above the bound count as the bound, so counts are too low by an unknown factor.
     """
     weight = release.job.survey.weight
     if weight is None or not looked_through(release):
@@ -81,7 +84,10 @@ def saturated(release: ReleasedObject) -> str | None:
 
 
 def drifted(release: ReleasedObject) -> dict[str, list[str]]:
-    """Cells whose noisy sums differ from the prediction of a reference file or an earlier release, by variable."""
+    """Cells whose noisy sums differ from what a reference file or an earlier release predicts, by variable.
+
+    Empty where the job pays for histograms in place of such a reference.
+    """
     cells: dict[str, list[str]] = {}
     reference = release.job.reference
     if reference is None or reference.paid is not None:
@@ -124,7 +130,7 @@ def _cut(interval: Interval, low: float, top: float) -> Interval:
 
 
 class Wider(NamedTuple):
-    """How far below and above a figure may lie for want of identification, and where it has no estimate, (cell,) each."""
+    """What missing identification adds below and above a figure, and 1 where it leaves no estimate, (cell,) each."""
 
     below: Floats
     above: Floats
@@ -132,7 +138,7 @@ class Wider(NamedTuple):
 
 
 def wider(interval: Interval, by: Wider) -> Interval:
-    """Intervals with wider limits, and with errors such that estimate ± t errors reaches the limits."""
+    """Returns intervals with wider limits; standard errors grow until estimate ± t standard errors reaches the limits."""
     lower, upper = interval.lower - by.below, interval.upper + by.above
     reach = np.maximum(upper - interval.value, interval.value - lower)
     moved = (by.below > 0) | (by.above > 0)
@@ -143,7 +149,7 @@ def wider(interval: Interval, by: Wider) -> Interval:
 
 
 def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_]:
-    """Rows of the frame whose mean weight or mean outcome the noisy sums do not identify, (row,)."""
+    """True for rows of the frame whose mean weight or mean outcome the noisy sums do not identify, (row,)."""
     ranges = _ranges(release, outcome)[0]
     if ranges is None:
         return np.zeros(len(release.frame), dtype=bool)
@@ -151,7 +157,7 @@ def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_
 
 
 def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
-    """Ranges of the frame's rows, None where all are identified, and the estimates to which they belong."""
+    """Ranges of the frame's rows, None where all are identified; and the mean weights and outcomes that they belong to."""
     rows = len(release.frame)
     weight, mean, found = np.ones(rows), np.zeros(rows), np.full((rows, 4), np.nan)
     if not looked_through(release):
@@ -177,7 +183,7 @@ def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Float
 
 
 def _widened(release: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
-    """Widened intervals of counts, means and totals."""
+    """How far counts, means and totals may lie from their estimates because cells are not identified."""
     n = release.frame.count.astype(float)
     least_weight, most_weight, least, most = ranges
     held = cells.membership
@@ -216,6 +222,6 @@ def farthest_means(cells: Cells, n: Floats, ranges: Ranges, mean: Floats, sign: 
 
 
 def _only(cells: Cells, rows: NDArray[np.bool_]) -> Floats:
-    """1 for a cell that has rows, all of which satisfy the condition."""
+    """1 for a cell that has rows and all of them satisfy the condition `rows`, else 0."""
     size, such = cells.membership.sum(axis=1), cells.membership @ rows.astype(float)
     return np.asarray((such == size) & (such > 0), dtype=float)

@@ -1,6 +1,6 @@
 """Writes manifest.json: SHA-256 of every other public file, job, versions, date, and a name derived from all of these.
 
-Its bytes are canonical JSON (RFC 8785), so that a signature over the file is one over what it says.
+Its bytes are canonical JSON (RFC 8785): equal content gives equal bytes, so a signature of the file signs the content.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dpdist.core.public_files import FORMAT, canonical, release_id
 from dpdist.publish.released import ReleasedObject
 
 HASHES = ("sha256", "chain")
-"""Keys of a reference's hashes: that of its file, or those of an earlier release's manifest and of the releases before it.
-"""
+"""Keys of a reference's hashes: of its file; or of an earlier release's manifest and of the releases before that one."""
 PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomgen", "scipy")
 """Packages that can change a published number."""
 

@@ -1,7 +1,8 @@
-"""Writes the fitted tables of weighted marginals to a file; they follow from released figures, at no privacy cost.
+"""Writes the tables that weighted marginals were fitted to give; they follow from released figures, at no privacy cost.
 
-An error is at most the measured table's own noise, and a sample's of Σw/U records: Var Σw ≤ U Σw (the mechanism's
-`release`). It bounds both from above; what clipping and setting counts to 0 bring is not in it.
+A published error combines two upper bounds. The first is the noise of the measured table. The second is the sampling error
+of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). Errors from
+clipping, and from setting negative counts to 0, are not included.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 from dpdist.estimation.weighted_points import CELL
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT
+from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
 FILE = "marginals"
@@ -50,7 +52,8 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     tree, found = model.tree(theta), []
     for key in model.keys_of(theta):
         noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
-        per_weight = model.weights[1] * (release.job.survey.design_effect or 1.0)
+        crossed = frozenset((*frame.strata, *(model.columns[column] for column in key)))
+        per_weight = model.weights[1] * effect_of(release.design_effects, crossed, "count", None)
         name = " x ".join(model.columns[column] for column in key)
         for cell, value in zip(model.labelled(release.job, key), tree.table(key).ravel().tolist(), strict=True):
             error = float(np.sqrt(noise + per_weight * value))

@@ -1,6 +1,7 @@
 """Writes `measurements.parquet`: the noisy measurements, one row for each cell and statistic, for inference by others.
 
-Values and scales are in one unit: a record that is not clipped counts as at most 1. Tilted posteriors measure nothing.
+Values and noise scales are in one unit, in which a record that is not clipped counts as at most 1. Mechanisms that release
+draws of a weighted posterior measure nothing and have no such file.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ DEFINITIONS: Parts[Mapping[str, str]] = Parts("measured", "DEFINITIONS", MEASURE
 
 
 def write_measurements(path: Path, release: ReleasedObject) -> bool:
-    """Writes the file if figures were released under noise; returns whether it was written."""
+    """Writes the file if the mechanism adds noise to figures; returns whether it was written."""
     if not release.job.mechanism.adds_noise:
         return False
     rows = list(_rows(release))
@@ -67,7 +68,7 @@ def write_measurements(path: Path, release: ReleasedObject) -> bool:
 
 
 def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Definitions of a file's statistics; with several outcomes a statistic's name ends with the outcome's."""
+    """Definitions of the statistics in a file. With several outcomes, a statistic's name ends with the outcome's name."""
     known = sorted(DEFINITIONS[mechanism].items(), key=lambda each: -len(each[0]))
     found = dict[str, str]()
     for name in dict.fromkeys(str(row["statistic"]) for row in rows):
@@ -80,7 +81,7 @@ def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
-    """Rows of measurements; sets that share one noise are listed once, under the number of the first."""
+    """Rows of measurements. Synthetic sets that share one measurement list it once, under the first set's number, or 0."""
     number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
     each = len(release.sets) // release.job.mechanism.noises(release.job)
     for stratum in range(len(release.frame.stratum_labels)):
@@ -114,7 +115,10 @@ def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: in
 
 
 def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> float:
-    """Scale times ε, both exact; for Gaussian noise the L2 distance of neighbours."""
+    """The sensitivity of a figure: the noise scale times ε, both exact.
+
+    For Gaussian noise it is the L2 distance of neighbours.
+    """
     job = release.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records

@@ -1,7 +1,8 @@
-"""Public totals that a release meets: their margins, and rows whose weights the noisy sums do not identify.
+"""Finds how a release meets public totals: the margins to rake to, and how far weights of unidentified rows may move.
 
-Post-processing. Such a row has the mass that the totals leave it, within its range. So it takes none from rows that are
-told, and where it is the only one in a total its mass is told by that.
+A row is unidentified where the noisy sums give only a range for its mean weight. Raking first fills such rows: their
+weights take what the total leaves them, within their ranges. So identified rows lose none of their weight. If a total has
+one unidentified row only, the total determines that row's weight. This is post-processing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ FIXED = 1e-9
 
 
 def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:
-    """Margins of the public totals, none where the job states none; room of the frame's rows, None where all are told."""
+    """Returns margins of the public totals, and the room to move of every frame row's weight.
+
+    There are no margins where the job states no totals, and the room is None where all rows are identified.
+    """
     margins = margins_of(release.job, release.frame)
     if not margins or not looked_through(release):
         return margins, None

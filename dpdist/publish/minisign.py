@@ -1,7 +1,7 @@
-"""Ed25519 keys and signatures in the files of minisign (https://jedisct1.github.io/minisign/), which can check them too.
+"""Makes and checks Ed25519 signatures in the file formats of minisign (https://jedisct1.github.io/minisign/).
 
-A key is `Ed`, a number of 8 bytes and 32 bytes; a signature is `ED`, the number and 64 bytes over BLAKE2b-512 of the file,
-and 64 more over these and a comment, which is thereby signed as well.
+minisign can check them too. A key is the letters `Ed`, a number of 8 bytes, and 32 bytes. A signature is the letters `ED`,
+the key's number, and 64 bytes that sign the BLAKE2b-512 hash of the file. Another 64 bytes sign these 64 and a comment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from dpdist.core.errors import DpdistError
 
 PLAIN, HASHED = b"Ed", b"ED"
-"""Algorithms of a signature: over the file itself (earlier versions of minisign), and over its BLAKE2b-512."""
+"""Two algorithms: the signature is over the file itself (earlier versions of minisign), or over its BLAKE2b-512 hash."""
 _NO_PASSWORD, _CHECKSUM, _SALT = b"\0\0", b"B2", bytes(48)
 _UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
 
@@ -34,14 +34,14 @@ class SignatureError(DpdistError):
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Checks signatures."""
+    """A public key, which checks signatures."""
 
     number: bytes
     key: bytes
 
     @property
     def name(self) -> str:
-        """As minisign prints it."""
+        """The key's number as minisign prints it."""
         return self.number[::-1].hex().upper()
 
     @property
@@ -59,7 +59,7 @@ class PublicKey:
         return cls(raw[2:10], raw[10:])
 
     def check(self, data: bytes, signature: str) -> str:
-        """Returns the signed comment. Raises `SignatureError` unless the signature is of these data and by this key."""
+        """Returns the signed comment. Raises `SignatureError` unless the signature is of `data` and by this key."""
         raw, comment, whole = _parsed(signature)
         if raw[2:10] != self.number:
             found = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
@@ -78,7 +78,7 @@ class PublicKey:
 
 @dataclass(frozen=True, repr=False)
 class SecretKey:
-    """Makes signatures."""
+    """A secret key, which makes signatures."""
 
     number: bytes
     seed: bytes
@@ -93,7 +93,7 @@ class SecretKey:
 
     @property
     def text(self) -> str:
-        """The key as text without a password; its file's mode protects it."""
+        """The key as text without a password. Only the file's mode protects it."""
         pair = self.seed + self.public.key
         checksum = hashlib.blake2b(PLAIN + self.number + pair, digest_size=32).digest()
         raw = PLAIN + _NO_PASSWORD + _CHECKSUM + _SALT + self.number + pair + checksum
@@ -130,7 +130,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def _parsed(signature: str) -> tuple[bytes, str, bytes]:
-    """Parts of a signature's file: algorithm, number and signature; comment; signature of both."""
+    """Parts of a signature's file: algorithm, key number and signature; comment; the signature of those two."""
     lines = signature.split("\n")
     if len(lines) >= 4 and lines[0].startswith(_UNTRUSTED) and lines[2].startswith(_TRUSTED):
         raw, whole = _decoded(lines[1], 74), _decoded(lines[3], 64)
@@ -140,7 +140,7 @@ def _parsed(signature: str) -> tuple[bytes, str, bytes]:
 
 
 def _decoded(text: str, size: int) -> bytes | None:
-    """Decodes base64 strictly: spare bits must be 0, so that bytes have only one text."""
+    """Decodes base64 strictly: spare bits must be 0, so that every sequence of bytes has one text only."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

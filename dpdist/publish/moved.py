@@ -1,6 +1,6 @@
-"""Decides whether a figure has moved between two releases."""
+"""Holds the number of standard errors above which a figure counts as moved between two releases."""
 
 from __future__ import annotations
 
 BEYOND = 2.0
-"""Default number of standard errors of a difference."""
+"""Default threshold, in standard errors of the difference."""

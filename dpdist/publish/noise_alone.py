@@ -1,4 +1,4 @@
-"""Standard errors due to noise alone, given the sample, for mechanisms whose noise can be simulated anew."""
+"""Computes standard errors due to noise alone, given the sample, for mechanisms whose noise can be simulated again."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Resampled, Spread, cell_estimates, normal_variance, spreads
 
 NOISED = 2
-"""Position in `Spreads.laws` of the released parameters under new noise."""
+"""Position in `Spreads.laws` of the released parameters under simulated noise."""
 
 
 @dataclass(frozen=True)
 class NoiseAlone:
-    """A release and its expectations under new noise by outcome; none where noise cannot be simulated anew."""
+    """A release, and its expectations under simulated noise by outcome; None where noise cannot be simulated."""
 
     release: ReleasedObject
     drawn: Mapping[str, Spread] | None
 
     @classmethod
     def of(cls, release: ReleasedObject) -> NoiseAlone:
-        """Simulates new noise, as post-processing.
+        """Simulates the noise again, as post-processing.
 
-        Fits with searched weights have none, because no noise can be separated.
+        A fit with searched privacy weights gets None, because its noise cannot be separated from its sampling error.
         """
         model = release.model(0)
         if release.job.mechanism.clamps or not isinstance(model, Resampled):

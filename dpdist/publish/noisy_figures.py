@@ -1,7 +1,8 @@
-"""Publishes tables that were released as figures: as released, or made consistent; there are no synthetic records.
+"""Computes intervals for tables whose figures were themselves released under noise; there are no synthetic records.
 
-Standard errors: where bounds are public, the noise simulated anew and the composition of the sample over cells. Where
-noise has the scale of the file's own sensitivities, which are confidential, there are none.
+Figures are published as they were released, or made consistent with each other. Where bounds are public, a variance has two
+parts: the noise, which is simulated again, and the sample's composition over cells. Where the noise scale follows from the
+file's own sensitivities, which are confidential, there are no standard errors.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from dpdist.estimation.estimators import STATISTICS, Interval, Sums, counts_and_
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import normal_variance
 
 
 def noised_intervals(release: ReleasedObject, model: NoisyTables, table: Table, cells: Cells) -> list[Interval]:
-    """Counts, means and totals of a table, (cell,) each; NaN for what it does not have."""
+    """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that the table does not have."""
     theta, nothing = release.theta(model, 0, 0), np.full(len(cells), np.nan)
     points = model.figures(theta, table.name)
     variances = [nothing] * len(STATISTICS) if model.bounds is None else _variances(release, model, table, cells)
@@ -32,7 +34,7 @@ def noised_intervals(release: ReleasedObject, model: NoisyTables, table: Table, 
 
 
 def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
-    """Variances by the composition of the sample, (statistic, cell), of E(w|x) and E(wy|x) of the frame's rows."""
+    """Variances due to the composition of the sample, (statistic, cell), for E(w|x) and E(wy|x) of the frame's rows."""
     frame, n, a, b = release.frame, release.frame.count.astype(float), weight, outcome
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     found = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
@@ -40,9 +42,10 @@ def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome:
 
 
 def _variances(release: ReleasedObject, model: NoisyTables, table: Table, cells: Cells) -> list[Floats]:
-    """Variances of new noise and of the sample's composition.
+    """Variances due to the noise, which is simulated again, and to the sample's composition.
 
-    Noise makes E(w|x) differ between rows. Its contribution to the composition is subtracted.
+    Noise alone makes E(w|x) differ between rows, which raises the composition's variance. That excess is estimated by
+    adding the noise a second time, and is subtracted.
     """
     theta = release.theta(model, 0, 0)
     again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
@@ -52,5 +55,6 @@ def _variances(release: ReleasedObject, model: NoisyTables, table: Table, cells:
     known = np.isfinite(twice)
     added = np.where(known, twice, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1) - once
     composed = np.maximum(0.0, once - added)
-    effect = release.job.survey.design_effect or 1.0
-    return [effect * each + normal_variance(noise[name]) for name, each in zip(STATISTICS, composed, strict=True)]
+    effects = plain_effects(release.design_effects, cells, release.job.outcomes[0])
+    parts = zip(STATISTICS, effects, composed, strict=True)
+    return [effect * each + normal_variance(noise[name]) for name, effect, each in parts]

@@ -1,7 +1,4 @@
-"""Opens a public folder as an object with its tables, synthetic sets and statement.
-
-It reads public files alone.
-"""
+"""Opens a public folder as an object that gives its tables, synthetic sets and statement. Reads public files alone."""
 
 from __future__ import annotations
 
@@ -24,13 +21,14 @@ from dpdist.estimation.estimators import combine_sets
 from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job
 from dpdist.privacy import claims
+from dpdist.publish.design_effects import design_effects, effect_of
 from dpdist.publish.printed import Printed, printed, wide_heads
 
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """A function of a set's records that returns an estimate and its variance within the set."""
 QUOTE = "quote the published tables: their standard errors hold the protection"
 LINES = 10
-"""Number of lines shown of every table, where all tables are shown."""
+"""Number of lines shown of each table when all tables are shown."""
 PAIR = "an estimate and its variance: two finite numbers, the second not negative"
 
 
@@ -82,7 +80,7 @@ class Tables(ParquetTables):
         return pd.DataFrame(dict(zip(wide_heads(form), figures, strict=True)), index=_stub(form))
 
     def __repr__(self) -> str:
-        """Every table as it is printed, its first lines."""
+        """Every table as it is printed, with its first lines."""
         return "\n\n".join(_first_lines(name, self.wide(name)) for name in self) or super().__repr__()
 
 
@@ -100,14 +98,14 @@ def _stub(form: Printed) -> pd.Index[Any] | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release(os.PathLike[str]):
-    """A release as everybody may see it. It stands for its public folder wherever a path is asked for.
+    """A release as anybody may read it. It can be used as a path wherever a path of its public folder is expected.
 
-    Nothing here reads the confidential folder.
+    It reads nothing from the confidential folder.
 
     Parameters
     ----------
     place : the public folder, or its URL in an object store.
-    opening : gives the folder on this machine.
+    opening : returns the path of the folder on this machine.
 
     Example
     -------
@@ -118,7 +116,7 @@ class Release(os.PathLike[str]):
 
     place: str
     opening: Callable[[], Path]
-    """Gives the folder on this machine; of an object store, its files come here then."""
+    """Returns the folder's path on this machine; for an object store it first copies the files here."""
 
     @cached_property
     def folder(self) -> Path:
@@ -127,9 +125,9 @@ class Release(os.PathLike[str]):
 
     @property
     def tables(self) -> Tables:
-        """Published tables by name, read when asked for: `tables["salaries"]`, or printed, `tables.wide("salaries")`.
+        """Published tables by name, read when asked for: `tables["salaries"]`, or as printed: `tables.wide("salaries")`.
 
-        Asking for an unknown name raises `KeyError`, which names the known ones.
+        An unknown name raises `KeyError`, which lists the known names.
         """
         return Tables(self.folder / "tables", self._job, self)
 
@@ -164,16 +162,17 @@ class Release(os.PathLike[str]):
         return pd.read_parquet(self.folder / "synthetic" / f"set-{number}.parquet")
 
     def combine(self, statistic: str | SetStatistic) -> Combined:
-        """An analysis of every synthetic set, combined: T = B/m + W (docs/methods.md, §6).
+        """Combines an analysis of every synthetic set: T = B/m + W (docs/methods.md, §6).
 
-        B is the variance of the estimates between the m sets, W their mean variance within. The degrees of freedom are
-        (m − 1)(1 + W/(B/m))². `statement["standard_errors"]` says what T leaves out.
+        T is the variance of the combined estimate. B is the variance of the estimates between the m sets, and W is their
+        mean variance within a set. The degrees of freedom are (m − 1)(1 + W/(B/m))². `statement["standard_errors"]` lists
+        the errors that T leaves out.
 
         Parameters
         ----------
-        statistic : a function of a set's records that gives an estimate and its variance, or the name of a numeric
-            column. Of a column the weighted mean is taken, its variance by linearisation with records as units, times
-            the design effect that the job states.
+        statistic : a function of a set's records that returns an estimate and its variance, or the name of a numeric
+            column. For a column it is the weighted mean. Its variance is linearised with records as units, and multiplied
+            by the design effect that the job states.
 
         Returns
         -------
@@ -181,8 +180,8 @@ class Release(os.PathLike[str]):
 
         Raises
         ------
-        AnalysisError : the release has no sets for which T = B/m + W holds, there is no such column, or the function
-            gives no finite pair.
+        AnalysisError : the release has no sets for which T = B/m + W holds; there is no such column; or the function
+            does not return two finite numbers.
 
         Example
         -------
@@ -211,8 +210,9 @@ class Release(os.PathLike[str]):
             raise AnalysisError(found, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
 
     def _mean_of(self, column: str) -> SetStatistic:
-        """The weighted mean of a column of a set, and its variance. Raises `AnalysisError` for an unknown column."""
+        """A function that gives a column's weighted mean and its variance. Raises `AnalysisError` for an unknown column."""
         survey, records = self._job.survey, self.synthetic(1)
+        effect = effect_of(design_effects(self._job, self.statement), frozenset(), "mean", column)
         numeric = [str(name) for name in records.select_dtypes("number")]
         if column not in numeric:
             raise AnalysisError(
@@ -224,7 +224,7 @@ class Release(os.PathLike[str]):
             weights = records[survey.weight].to_numpy() if survey.weight in records else np.ones(n)
             centre = float(np.average(values, weights=weights))
             scores = weights * (values - centre) / weights.sum()
-            return centre, (survey.design_effect or 1.0) * n / max(n - 1, 1) * float(scores @ scores)
+            return centre, effect * n / max(n - 1, 1) * float(scores @ scores)
 
         return mean
 
@@ -234,12 +234,12 @@ class Release(os.PathLike[str]):
 
     @property
     def mechanism(self) -> str:
-        """The name of the mechanism that made it."""
+        """The name of the mechanism that protected the release."""
         return self._job.mechanism.name
 
     @property
     def held(self) -> bool:
-        """True if the release is held: not published, and waiting for approval."""
+        """True if the release is held: it waits for approval and is not published."""
         return unfit(self.folder) == HELD.splitlines()[0]
 
     @property

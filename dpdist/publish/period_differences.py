@@ -1,10 +1,10 @@
-"""Differences of published figures between two periods, each with its standard error.
+"""Computes differences of published figures between two periods, each with its standard error.
 
-The error is √(a² + b²) of the published ones: as of independent samples under noise that is drawn anew, which is what two
-releases are. What they may share makes figures err together, and the difference less: people in both samples, the same
-reference, or a chain, in which the later release takes shapes from the earlier one. None of it follows from what is
-released, so it is left in: the error is then too large, never too small. Two releases of one period share their records,
-and are refused. Degrees of freedom are Welch's and Satterthwaite's.
+The standard error is √(a² + b²), where a and b are the published ones. This holds for independent samples with independent
+noise. Two releases may share people in both samples, the reference, or the chain: a later release may take shapes from the
+earlier one. What they share makes their errors alike and the error of the difference smaller. The released figures do not
+show by how much. So √(a² + b²) may be too large, but not too small. Two releases of one period share their records, and are
+refused. Degrees of freedom are Welch's and Satterthwaite's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ USED = ("estimate", "standard_error", "df")
 
 
 def period_differences(before: Release, after: Release) -> dict[str, pd.DataFrame]:
-    """Later less earlier figures of every table that both releases have by the same columns, whatever else differs.
+    """The later figure less the earlier, for every table that both releases have with the same columns.
 
     Parameters
     ----------
@@ -33,8 +33,9 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
 
     Returns
     -------
-    A frame a table, a row a cell, statistic and estimator that both have: `before`, `after`, `difference`,
-    `standard_error`, `df`, and the limits `lower` and `upper` of a 90 % interval. Where one has no estimate it is NaN.
+    One frame for each table, with a row for each cell, statistic and estimator that both have: `before`, `after`,
+    `difference`, `standard_error`, `df`, and limits `lower` and `upper` of a 90 % interval. A difference is NaN where
+    a release has no estimate.
 
     Raises
     ------
@@ -89,14 +90,14 @@ def _of_table(before: Release, after: Release, name: str) -> pd.DataFrame:
 
 
 def satterthwaite(error: Sequence[Floats], df: Sequence[Floats]) -> Floats:
-    """Degrees of freedom of a sum of two independent errors; infinite where both are, or where neither errs."""
+    """Degrees of freedom of the sum of two independent errors; infinite where both have infinite ones or neither errs."""
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.sum([np.where(np.isinf(own), 0.0, each**4 / own) for each, own in zip(error, df, strict=True)], axis=0)
         return np.asarray(np.where(parts > 0, (error[0] ** 2 + error[1] ** 2) ** 2 / parts, np.inf))
 
 
 def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> None:
-    """Figures that are published without any standard error: their mechanism states none."""
+    """Raises `AnalysisError` if a statistic has estimates but no standard error at all: its mechanism states none."""
     missing = list(_without_errors(rows))
     if missing:
         mechanism = release.mechanism

@@ -1,6 +1,6 @@
-"""Formats a table for print: labels in the stub and above the columns, rounded figures, and margins of error.
+"""Lays out a published table for print: labels in rows and above columns, rounded figures, margins of error.
 
-What is printed is the published table, and nothing is computed anew but rounding and margins of error.
+Nothing is estimated anew: figures are rounded, and margins of error follow from the published standard errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpdist.publish.quality import Flags, in_words, rated
 NO_ESTIMATE = ".."
 """Text for a figure without an estimate."""
 MOST_ACROSS = 8
-"""Largest number of levels in columns next to each other, where the job does not name the column."""
+"""Largest number of levels that stand side by side, where the job does not name the column that goes across."""
 DIGITS, MOST_DECIMALS = 4, 6
 
 MARGIN, FLAG = "±", "flag"
@@ -40,7 +40,7 @@ ESTIMATORS = {
 
 
 class Column(NamedTuple):
-    """A printed column: the level above it, its statistic, and the decimals of its figures."""
+    """A printed column: the level above it, its statistic, and the number of decimals of its figures."""
 
     group: str
     head: str
@@ -50,7 +50,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed table. `stub` names the columns of `rows`' labels; figures are (row, column), NaN where there is none."""
+    """A printed table. `stub` names the columns of labels in `rows`; figures are (row, column), NaN where there is none."""
 
     name: str
     title: str
@@ -64,7 +64,7 @@ class Printed:
     lower: Floats
     upper: Floats
     flags: Flags
-    """reliable, caution, unreliable, or nothing: (row, column)."""
+    """Reliability of every figure, (row, column): "reliable", "caution", "unreliable", or "" where it is not rated."""
     estimator: str
     notes: tuple[str, ...]
 
@@ -112,7 +112,7 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
 
 
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
-    """Rows of one estimator; for a statistic without that estimator, rows of the other."""
+    """Rows of one estimator; a statistic that this estimator does not have is shown by the other."""
     statistic = list(zip(table["statistic"].to_pylist(), table["variable"].to_pylist(), strict=True))
     used = table["estimator"].to_pylist()
     having = {own for own, how in zip(statistic, used, strict=True) if how == estimator}
@@ -120,7 +120,7 @@ def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
 
 
 def _estimator(text: Presentation, table: pa.Table) -> str:
-    """The job's estimator, or the table's first: parameters where there are any."""
+    """The job's estimator, or else the table's first, which is `parameters` where that exists."""
     return text.estimator or str(table["estimator"][0])
 
 
@@ -130,7 +130,11 @@ def _labels(job: Job, said: Table, name: str) -> list[str]:
 
 
 def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) -> int | None:
-    """The column whose levels stand side by side: the job's, or of several the one with the fewest, if these are few."""
+    """Position of the column whose levels stand side by side, None if none does.
+
+    It is the column that the job names. Otherwise it is the column with the fewest levels, if there are several columns
+    and its levels are at most `MOST_ACROSS`.
+    """
     if (named := text.table(said.name).across) is not None:
         return said.by.index(named)
     fewest = min(range(len(labels)), key=lambda i: (len(labels[i]), -i), default=0)
@@ -138,7 +142,7 @@ def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) ->
 
 
 def _laid_out(column: pa.ChunkedArray, shape: tuple[int, ...], across: int | None) -> Floats:
-    """A table's figures as (row, column): printed columns run over levels, and within each level over statistics."""
+    """A table's figures as (row, column). Columns run over the levels across, and within each level over statistics."""
     values = np.asarray(column.to_numpy(), dtype=np.float64).reshape(shape)
     if across is None:
         return values.reshape(-1, shape[-1])
@@ -169,7 +173,7 @@ def _columns(text: Presentation, said: Table, groups: Sequence[str], values: Flo
 
 
 def _decimals(values: Floats) -> int:
-    """Decimals with which the largest figure has `DIGITS` digits; none if its whole part has more."""
+    """Number of decimals that gives the largest figure `DIGITS` digits; 0 if its whole part has as many or more."""
     known = np.abs(values[np.isfinite(values)])
     largest = float(known.max()) if len(known) else 0.0
     return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
@@ -195,7 +199,7 @@ def figure_text(value: float, decimals: int, thousands: str = "") -> str:
 
 
 def _used(rows: pa.Table, shown: str) -> str:
-    """The name of the estimator, or a note that there are two."""
+    """The name of the estimator that is shown, or "both" where rows of the two stand together."""
     return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
 
 

@@ -1,4 +1,4 @@
-"""Rates the reliability of printed figures by the rules of the job, from published errors alone."""
+"""Rates the reliability of printed figures by rules that the job states, from published figures and errors alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Flags = NDArray[np.str_]
 
 
 class Rated(NamedTuple):
-    """Flags of figures, "" where a figure has no error, and which figures are printed; (row, column) each."""
+    """Flags of figures, "" where a figure is not rated; and whether each figure is printed: (row, column) each."""
 
     flags: Flags
     printed: NDArray[np.bool_]
 
 
 def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Rated:
-    """Figures are (row, column), `statistics` of every column, those of a group of columns in one order."""
+    """Rates figures (row, column). `statistics` names every column's statistic, in one order within groups of columns."""
     grade = np.full(values.shape, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = errors / np.abs(values)
@@ -41,13 +41,13 @@ def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, e
 
 
 def _graded(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:
-    """Position in FLAGS of every measure, −1 where it is unknown."""
+    """Position in FLAGS of every figure's measure of error, −1 where the measure is unknown."""
     grade = (measure > thresholds.caution).astype(int) + (measure > thresholds.unreliable)
     return np.where(np.isnan(measure), -1, grade)
 
 
 def _counts(statistics: Sequence[StatisticName], values: Floats) -> Floats:
-    """The protected count of every figure's cell: a group of columns has one."""
+    """The published count of every figure's cell. Each group of columns contains one column of counts."""
     places = [j for j, name in enumerate(statistics) if name == "count"]
     return np.repeat(values[:, places], len(statistics) // len(places), axis=1)
 

@@ -1,9 +1,9 @@
-"""Draws synthetic records for reference tables: donors at the released scale, calibrated to the released means.
+"""Draws synthetic records for reference tables: copies of public donor records, scaled and weighted to released means.
 
-Values of all cells are first moved by one common scale, which gives the reference the table's grand mean. That scale is
-drift between periods. The remaining difference of a cell is mostly sampling and noise, and tilted weights remove it. All
-of it is post-processing of the released object, which includes the donors. Where limits were fixed on an earlier release
-or on histograms, points replace the donors.
+First, outcomes of all cells are moved by one common scale, until the reference has the table's grand mean. This removes
+drift between periods. What then remains in a cell is mostly sampling error and noise; exponentially tilted weights of the
+donors remove it. All of this is post-processing of the released object, which includes the donors. Where limits were fixed
+on an earlier release or on histograms, there are no donors, and released points (weight, outcome) take their place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpdist.publish.released import ReleasedObject
 
 
 class Drawn(NamedTuple):
-    """A stratum's cells, the donors at the common scale, and how every outcome's values may move."""
+    """A stratum's cells, its donors after the common scale, and the domain in which every outcome's values may move."""
 
     cells: ReferenceCells
     donors: Donors
@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
         return cls(cells, _at_the_common_scale(donors, cells.count * means[:, 0], means[:, 1:], domains), domains)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
-        """Outcomes and weights that have their cells' released means, and the positions of their donors."""
+        """Outcomes and weights whose means are their cells' released means, and the positions of their donors."""
         cell, means = self.cells.pattern(frame_row), theta["means"][0]
         weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
         donor = np.empty(len(frame_row), dtype=np.int64)
@@ -59,13 +59,16 @@ class Drawn(NamedTuple):
 
 
 def _on(values: Floats, bounds: tuple[float, float]) -> bool:
-    """True if histograms found an outcome to be yes or no: all its points are public bounds."""
+    """True if all points of an outcome are at its public bounds: then histograms showed an outcome that is yes or no."""
     return bool(np.isin(values, bounds).all())
 
 
 def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains: tuple[Domain, ...]) -> Donors:
-    """Outcomes moved, alike in all cells, until donors with the released counts (cell,) have the mean of the released
-    means (cell, outcome); atoms and round figures stay. An outcome that no scale brings there stays as it is."""
+    """Moves outcomes by one scale for all cells, so that donors have the grand mean of the released table.
+
+    `counts` are released counts (cell,), to which donors are weighted; `means` are released means (cell, outcome). Values
+    with many records, and round figures, keep their form. An outcome that no scale brings to the mean stays as it is.
+    """
     held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
     present = held > 0
     weight = donors.weight * np.divide(counts, held, out=np.zeros_like(held), where=present)[donors.cell]
@@ -78,7 +81,7 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
 
 
 def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Donors:
-    """The points of a release, as donors of the stratum; points of several outcomes are joined by weight."""
+    """The released points as donors of the stratum; points of several outcomes are paired by the order of their weights."""
     parts = []
     for k, each in _by_cell(release, cells, stratum).items():
         ordered = [_by_weight(pairs) for pairs, _ in each]
@@ -88,14 +91,14 @@ def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Don
 
 
 def points_of_cells(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
-    """Points (weight, outcome) of every outcome and cell, and how many records they stand for, (cell,)."""
+    """Points (weight, outcome) of every outcome and cell, and the number of records that they stand for, (cell,)."""
     found = _by_cell(release, cells, stratum)
     numbers, outcomes = range(len(cells.labels)), range(len(cells.outcomes))
     return [[found[k][j][0] for k in numbers] for j in outcomes], np.array([found[k][0][1] for k in numbers])
 
 
 def _by_cell(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
-    """By cell, then by outcome: its points, (point, 2), and how many records they represent."""
+    """By cell, then by outcome: its points (point, 2), and the number of records that they stand for."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
     points = release.points.to_pandas()
@@ -113,7 +116,7 @@ def _by_cell(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> di
 
 
 def _by_weight(pairs: Floats) -> Floats:
-    """MOST_POINTS of these pairs (weight, outcome), evenly in order of the weight."""
+    """`MOST_POINTS` of these pairs (weight, outcome), at even steps in the order of weights."""
     ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     places: Ints = ((np.arange(MOST_POINTS) + 0.5) * len(ordered) / MOST_POINTS).astype(np.int64)
     return np.asarray(ordered[places])

@@ -1,8 +1,9 @@
-"""Simulates how a weighted fit's estimates would vary, by a new weight search on a synthetic sample (post-processing).
+"""Simulates how the estimates of a fit with searched privacy weights would vary over samples, from released figures.
 
-A released θ comes from weights that trim tails. A sample drawn under it has thinner tails than the file had, and a search
-trims less of it. So the sample is drawn under a law for which the search would give θ. The law is found from one trial on
-a sample from θ: a step of indirect inference (Gouriéroux, Monfort & Renault 1993).
+Privacy weights trim the tails of the sample. So the released parameters θ describe thinner tails than the file had. A
+sample drawn under θ has these thinner tails, and a weight search on it trims less. Therefore the sample is drawn under
+other parameters, for which search and fit give back θ. One trial on a sample drawn under θ gives them: a step of indirect
+inference (Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from dpdist.publish.released import ReleasedObject
 
 DRAWS = 400
 LARGEST = 4_000
-"""Largest number of records of a stratum in a repeated search; spreads of a larger stratum are rescaled."""
+"""Largest size, in records, of a stratum's synthetic sample; draws for a larger stratum are rescaled."""
 SMALLEST = 200
-"""Smallest number of records of a frame row that are kept."""
+"""Smallest number of records kept of a frame row, where it has as many."""
 SEARCH_DRAWS = 200
-"""Largest number of draws of a repeated search.
+"""Largest number of posterior draws of a repeated search.
 
-F grows slowly with their number (1.71 at 100, 1.79 at 1,000: METHODS §1).
+A record bound is the largest absolute log likelihood of a record over draws. It grows slowly with their number: 1.71 at
+100 draws, 1.79 at 1,000 (docs/methods.md, §1).
 """
 
 Expected = tuple[Floats, Floats]
@@ -47,18 +49,18 @@ Expected = tuple[Floats, Floats]
 
 @runtime_checkable
 class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
-    """A model with a closed-form fit for many redrawn samples at once."""
+    """A model with a closed-form fit, which can be computed for many redrawn samples at once."""
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
+        """Covariance of the fit's statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
         ...
 
     def centre(self, statistics: Floats) -> Draws:
-        """Centres of the posteriors of many sets of statistics, (set, pattern, statistic)."""
+        """Posterior centres for many values of the statistics: (set, pattern, statistic) in, one draw for each out."""
         ...
 
     def as_sampled(self) -> Synthesizer:
-        """The model that simulates samples before any processing of the observed outcomes."""
+        """The model that simulates outcomes as they are observed, before any processing."""
         ...
 
 
@@ -67,22 +69,25 @@ class Untrimmed(Protocol):
     """A model that can correct, to first order, the effect of privacy weights on its fit."""
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
-        """θ moved as far as the weights moved one fit: from `weighted` to `unweighted`, fits to one sample."""
+        """θ moved as far as weighting moved a fit to one sample: from `weighted` to `unweighted`."""
         ...
 
 
 @runtime_checkable
 class Borrowing(Protocol):
-    """A model with a part of its law from a reference; its estimates include the reference's sampling error."""
+    """A model that takes a part of its distribution from a reference, whose sampling error its estimates then include."""
 
     def borrowed(self, theta: Draws, records: Records) -> Floats:
-        """Covariance of (E w, E wy) of every frame row due to the reference, (row, 2, 2)."""
+        """Covariance of (E(w|x), E(wy|x)) of every frame row due to the reference's sampling error, (row, 2, 2)."""
         ...
 
 
 class Expectations(NamedTuple):
-    """On one synthetic sample: an outcome's expectations under centres of the weighted and of the unweighted fit, both
-    redrawn, under posterior draws of the weighted fit, and under the centres of both fits (1, row)."""
+    """Pairs E(w|x) and E(wy|x) of one outcome under five laws, (draw, row) each.
+
+    `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior draws
+    of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one draw each.
+    """
 
     centres: Expected
     plain: Expected
@@ -101,26 +106,28 @@ class Fits(NamedTuple):
 
 
 class Recounted(NamedTuple):
-    """A stratum's sample counts under new noise (draw, row), and the parameters from the released sums for each draw."""
+    """A stratum's sample counts under simulated noise, (draw, row); and the released parameters under these counts."""
 
     counts: Floats
     theta: Draws
 
 
 class Laws(NamedTuple):
-    """Parameters under which expectations of a stratum are judged, in the order of `Expectations`; errors about the fits
-    are `shrink` (row,) times as large where the sample was a part of the stratum's own."""
+    """Draws of a stratum's parameters under five laws, in the order of `Expectations`; standard errors follow from them.
+
+    If the synthetic sample is smaller than the stratum, deviations from the fits are multiplied by `shrink`, (row,).
+    """
 
     model: StratumModel
     draws: tuple[Draws, Draws, Draws, Draws, Draws]
     shrink: Floats | None = None
     records: Records | None = None
-    """The synthetic sample."""
+    """The synthetic sample; None where a model simulates its parameters directly."""
     recounted: Recounted | None = None
     """Present where sample counts are noisy."""
 
     def scaled(self, values: Sequence[Floats]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-        """Values of rows (draw, row) under every law, the first three at the stratum's own size."""
+        """Values of rows (draw, row) under every law; the first three vary as in a sample of the stratum's full size."""
         centres, plain, draws, weighted, unweighted = values
         if self.shrink is None:
             return centres, plain, draws, weighted, unweighted
@@ -130,7 +137,7 @@ class Laws(NamedTuple):
 
 
 def refitted(release: ReleasedObject, stratum: int) -> Laws | None:
-    """Laws of a weighted fit; None where a fit does not exist."""
+    """Laws of a weighted fit; None where a fit does not exist, because its posterior is improper or singular."""
     model, own = release.model(stratum), release.frame.rows_of(stratum)
     assert isinstance(model, Recentred)
     key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
@@ -149,7 +156,7 @@ def refitted(release: ReleasedObject, stratum: int) -> Laws | None:
 
 
 def expected_under(release: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
-    """Expectations of every outcome; NaN where a fit does not exist."""
+    """Expectations of every outcome in a stratum; NaN where there are no laws."""
     own, outcomes = release.frame.rows_of(stratum), range(len(release.job.outcomes))
     if laws is None:
         missing = np.full((1, own.stop - own.start), np.nan)
@@ -169,7 +176,7 @@ def expected_under(release: ReleasedObject, stratum: int, laws: Laws | None) -> 
 
 
 def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator) -> Expected:
-    """Draws with the reference's error added; rows of a cell, which have one covariance, err together."""
+    """Draws with the reference's sampling error added. Rows of a cell, which have one covariance, get the same error."""
     distinct, row = np.unique(covariance.reshape(-1, 4), axis=0, return_inverse=True)
     values, vectors = np.linalg.eigh(distinct.reshape(-1, 2, 2))
     root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
@@ -178,7 +185,10 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
 
 
 def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
-    """A sample under a law, the weights that the job's search ends with there, and both fits. Laws share the randomness."""
+    """Draws a sample under a law, searches its privacy weights as the job does, and fits it with them and without.
+
+    Calls with the same key use the same random numbers, whatever the law.
+    """
     outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
     number = np.arange(len(frame_row), dtype=np.int64)
     records = Records(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
@@ -189,7 +199,7 @@ def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Co
 
 
 def _subsample(release: ReleasedObject, own: slice) -> tuple[Codes, Floats]:
-    """Frame rows of the synthetic sample, and √(kept/own) records per frame row, by which its spreads are shrunk."""
+    """Frame rows of the synthetic sample's records, and √(records kept / records) by frame row, as in `Laws.shrink`."""
     count = release.frame.count[own]
     share = min(1.0, LARGEST / float(count.sum()))
     kept = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
@@ -198,7 +208,7 @@ def _subsample(release: ReleasedObject, own: slice) -> tuple[Codes, Floats]:
 
 
 def _weights(release: ReleasedObject, model: Recentred, records: Records, key: Key) -> Floats:
-    """Privacy weights of the synthetic sample that the job's search ends with, its last ones if it misses the target."""
+    """The privacy weights with which the job's search ends on the synthetic sample, even if they miss the target."""
     mechanism, frozen = release.job.mechanism, release.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, release.target))
     counted = reference_counts(mechanism) if frozen else itself
@@ -219,7 +229,7 @@ def _weights(release: ReleasedObject, model: Recentred, records: Records, key: K
 
 
 def _redrawn(model: Recentred, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:
-    """The weighted statistics as they would vary over samples with the same x, (DRAWS, pattern, statistic)."""
+    """The weighted statistics, redrawn from the normal law of samples with the same x: (DRAWS, pattern, statistic)."""
     statistics = model.statistics(records, alpha)
     noise = rng.standard_normal((DRAWS, *statistics.shape))
     for pattern, covariance in enumerate(model.scatter(records, alpha)):

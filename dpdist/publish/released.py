@@ -1,10 +1,11 @@
-"""The released object: everything that `publish` needs, and the only object that leaves the confidential side."""
+"""Holds the released object: all that publication needs, and the only object that leaves the confidential side."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +21,7 @@ from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Frame
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
-from dpdist.job import Job, budget_text
+from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.donors import DONORS, Donors, donors_from_table, donors_table
@@ -30,6 +31,7 @@ from dpdist.models.copula.reference_summary import Facts, facts_from_table, fact
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.units import record_epsilon
+from dpdist.publish.design_effects import design_effects, effects_in_promise
 
 UNDO = (
     "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} beside this release"
@@ -44,9 +46,10 @@ DISTRIBUTIONS = "distributions.parquet"
 
 @dataclass(frozen=True)
 class ReleasedObject:
-    """Parameters of every synthetic set and stratum, with the public facts they stand on.
+    """Released parameters of every synthetic set and stratum, with the public facts that they depend on.
 
-    `sets[k][label]` is the described θ of set k + 1; `frame.strata` is empty where the fit was pooled.
+    `sets[k][label]` holds the parameters θ of set k + 1 in the stratum `label`, as JSON. `frame.strata` is empty where the
+    fit was pooled over strata.
     """
 
     job: Job
@@ -59,20 +62,28 @@ class ReleasedObject:
     facts: Mapping[str, Facts] = field(default_factory=dict)
     """Public summaries of the reference for every stratum, where the model uses them."""
     donors: Mapping[str, Donors] = field(default_factory=dict)
-    """Public records of the reference by stratum, whose values synthetic records beside reference tables take."""
+    """Public records of the reference, by stratum. Synthetic records of reference tables copy their values from these."""
 
     def __post_init__(self) -> None:
         refuse_confidential((self.promise, self.sets))
 
     @property
     def target(self) -> float:
-        """Δ* of a set's fit, a public constant of the job; infinite where nothing is promised."""
+        """Δ*, the bound that a set's fit had to meet.
+
+        It follows from the job alone, and is infinite without a guarantee.
+        """
         if self.promise["guarantee"] == "none":
             return float("inf")
         return bound_target(record_epsilon(self.job, self.job.epsilon_per_set), self.job.budget.adjacency)
 
+    @cached_property
+    def design_effects(self) -> tuple[DesignEffect, ...]:
+        """Public design effects, in the order in which a figure looks for its own."""
+        return design_effects(self.job, self.promise)
+
     def model(self, stratum: int) -> StratumModel:
-        """The model that a stratum was fitted with, its prior included."""
+        """The model with which a stratum was fitted, with the same prior."""
         label = self.frame.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
@@ -83,10 +94,10 @@ class ReleasedObject:
 
 
 def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
-    """The release with the presentation and the tables of a job that is otherwise the released one: both cost nothing.
+    """The release with another job's presentation and tables, which cost nothing to change.
 
-    Raises `JobError` where a table does not follow from what was released, where one that gates were measured on differs,
-    or something else does; it says what a release of such a job would spend.
+    Raises `JobError`, which states what a new release of that job would spend, where anything else differs, where a
+    table does not follow from what was released, or where a table differs on which gates were measured.
     """
     before, after = release.job.public, job.public
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
@@ -106,10 +117,10 @@ def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
 
 
 def _underivable(released: Job, job: Job) -> str:
-    """Reasons why tables do not follow from the released parameters; empty where they do.
+    """The reason why the job's tables do not follow from the released figures; empty where they do.
 
-    Parameters and cells' sums define every combination of the frame's columns. Figures with separate noise define only
-    themselves. Cells are numbered by the order of the columns, which must stay.
+    Released parameters, or sums of cells, define every combination of the frame's columns. Figures that were noised one by
+    one define only themselves. Cells are numbered in the order of the columns, so that order must stay.
     """
     if job.tables == released.tables:
         return ""
@@ -121,19 +132,19 @@ def _underivable(released: Job, job: Job) -> str:
 
 
 def _regated(release: ReleasedObject, job: Job) -> list[str]:
-    """Tables that met the gates according to the statement, but that the job lacks or defines differently."""
+    """Names of tables that the gates measured, and that the job lacks or defines differently."""
     before, after = ({table.name: table for table in said.tables} for said in (release.job, job))
     return [name for name in release.promise.get("acceptance", {}).get("tables", []) if after.get(name) != before.get(name)]
 
 
 def of_run(release: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
-    """The release with the day on which its run began and the mark that a ledger counts it, where they apply."""
+    """The release, with the date on which its run began and the mark that a ledger counts it, where these apply."""
     said = {**({"date": date} if date is not None else {}), **({"metered": True} if metered else {})}
     return replace(release, promise={**release.promise, **said})
 
 
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
-    """The frame in its published form, with noisy sizes of cells where only noisy sums contain sizes."""
+    """The frame in its published form. Where only noisy sums give the sizes of cells, it has these noisy sizes."""
     if not job.sizes_in_sums:
         return frame
     model = ReferenceCells.build(job, frame, slice(0, len(frame)))
@@ -144,7 +155,7 @@ def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, A
 def without_points(
     job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]
 ) -> tuple[tuple[Mapping[str, Mapping[str, Any]], ...], pa.Table | None]:
-    """The sets without the points that reference_tables carries, and these as a table."""
+    """The sets without the points that reference_tables releases for the next release, and these points as a table."""
     if not job.mechanism.donates:
         return sets, None
     rows = []
@@ -160,7 +171,7 @@ def without_points(
 
 
 def write_release(folder: Path, release: ReleasedObject) -> None:
-    """Write `released/`: job, promise, frame, one file a set, and the seed of publication."""
+    """Writes the folder `released/`: job, promise, frame, one file for each set, and the seed of publication."""
     folder.mkdir(parents=True)
     write_json(folder / "job.json", release.job.public)
     write_json(folder / "promise.json", dict(release.promise))
@@ -178,9 +189,9 @@ def write_release(folder: Path, release: ReleasedObject) -> None:
 
 
 def read_release(folder: Path) -> ReleasedObject:
-    """The inverse of `write_release`. Raises `WorkspaceError` where there is no complete release, naming the file.
+    """The inverse of `write_release`. Raises `WorkspaceError`, which names the file, where no complete release is found.
 
-    Where a manifest stands beside the folder, its files must be those that it names.
+    Where a manifest stands beside the folder, the folder's files must be those that the manifest names.
     """
     public, part = folder.parent, folder.name
     if (public / MANIFEST).exists():
@@ -229,3 +240,7 @@ def _check_promise(name: str, promise: Mapping[str, Any]) -> None:
             raise Damaged(name, f"no {key}", allowed)
     if not isinstance(promise.get("reference", {}), dict):
         raise Damaged(name, "no valid reference", allowed)
+    try:
+        effects_in_promise(promise)
+    except (ValueError, TypeError):
+        raise Damaged(name, "no valid design effects", allowed) from None

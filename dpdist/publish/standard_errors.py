@@ -1,16 +1,22 @@
-"""Standard errors of published tables, from released figures alone (METHODS §6; DESIGN decision 8).
+"""Computes the variance T of every figure in published tables, from released figures alone (docs/methods.md, §6).
 
-An estimate from θ_1..θ_m has four error components: V_x, the sample's composition over x (public: the Taylor variance of
-E(w|x) over the frame); V_c, the sampling error of the α-weighted fit's centre; V_α, the spread of the released draws
-about it (over m); and the bias of weights that trim tails. So T = V_x + V_c + V_α/m + bias². The last three come from
-`rerun`. V_c is the sandwich variance. The fit's statistics are sums over records, so they are redrawn from their normal
-limit. This keeps the weights fixed, but a search on another sample would change them. So V_c is set to at least the
-unweighted fit's variance, the smallest that an estimator can have under the model. An estimate from synthetic records
-adds their own noise given x, S/m.
+Notation: θ_1..θ_m are the released parameters of m synthetic sets; x is a record's public columns, y its outcome, w its
+sampling weight, and α its privacy weight. Then T = V_x + V_c + V_α/m + bias², with these components:
 
-Where sample counts are noisy (`predictors: {protect}`), T has one more component. The published counts get noise of the
-same law again and are made consistent as before. Every estimate is computed from them and the same noisy sums. T includes
-its variance and the square of its bias. The bias arises because counts are kept from being negative.
+- V_x: which x the sample happens to contain. It is the Taylor variance of E(w|x) over the frame, all of it public.
+- V_c: the sampling variance of the centre of the α-weighted fit, by the sandwich formula.
+- V_α: the variance of released draws about that centre, which m draws divide by m.
+- bias: privacy weights trim tails, which moves the fit.
+
+`refit` simulates the last three. The fit's statistics are sums over records, so it draws them from their normal limit.
+These draws keep the privacy weights fixed, although a search on another sample would change them. So V_c is set to at least
+the variance of the unweighted fit, the smallest that an estimator can have under the model. An estimate from synthetic
+records adds S/m, where S is the variance of one set's records given x and θ.
+
+Where sample counts are noisy (`predictors: {protect}`), T has one more component. Noise of the same law is added to the
+published counts, and they are made consistent as before. All estimates are computed from these counts and the same noisy
+sums. T includes the variance of the results, and the square of their bias, which arises because counts are kept from being
+negative.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_mea
 from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
 from dpdist.privacy.noisy_counts import counted_again
+from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.met_totals import margins_and_room
 from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
@@ -38,44 +45,44 @@ RECOUNTS = 200
 
 @runtime_checkable
 class Resampled(StratumModel, Expectation, Protocol):
-    """A model whose released parameters can be simulated anew, for other samples and for other noise."""
+    """A model whose released parameters can be simulated directly, for other samples and under other noise."""
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Parameters of other samples, without noise."""
+        """Draws of the parameters over samples, without noise."""
         ...
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The same sample's parameters under other noise."""
+        """Draws of the parameters of the same sample under simulated noise."""
         ...
 
 
 @runtime_checkable
 class Countable(Protocol):
-    """A model of noisy sums whose estimates follow from them and from sample counts."""
+    """A model of noisy sums, whose estimates follow from these sums and from sample counts."""
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """Parameters as the same sums would make them under other sample counts (draw, row of the stratum)."""
+        """The parameters that the released sums give with other sample counts (draw, row of the stratum)."""
         ...
 
 
 @runtime_checkable
 class Averaged(Protocol):
-    """A model whose released parameters have a bias from noise, for example because counts are kept from being negative."""
+    """A model whose parameters are biased by noise, for example because counts are kept from being negative."""
 
     def averaged(self, drawn: Draws) -> Draws:
-        """The mean of parameters under other noise, in the form of one draw."""
+        """The mean of parameters over simulated noise, in the form of one draw."""
         ...
 
 
 class Spread(NamedTuple):
-    """Draws of E(w|x) and E(wy|x) per frame row, (draw, row); NaN where a stratum's could not be had."""
+    """Draws of E(w|x) and E(wy|x) for every frame row, (draw, row); NaN in strata without laws."""
 
     weight: Floats
     product: Floats
 
 
 class Recounts(NamedTuple):
-    """Sample counts under noise once more, with what E(w|x) and E(wy|x) are then, (draw, row)."""
+    """Sample counts under simulated noise, and E(w|x) and E(wy|x) under these counts: (draw, row) each."""
 
     counts: Floats
     weight: Floats
@@ -83,7 +90,7 @@ class Recounts(NamedTuple):
 
 
 class Spreads(NamedTuple):
-    """Draws as in `Expectations` of a rerun, over all strata, in the same order.
+    """Draws of one outcome's expectations over all strata: one `Spread` for each field of `refit.Expectations`, in order.
 
     `recounts` is None unless sample counts are noisy.
     """
@@ -93,8 +100,11 @@ class Spreads(NamedTuple):
 
 
 def laws(release: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
-    """Laws of every stratum, None for one without a fit; None at all where the model cannot tell any. Those of a clamped
-    fit, which has no sufficient statistics, no model can."""
+    """Laws (`refit.Laws`) of every stratum. A stratum without a fit has None.
+
+    The whole result is None if the model can neither be simulated nor refitted, or if the mechanism clamps: a clamped fit
+    has no sufficient statistics.
+    """
     if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
         return None
     found, counts = [], recounts(release)
@@ -106,19 +116,19 @@ def laws(release: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | No
 
 
 def recounts(release: ReleasedObject) -> Floats | None:
-    """Counts of the frame's rows under noise once more, (draw, row); None where they are exact."""
+    """Counts of the frame's rows under simulated noise, (draw, row); None where published counts are exact."""
     if release.job.predictors is None:
         return None
     return counted_again(release.job, release.frame, RECOUNTS, release.seed.generator("precision counts"))
 
 
 def spreads(release: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
-    """Spreads of every outcome's expectations for every frame row; None where the model cannot tell them."""
+    """Draws of every outcome's expectations in every frame row; None where the model has no laws."""
     return spreads_under(release, laws(release, tick))
 
 
 def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) -> list[Spreads] | None:
-    """As `spreads`, from given laws."""
+    """As `spreads`, from laws that are already known."""
     if known is None:
         return None
     rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
@@ -138,7 +148,7 @@ def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) 
 
 
 def _recounted(release: ReleasedObject, known: Sequence[Laws | None], outcome: int) -> Recounts | None:
-    """Draws with new noise on sample counts; None where these are exact."""
+    """Draws under simulated noise on sample counts; None where these counts are exact."""
     if release.job.predictors is None:
         return None
     found = Recounts(*np.full((3, RECOUNTS, len(release.frame)), np.nan))
@@ -153,7 +163,7 @@ def _recounted(release: ReleasedObject, known: Sequence[Laws | None], outcome: i
 
 
 def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
-    """Every draw raked separately; draws with unknown values stay unchanged."""
+    """Rakes every draw separately. Draws with unknown values stay unchanged."""
     known = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
     factor[known] = factors(release.frame.count * spread.weight[known], rake, room)
@@ -161,7 +171,7 @@ def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin], room
 
 
 def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
-    """Counts, means and totals of E(w|x) and E(wy|x), averaged over sets, with V_x: how they vary over samples' x."""
+    """Counts, means and totals of the expectations averaged over sets, with their variance V_x over samples' x."""
     frame = release.frame
     n = frame.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
@@ -174,20 +184,24 @@ def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expect
     )
 
 
-def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None) -> list[Floats]:
-    """T of counts, means and totals per cell; `expected` holds E(w|x), E(wy|x) per frame row for every set.
+def variances(
+    release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None, outcome: int = 0
+) -> list[Floats]:
+    """T of counts, means and totals, (cell,) each. `expected` holds E(w|x) and E(wy|x) by frame row for every set.
 
-    Without spreads T = V_x + (1 + 1/m) B, with B the variance between the m released draws: the draws spread at least as
-    the centre of their fit does over samples. NaN where m = 1. A public design effect multiplies the sampling variances,
-    V_x and V_c (here B). Sets that follow from one noisy statistic have one noise.
+    Without spreads, T = V_x + (1 + 1/m) B, where B is the variance between the m released draws. B stands in for V_c, since
+    draws vary at least as much as the centre of their fit does over samples. With m = 1, T is NaN. Public design effects
+    multiply the sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent
+    noises. That number is smaller than m where several sets follow from one noisy statistic.
     """
-    effect, sets = release.job.survey.design_effect or 1.0, len(release.sets)
+    effects, sets = plain_effects(release.design_effects, cells, release.job.outcomes[outcome]), len(release.sets)
     noises = release.job.mechanism.noises(release.job)
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
         between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
-        return [effect * each.variance + (effect + 1.0 / sets) * b for each, b in zip(composed, between, strict=True)]
+        parts = zip(effects, composed, between, strict=True)
+        return [effect * each.variance + (effect + 1.0 / sets) * b for effect, each, b in parts]
     figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found.laws]
     again = None if found.recounts is None else cell_estimates(cells, *found.recounts)
     total = []
@@ -195,13 +209,15 @@ def variances(release: ReleasedObject, cells: Cells, expected: Sequence[Expected
         centres, plain, draws, weighted, unweighted = (figure[k] for figure in figures)
         sampling = each.variance + np.maximum(normal_variance(centres), normal_variance(plain))
         counted = 0.0 if again is None else about(again[k], weighted[0])
-        total.append(effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted)
+        total.append(effects[k] * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted)
     return total
 
 
 def about(drawn: Floats, value: Floats) -> Floats:
-    """Variance of draws (draw, cell), as of a normal law, and the square of their mean's distance from a value (cell,); a
-    draw without the figure is taken to have the value."""
+    """The mean squared distance of draws (draw, cell) from a value (cell,): their normal variance plus their squared bias.
+
+    A draw without the figure counts as the value.
+    """
     known = np.where(np.isfinite(drawn), drawn, value)
     return np.asarray(normal_variance(known) + (known.mean(axis=0) - value) ** 2)
 
@@ -215,14 +231,14 @@ def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> 
 
 
 def normal_variance(drawn: Floats) -> Floats:
-    """Variance of a normal law with the draws' central 90 % range: the expectations' own tails may have no variance."""
+    """Variance of the normal law with the draws' central 90 % range. Draws may have tails too heavy for a variance."""
     with np.errstate(all="ignore"):
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
         return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
 
 
 def _simulated(release: ReleasedObject, stratum: int, counts: Floats | None) -> Laws | None:
-    """Laws of a model that can be simulated anew; None for other models."""
+    """Laws of a model whose parameters can be simulated directly; None for other models."""
     model, label = release.model(stratum), release.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):
         return None

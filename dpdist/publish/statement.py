@@ -1,4 +1,4 @@
-"""Writes the privacy statement: claims, assumptions, costs and public facts of a release."""
+"""Composes the privacy statement of a release, `statement.json`: claims, assumptions, costs and public facts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VERBATIM = (
 
 
 def statement(release: ReleasedObject) -> dict[str, Any]:
-    """statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
+    """The content of statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
     job = release.job
     return {
         "dataset": job.dataset,
@@ -83,7 +83,10 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
 
 
 def _other_releases(release: ReleasedObject) -> dict[str, str]:
-    """Texts on other releases of the same people, and whether a ledger counts them; empty without a guarantee."""
+    """A text on what further releases of the same people cost, and whether a ledger counts them.
+
+    There is no text without a guarantee.
+    """
     if release.promise["guarantee"] == "none":
         return {}
     counted = COUNTED if release.promise.get("metered", False) else NOT_COUNTED
@@ -91,7 +94,7 @@ def _other_releases(release: ReleasedObject) -> dict[str, str]:
 
 
 def _stated(job: Job) -> dict[str, str]:
-    """Facts that only the job can state: who answers, how long records are kept, how choices were made."""
+    """Facts that only the job can state: who is responsible, how long records are kept, how choices were made."""
     text = job.presentation
     facts = {"responsible_body": text.responsible, "contact": text.contact, "retention": text.retention}
     facts["choices"] = text.choices or (text.registry.tuning if text.registry is not None else None)
@@ -99,7 +102,7 @@ def _stated(job: Job) -> dict[str, str]:
 
 
 def _noisy_frame(job: Job) -> dict[str, Any]:
-    """A text on the noise of sample counts, where predictors are protected."""
+    """A text on the noise of sample counts, and its scales, where the job protects predictors; else empty."""
     if job.predictors is None:
         return {}
     law = "discrete Gaussian noise" if noise_name(job) == "gaussian" else "discrete Laplace noise"
@@ -113,7 +116,7 @@ def _noisy_frame(job: Job) -> dict[str, Any]:
 
 
 def _microdata(release: ReleasedObject) -> dict[str, Any]:
-    """A text on the measured part of the synthetic records, where the job copies columns of its reference."""
+    """A text on which columns of synthetic records were measured, where the job copies others from its reference."""
     job = release.job
     measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
     return (
@@ -130,13 +133,13 @@ def _drift(release: ReleasedObject) -> dict[str, Any]:
 
 
 def _not_identified(release: ReleasedObject) -> dict[str, Any]:
-    """Cells whose noisy sums do not identify them, where there are any."""
+    """Cells that the noisy sums do not identify, where there are any."""
     cells = unidentified(release)
     return {"not_identified": {"in_words": words_of(release.job).entries["not_identified"], **cells}} if cells else {}
 
 
 def unit_figures(job: Job) -> dict[str, Any]:
-    """The privacy unit, how many of its records count, and which part of ε, or of ρ, one of them may lose."""
+    """The privacy unit, the largest number of its records that count, and the share of ε (or ρ) that each record has."""
     if (said := job.privacy_unit) is None:
         return {"privacy_unit": "record"}
     share = Fraction(1, said.most) if job.budget.delta is None else Fraction(1, said.most**2)
@@ -144,13 +147,13 @@ def unit_figures(job: Job) -> dict[str, Any]:
 
 
 def approval(job: Job) -> str:
-    """Who may have approved the release, and that no ε covers this choice."""
+    """A text on who may have approved the release; it says that no ε covers this choice."""
     names = ", ".join(PublicKey.parse(each).name for each in job.approvers)
     return APPROVAL.format(who=LISTED.format(names=names) if names else ANYBODY)
 
 
 def _claimed(release: ReleasedObject) -> dict[str, Any]:
-    """The class, the neighbours and the protected part of a record, in words; empty without a guarantee."""
+    """The guarantee, the neighbours, and what of a record is protected, in words; mostly empty without a guarantee."""
     job, said = release.job, release.promise
     words, open_parts = in_words(said, job, int(release.frame.count.sum())), not_protected(job, _on_a_file(release))
     if said["guarantee"] == "none":
@@ -184,7 +187,7 @@ def _density(release: ReleasedObject) -> str:
 
 
 def _on_a_file(release: ReleasedObject) -> bool:
-    """True if the reference is a file: the job has one without histograms, and the promise names no earlier release."""
+    """True if limits come from a reference file: the job has no histograms, and the promise names no earlier release."""
     said = release.job.reference
     return said is not None and said.paid is None and "chain" not in release.promise.get("reference", {})
 

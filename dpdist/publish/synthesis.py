@@ -1,6 +1,7 @@
-"""Synthetic microdata: one record per sample record and set, under the public x of the sample; streamed by stratum.
+"""Writes the synthetic sets: for every sample record one synthetic record with the same public x, stratum by stratum.
 
-Columns are those that the model distinguishes: design strata and columns of rakes only where they are strata or predictors.
+The records have the columns that the model distinguishes. A design stratum or a column of public totals is among them only
+where it is a stratum or a predictor.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BATCH = 65_536
 
 
 class Block(NamedTuple):
-    """Synthetic records: frame row, outcomes, weight, and what they copy of a reference's records, if anything."""
+    """Synthetic records: frame row, outcomes, weight, and the columns copied from a reference's records, if any."""
 
     frame_row: Codes
     outcome: Floats
@@ -36,7 +37,7 @@ class Block(NamedTuple):
 
 
 def synthesize(release: ReleasedObject, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
-    """Write set-<k>.parquet for every set; returns for every outcome each set's sums per frame row, before raking."""
+    """Writes set-<k>.parquet for every set; returns sums per frame row before raking, by outcome and then by set."""
     folder.mkdir(parents=True)
     frame, rows = release.frame, len(release.frame)
     sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets] for _ in release.job.outcomes]
@@ -61,12 +62,12 @@ def synthesize(release: ReleasedObject, folder: Path, tick: Callable[[int], None
 
 
 def columns(outcome: Floats) -> tuple[Floats, ...]:
-    """Every outcome of synthetic records, (record,) each."""
+    """The outcomes of synthetic records as separate arrays, (record,) each."""
     return (outcome,) if outcome.ndim == 1 else tuple(outcome.T)
 
 
 def _blocks(release: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
-    """A stratum's synthetic records in set k + 1, the same whenever they are made."""
+    """A stratum's synthetic records in set k + 1. Every call yields the same records."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
     theta = release.theta(model, stratum, k)
@@ -86,7 +87,7 @@ def _blocks(release: ReleasedObject, model: StratumModel, stratum: int, k: int) 
 
 
 def synthetic_sums(release: ReleasedObject) -> list[Sums]:
-    """Sums of every set's records per frame row before raking, none of them written: of the first outcome."""
+    """Sums of the first outcome in every set's records, per frame row and before raking; writes no records."""
     rows = len(release.frame)
     sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets]
     for stratum in range(len(release.frame.stratum_labels)):

@@ -1,4 +1,4 @@
-"""Published tables: every cell and statistic, estimated from the released parameters and from the synthetic records."""
+"""Computes published tables: every cell and statistic, from the released parameters and from the synthetic records."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, expected_of
+from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.met_totals import margins_and_room
@@ -35,7 +36,7 @@ from dpdist.publish.standard_errors import Spreads, cell_estimates, composition,
 
 
 def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
-    """E(w|x) and E(wy|x) of an outcome per frame row, one pair for each set; None where the model does not define them."""
+    """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None where the model defines none."""
     if not isinstance(release.model(0), Expectation):
         return None
     rows = len(release.frame)
@@ -55,24 +56,25 @@ def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats
 
 
 class Grounds(NamedTuple):
-    """The input of an outcome's estimates: expectations and sums of every set, and the spreads of expectations."""
+    """The input of an outcome's estimates: expectations and sums of every set, simulated spreads, the outcome's number."""
 
     expected: Sequence[tuple[Floats, Floats]] | None
     sums: Sequence[Sums]
     spread: Spreads | None
+    outcome: int = 0
 
 
 def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
-    """Counts, means and totals by estimator, the default one first."""
-    expected, sums, spread = grounds
+    """Intervals of counts, means and totals by estimator, the default estimator first."""
+    expected, sums, spread, outcome = grounds
     if expected is None:
-        return {"records": combined_records(release, cells, sums)}
-    parameters = from_parameters(release, cells, expected, spread)
+        return {"records": combined_records(release, cells, sums, outcome=outcome)}
+    parameters = from_parameters(release, cells, expected, spread, outcome)
     if spread is not None:
         return {"parameters": parameters, "records": _records_of(release, cells, grounds, parameters)}
     model = release.job.likelihood
     floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
-    return {"parameters": parameters, "records": combined_records(release, cells, sums, floor)}
+    return {"parameters": parameters, "records": combined_records(release, cells, sums, floor, outcome)}
 
 
 COLUMNS = ("statistic", "variable", "estimator")
@@ -82,8 +84,11 @@ NUMBERS = ("estimate", "standard_error", "df", "lower", "upper")
 def table(
     release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds], material: Material | None = None
 ) -> pa.Table:
-    """One row per cell × statistic × estimator, cells in the declared order of levels; `grounds` by outcome, none where
-    figures themselves were released. `material` is needed for further statistics alone."""
+    """One row for each cell, statistic and estimator, with cells in the declared order of levels.
+
+    `grounds` holds the input of estimates by outcome. It is empty where figures themselves were released. `material` is
+    needed for further statistics only.
+    """
     cells = cross(release.frame, said.by, said.margins)
     found = _intervals_of(release, said, cells, grounds, material)
     columns: dict[str, list[object]] = {name: [] for name in said.by}
@@ -126,7 +131,7 @@ def _intervals_of(
 
 
 def _row(interval: Interval, cell: int) -> list[float | None]:
-    """Estimate, standard error, df and limits; without an estimate only limits, without an error only the estimate."""
+    """Estimate, standard error, df and limits. No estimate leaves only the limits; no standard error only the estimate."""
     value, error, df, lower, upper = (float(values[cell]) for values in interval)
     if not np.isfinite(value):
         limits = (lower, upper) if np.isfinite([lower, upper]).all() else (None, None)
@@ -135,28 +140,36 @@ def _row(interval: Interval, cell: int) -> list[float | None]:
 
 
 def from_parameters(
-    release: ReleasedObject, cells: Cells, expected: Sequence[tuple[Floats, Floats]], spread: Spreads | None
+    release: ReleasedObject,
+    cells: Cells,
+    expected: Sequence[tuple[Floats, Floats]],
+    spread: Spreads | None,
+    outcome: int = 0,
 ) -> list[Interval]:
-    """Counts, means and totals from the released parameters, with their error components."""
+    """Counts, means and totals from the released parameters, with the variance T of `standard_errors`."""
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
     df = np.full(len(cells), np.inf if spread is not None else len(release.sets) - 1)
-    return _intervals(points, variances(release, cells, expected, spread), [df] * len(points))
+    return _intervals(points, variances(release, cells, expected, spread, outcome), [df] * len(points))
 
 
 def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
-    """T = V + S/m, V that of the parameters and S = W − V_x the synthetic records' own noise given x; where sets were drawn
-    about one fit T = V + (V + W)/m; V where records agree with the parameters' table; as `combined_records` where V is not
-    known."""
+    """Intervals from synthetic records. V is the variance from parameters, W that within a set, m the number of sets.
+
+    T = V + S/m, where S = W − V_x is the variance that the synthetic records add, given x. Where sets were drawn about one
+    fit, T = V + (V + W)/m. Where records agree with the table from parameters, T = V. Where V is unknown, T is that of
+    `combined_records`.
+    """
     assert grounds.expected is not None
     sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
-    known, plain = composition(release, cells, grounds.expected), combined_records(release, cells, grounds.sums)
-    drawn, effect = release.job.mechanism.sets_are_free, release.job.survey.design_effect or 1.0
+    known, drawn = composition(release, cells, grounds.expected), release.job.mechanism.sets_are_free
+    plain = combined_records(release, cells, grounds.sums, outcome=grounds.outcome)
+    effects = plain_effects(release.design_effects, cells, release.job.outcomes[grounds.outcome])
     totals, degrees = [], []
     for i, (each, other) in enumerate(zip(parameters, plain, strict=True)):
         within = np.mean([figures[i].variance for figures in per_set], axis=0)
-        own = each.standard_error**2 + effect * within if drawn else np.maximum(within - known[i].variance, 0.0)
+        own = each.standard_error**2 + effects[i] * within if drawn else np.maximum(within - known[i].variance, 0.0)
         own = np.zeros_like(own) if release.job.mechanism.donates else own
         total = each.standard_error**2 + own / sets
         totals.append(np.where(np.isfinite(total), total, other.standard_error**2))
@@ -165,16 +178,23 @@ def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, paramet
 
 
 def combined_records(
-    release: ReleasedObject, cells: Cells, sums: Sequence[Sums], floor: Sequence[Interval] | None = None
+    release: ReleasedObject,
+    cells: Cells,
+    sums: Sequence[Sums],
+    floor: Sequence[Interval] | None = None,
+    outcome: int = 0,
 ) -> list[Interval]:
-    """T = B/m + W, W times a public design effect. Under FBP weights are constant given x and W misses the error of
-    E(w|x): T is at least `floor`'s."""
-    frame, effect = release.frame, release.job.survey.design_effect or 1.0
+    """Intervals from synthetic records with T = B/m + W, where public design effects multiply W.
+
+    B is the variance between the m sets, W that within a set. With `fbp` synthesis or expected weights, a weight is
+    constant given x, so W misses the error of E(w|x). Then T is at least that of `floor`.
+    """
+    frame, effects = release.frame, plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
     df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(release, cells, sums)
     combined = []
     for i in range(len(STATISTICS)):
         values, within = (np.array([getattr(figures[i], part) for figures in per_set]) for part in ("value", "variance"))
-        combined.append(combine_sets(values, effect * within, df))
+        combined.append(combine_sets(values, effects[i] * within, df))
     totals, degrees = ([getattr(each, name) for each in combined] for name in ("standard_error", "df"))
     if floor is not None:
         totals = [np.fmax(error, least.standard_error) for error, least in zip(totals, floor, strict=True)]
@@ -183,7 +203,7 @@ def combined_records(
 
 
 def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
-    """Counts, means and totals of every set's records, raked if the job asks for it."""
+    """Counts, means and totals of every set's records, raked where the job states public totals."""
     frame, (rake, room) = release.frame, margins_and_room(release)
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     return [
@@ -195,6 +215,6 @@ def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> lis
 
 
 def _intervals(points: Sequence[Floats], totals: Sequence[Floats], degrees: Sequence[Floats]) -> list[Interval]:
-    """Intervals; counts, whose distribution is skewed where records are few, use the log scale."""
+    """Intervals by statistic. Counts are skewed where records are few, so their intervals use the log scale."""
     counts, *others = zip(points, totals, degrees, strict=True)
     return [positive_interval(*counts), *(t_interval(*other) for other in others)]

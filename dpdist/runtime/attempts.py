@@ -1,6 +1,6 @@
-"""Runs a task on a worker and returns an exception as a value.
+"""Runs a task on a Dask worker, and returns an exception as a value instead of raising it.
 
-Dask would log the exception's message and store it at the scheduler. A message from a library may quote a record.
+Dask would log a raised exception's message and keep it at the scheduler. A message from a library may quote a record.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Attempt(NamedTuple):
 
 
 def one_thread(task: Callable[[int], R], key: int) -> R:
-    """Limits BLAS to one thread, because results must not depend on the number of cores."""
+    """Runs a task with BLAS limited to one thread, because results must not depend on the number of cores."""
     with threadpool_limits(1):
         return task(key)
 
 
 def attempt(task: Callable[[int], Any], key: int) -> Attempt:
-    """Runs a task; its exception is sent to the driver only, with the worker's traceback as a note."""
+    """Runs a task. An exception goes to the driver only, with the worker's traceback as a note."""
     began = time.perf_counter()
     try:
         unit = unit_of(task, key) if noting() else {}
@@ -52,13 +52,13 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
 
 
 def unit_of(task: object, key: int) -> Mapping[str, int | str]:
-    """A short text that names the subject of a task."""
+    """What a task works on, for logs: the task's type, and its fit and stratum or its key."""
     said: Callable[[int], Mapping[str, int | str]] | None = getattr(task, "unit", None)
     return {"task": type(task).__name__, **(said(key) if said else {"key": key})}
 
 
 def _sendable(error: Exception) -> Exception:
-    """Returns the exception, or the name of its type if the exception cannot be sent."""
+    """The exception, or a `TaskError` with its type's name if the exception cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,9 +1,9 @@
-"""Computes sizes of record blocks, ranges and memory, from (n, p, S) only, never from the number of workers.
+"""Divides strata into blocks and tasks, and projects their memory, from sizes alone: n records, p parameters, S draws.
 
 A *block* holds the records that a kernel processes in one call. A *span* is a run of blocks of one stratum that one task
-visits. A stratum of one span is small, and all its rounds run inside one task. Small strata share tasks in *bins*. Bins
-may depend on the number of workers, because a stratum's results do not depend on its bin. A stratum of more spans is
-giant. Each of its rounds is one task per span, and the partial results are added in order.
+visits. A stratum with one span is *small*: one task runs all its rounds, and several small strata share a task in a *bin*.
+Other strata are *giant*: each round is one task for each span, and partial results are added in order. Blocks and spans
+never depend on the number of workers. Bins may, because results of a stratum do not depend on its bin.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from dpdist.storage.record_axis import RaggedAxis
 TENSOR_BYTES = 2**26
 """A block's (draw, record) tensor in float64 must stay below 64 MiB."""
 SPAN_VALUES = 2**28
-"""Records × draws of a span, which take about a quarter of a second per bound pass."""
+"""Largest number of records × draws in a span; a pass for bounds then takes about a quarter of a second."""
 LOG_LIK_LIMIT = 4 * 2**30
-"""`record: {log_lik: auto}` keeps tensors up to this projected size."""
+"""`record: {log_lik: auto}` stores log likelihoods up to this projected size, in bytes."""
 PROCESS_BYTES = 420 * 2**20
-"""A worker process with everything imported and compiled."""
+"""Memory, in bytes, of a worker process after all imports and compilations."""
 STAN_BYTES = 240 * 2**20
-"""Memory of cmdstanpy and ArviZ in a process, and of a program's own process, in bytes."""
+"""Memory, in bytes, of cmdstanpy and ArviZ in a process together with the process of a Stan program."""
 GATHERED_BYTES = 250
-"""Bytes of a record in a fit that uses single records: as numbers and as a program's data."""
+"""Memory, in bytes, of a record in a fit that uses single records: as numbers and as a program's data."""
 GENERATED_BYTES = 160 * 2**20
-"""A block of a user's generated quantities, as text and as numbers."""
+"""Memory, in bytes, of a block of a user program's generated quantities, as text and as numbers."""
 BYTES_PER_RECORD = 240
-"""A record, its carry of two rounds and the temporaries of a kernel."""
+"""Memory, in bytes, of a record with its carry of two rounds and a kernel's temporary arrays."""
 
 
 def block_rows(draws: int) -> int:
-    """Records per block: a power of two between 128 and 65,536."""
+    """Number of records in a block: a power of two between 128 and 65,536."""
     return int(2 ** np.clip(np.floor(np.log2(TENSOR_BYTES / (8 * draws))), 7, 16))
 
 
 def blocks_of_a_part(draws: int) -> int:
-    """Blocks per span."""
+    """Number of blocks in a span."""
     return max(1, SPAN_VALUES // (draws * block_rows(draws)))
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The record blocks of all strata in order; `first[k]` is the first block of stratum k, (stratum + 1,).
+    """The blocks of all strata in order. `edges` are their borders, in records.
 
-    A stratum without a record has an empty block.
+    `first[k]` is the first block of stratum k, (stratum + 1,). A stratum without records has one empty block.
     """
 
     edges: tuple[int, ...]
@@ -77,22 +77,22 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a fit's strata in blocks, spans and bins, on the record axis and in memory."""
+    """How a fit's strata are divided into blocks, spans and bins, and how much memory they take."""
 
     frame: Frame
     draws: int
-    """Draws of all chains."""
+    """Number of posterior draws over all chains."""
     parameters: int
-    """Coefficients per component of the largest stratum model."""
+    """Number of coefficients for each component (outcomes and weight), in the stratum with the largest model."""
     log_lik: bool
     process: int = PROCESS_BYTES
-    """Bytes of a worker process before it reads a record."""
+    """Memory, in bytes, of a worker process before it reads a record."""
     gathered: int = 0
-    """Bytes per record of a stratum that a fit gathers from all its blocks."""
+    """Memory, in bytes, of each record of a stratum, where a fit gathers records from all blocks; else 0."""
     bin_strata: int = MOST_STRATA
-    """Strata of a task at most."""
+    """Largest number of strata in a bin."""
     record_bytes: int = BYTES_PER_RECORD
-    """A record in a kernel."""
+    """Memory, in bytes, of a record in a kernel."""
 
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
@@ -119,30 +119,33 @@ class Layout:
         return RaggedAxis.of(self.frame.stratum_count, block_rows(self.draws))
 
     def spans(self, stratum: int) -> list[range]:
-        """Block numbers of each span of a stratum."""
+        """The numbers of a stratum's blocks, one range for each span."""
         own, size = self.blocks.of_stratum(stratum), blocks_of_a_part(self.draws)
         return [range(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
 
     @cached_property
     def part_edges(self) -> tuple[int, ...]:
-        """Borders of all spans, in records."""
+        """The borders of all spans, in records."""
         strata = range(len(self.frame.stratum_labels))
         return (0, *(self.blocks.edges[span.stop] for k in strata for span in self.spans(k)))
 
     @cached_property
     def giants(self) -> tuple[int, ...]:
-        """Strata of more than one span."""
+        """Strata with more than one span."""
         return tuple(k for k in range(len(self.frame.stratum_labels)) if len(self.spans(k)) > 1)
 
     @cached_property
     def _small(self) -> tuple[list[int], list[float]]:
-        """Small strata in order, with the projected time of each."""
+        """Small strata in order, and the projected seconds of each."""
         giants = set(self.giants)
         small = [k for k in range(len(self.frame.stratum_labels)) if k not in giants]
         return small, seconds(self.frame.stratum_count[small].tolist(), self.draws)
 
     def bins(self, workers: int) -> tuple[tuple[int, ...], ...]:
-        """Small strata in tasks for so many workers, consecutive, the longest tasks first."""
+        """Small strata grouped in tasks for this number of workers.
+
+        Each task has consecutive strata; the longest come first.
+        """
         if workers not in self._binned:
             small, times = self._small
             tasks = [(sum(times[k] for k in task), task) for task in cut(times, workers, self.bin_strata)]
@@ -155,7 +158,7 @@ class Layout:
         return {}
 
     def task_bytes(self, stratum: int) -> int:
-        """Projected peak memory of a task on this stratum, the worker process included."""
+        """Projected peak memory, in bytes, of a task on this stratum, with the worker process."""
         count = min(int(self.frame.stratum_count[stratum]), blocks_of_a_part(self.draws) * block_rows(self.draws))
         block = min(count, block_rows(self.draws))
         tensor = 3 * 8 * self.draws * block if self.log_lik else 0
@@ -169,5 +172,5 @@ class Layout:
 
 
 def log_lik_bytes(frame: Frame, draws: int) -> int:
-    """Projected size of log_lik.zarr without compression."""
+    """Projected size of log_lik.zarr in bytes, without compression."""
     return RaggedAxis.of(frame.stratum_count, block_rows(draws)).size * draws * 8

@@ -1,7 +1,8 @@
-"""Creates the certificates of one cluster: its own authority, and a signed certificate for each role.
+"""Creates the TLS certificates of a cluster: its own certificate authority, and a signed certificate for each role.
 
-Dask compares no host names, so every holder of a signed certificate may take part. The authority signs certificates for
-these roles only. A driver's certificate cannot pose as a scheduler (extended key usage).
+Dask does not compare host names, so whoever holds a signed certificate may take part in the cluster. Therefore the
+authority signs certificates for these roles only. The extended key usage keeps a driver's certificate from passing as a
+scheduler's.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ ROLES = {
     "driver": (ExtendedKeyUsageOID.CLIENT_AUTH,),
 }
 AUTHORITY = "authority"
-"""Folder of the authority's own certificate and key, which is copied to no machine of the cluster."""
+"""Folder of the authority's certificate and key. The key is copied to no machine of the cluster."""
 AUTHORITY_DAYS = 3650
 CLOCK_SKEW = timedelta(minutes=5)
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""Validity of certificates that end with a process.
+"""Validity of certificates that exist only as long as a process.
 
-A change of the clock must not end them. The last date is RFC 5280's "no end".
+They do not end when the machine's clock changes. The last date is RFC 5280's "no end".
 """
 
 
 class Passing(NamedTuple):
-    """An authority, one certificate that it signed for every role, and the certificate's key, as PEM texts."""
+    """An authority's certificate, one certificate that it signed for all roles, and the key of that one, as PEM texts."""
 
     authority: str
     certificate: str
@@ -45,16 +46,16 @@ class Passing(NamedTuple):
 
 
 def passing_certificates() -> Passing:
-    """Makes certificates of one run on one machine. They stay in memory, and the authority's key is discarded."""
+    """Makes the certificates of one run on one machine. They stay in memory, and the authority's key is thrown away."""
     authority, key = _authority("dpdist run", *_ALWAYS)
     made, private = _signed("run", ROLES["worker"], authority, key, *_ALWAYS)
     return Passing(_pem(authority), _pem(made), _key_text(private))
 
 
 def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = False) -> list[Path]:
-    """Makes new certificates for every role in folder/ROLE. The authority is made once, or again on demand.
+    """Makes new certificates for every role in folder/ROLE. The authority is made once, or anew if `new_authority` is true.
 
-    After a new authority each role also trusts the earlier ones while they are valid. So machines can get their new files
+    After a new authority each role still trusts the earlier ones while they are valid. So machines can get their new files
     one after the other.
     """
     own = folder / AUTHORITY
@@ -134,7 +135,7 @@ def _signed(
 
 
 def _from_now(days: float) -> tuple[datetime, datetime]:
-    """Returns the date the given number of days from now. Negative days give an expired certificate."""
+    """Start and end of a validity of that many days from now. A negative number gives an expired certificate."""
     now = datetime.now(UTC)
     ends = now + timedelta(days=days)
     return min(now, ends) - CLOCK_SKEW, ends

@@ -1,4 +1,4 @@
-"""Runs tasks on Dask workers of a local cluster, or of an external scheduler."""
+"""Runs tasks on Dask workers, of a cluster on this machine or of an external scheduler."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dpdist.runtime.tls import passing_security
 R = TypeVar("R")
 
 TASKS_IN_FLIGHT = 3
-"""Submitted tasks per worker. No worker waits with this number, and the scheduler is not overloaded."""
+"""Submitted tasks for each worker: enough that no worker waits, and few enough for the scheduler."""
 START_ATTEMPTS = 3
-"""Largest number of consecutive failures to start missing workers."""
+"""Number of failures in a row to start missing workers, after which the run fails."""
 LOSSES = 5
-"""Largest number of consecutive losses of the link to the scheduler without a finished task."""
+"""Number of lost links to the scheduler, with no task finished in between, that are repaired."""
 STAN = {"stan": 1.0}
-"""Resource of a worker, which allows one subprocess fit at a time."""
+"""A resource that each worker has once, so that it runs one Stan subprocess at a time."""
 _CHECK_INTERVAL = 1.0
 _NEVER = 1e9
 _NO_PAGES: dict[str, list[str]] = {f"distributed.{side}.http.routes": [] for side in ("scheduler", "worker")}
@@ -37,10 +37,12 @@ _PRELOAD = ["dpdist.runtime.worker"]
 
 @dataclass
 class Dask:
-    """Runs tasks on the workers of a Dask client, each a process with one thread. The number of tasks in flight is limited.
+    """Runs tasks on the workers of a Dask client.
 
-    The link to an external scheduler may be lost and restored. `connect` then makes a new client, and tasks without a
-    result are submitted again under their old names. A repeated task writes the same bytes.
+    Each worker is a process with one thread; few tasks are submitted at once.
+
+    The link to an external scheduler may break. Then `connect` makes a new client, and tasks without a result are submitted
+    again under the same names. A task that is run twice writes the same bytes.
     """
 
     runtime: Runtime
@@ -49,13 +51,13 @@ class Dask:
     connect: Callable[[], Any] | None = None
     listener: Listener = silent
     _workers: tuple[float, int] = (-1e9, 1)
-    """Time of the last query of the scheduler for its workers, and their number."""
+    """Time of the last question to the scheduler about its workers, and their number then."""
 
     @property
     def width(self) -> int:
-        """Returns the requested number of workers, or the present number if that is larger.
+        """Returns the number of workers that the job states, or the present number if it is larger.
 
-        An autoscaler begins with few.
+        A cluster that grows on demand begins with fewer workers than stated.
         """
         return max(self.runtime.workers, self._width())
 
@@ -98,7 +100,7 @@ class Dask:
         raise_together(failures)
 
     def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
-        """Submits as many tasks as the limit allows."""
+        """Submits tasks up to the limit."""
         window = TASKS_IN_FLIGHT * self._width() if waiting else 0
         while waiting and len(pending) < window:
             name = f"{type(task).__name__}-{call}-{waiting[-1]}"
@@ -114,7 +116,7 @@ class Dask:
             raise scheduler.Lost from None
 
     def _width(self) -> int:
-        """Number of workers: the requested one in a local cluster, otherwise the last one seen."""
+        """Number of workers: in a cluster on this machine the stated number, otherwise the number last reported."""
         if self.connect is None:
             return self.runtime.workers
         asked, workers = self._workers
@@ -124,7 +126,7 @@ class Dask:
         return workers
 
     def _finished(self, pending: set[Any]) -> set[Any]:
-        """Waits for finished tasks, at least one, and starts missing workers meanwhile."""
+        """Waits until at least one task has finished. Meanwhile it starts missing workers."""
         from distributed import wait
 
         deadline = time.monotonic() + self.runtime.stall_timeout
@@ -142,9 +144,9 @@ class Dask:
         raise self._stalled(pending)
 
     def _stalled(self, pending: set[Any]) -> TaskError:
-        """Makes the error of a stall.
+        """Makes the error for tasks of which none finishes in time.
 
-        External workers that run a stalled task are restarted, because a task cannot be cancelled.
+        External workers that run such a task are restarted, because a running task cannot be cancelled.
         """
         names = ", ".join(sorted(future.key for future in pending)[:3])
         found = f"no task finished for {self.runtime.stall_timeout:g} s ({names})"
@@ -166,7 +168,7 @@ class Dask:
         self.client = self.connect()
 
     def start_missing(self) -> None:
-        """Starts missing workers of a local cluster; the owner of an external scheduler starts its workers."""
+        """Starts missing workers of a cluster on this machine. External workers are started by whoever runs the cluster."""
         cluster, failures = self.client.cluster if self.connect is None else None, list[Exception]()
         while cluster is not None and len(cluster.workers) - len(_given_up(cluster)) < self.runtime.workers:
             try:
@@ -178,7 +180,7 @@ class Dask:
 
 
 def _given_up(cluster: Any) -> list[Any]:
-    """Names workers that are gone for good. A nanny starts a dead worker again, unless the nanny has closed."""
+    """Names of workers that will not come back. A nanny process restarts its dead worker, unless it has closed itself."""
     from distributed import Status
 
     return [name for name, nanny in list(cluster.workers.items()) if nanny.status in (Status.closed, Status.failed)]
@@ -195,7 +197,7 @@ async def _open_missing(cluster: Any, workers: int) -> None:
 def elsewhere(
     runtime: Runtime, needs: Mapping[str, float], shared: Path | str | None, listener: Listener
 ) -> Iterator[Dask]:
-    """True for an external scheduler."""
+    """Connects to the external scheduler that the job names, checks its workers, and gives an executor on them."""
     from distributed.utils import silence_logging_cmgr
 
     place = scheduler.Place.of(runtime)
@@ -215,7 +217,7 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
 
     settings = {
         **scheduler.settings(runtime.start_timeout),
-        # a cluster closes the nanny of a worker that is not there this long after *any* of its deaths, and starts no other
+        # Dask closes a worker's nanny if the worker is away this long after *any* of its deaths, and does not start another
         "distributed.deploy.lost-worker-timeout": _NEVER,
         **_NO_PAGES,
     }
@@ -227,7 +229,7 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
             threads_per_worker=1,
             processes=True,
             memory_limit=int(runtime.memory_per_worker),
-            # other users of this machine can reach loopback, and a client of a scheduler can run code
+            # other users of this machine can reach loopback, and whoever is a client of a scheduler can run code
             security=passing_security(),
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address=None,

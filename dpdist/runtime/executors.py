@@ -1,4 +1,7 @@
-"""Executors: each runs one task per key and returns results as they finish. Tests compare `dask` with `serial`."""
+"""Defines executors, which run one task for each key and give results as tasks finish: in this process, or on Dask.
+
+Tests compare the results of the two.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ R = TypeVar("R")
 class Executor(Protocol):
     @property
     def width(self) -> int:
-        """Number of workers for which tasks are sized."""
+        """Number of workers for which bins of strata are made."""
         ...
 
     def map(self, task: Callable[[int], R], keys: Sequence[int]) -> Iterator[R]:
-        """Yields results in any order. With `on_failure: stop` the first exception of a task ends the iteration.
+        """Yields results in any order. With `on_failure: stop` a task's first exception ends the iteration.
 
-        With `report` the other tasks finish first, and the exceptions are raised together at the end.
+        With `on_failure: report` all other tasks finish first, and the exceptions are raised together.
         """
         ...
 
@@ -60,7 +63,7 @@ def executor(
 ) -> Iterator[Executor]:
     """Makes the executor that a job asks for. A local cluster ends with the block, and its workers end with this process.
 
-    `stan`: tasks start subprocesses of Stan. `shared`: a folder or URL that external workers must reach, too.
+    `stan` is true if tasks start subprocesses of Stan. `shared` is a folder or URL that external workers must reach too.
     """
     needs = STAN if stan else {}
     if runtime.executor == "serial":

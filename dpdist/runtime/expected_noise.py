@@ -1,10 +1,14 @@
-"""Predicts the noise of each published figure before budget is spent, from ε and public sizes.
+"""Predicts the noise of each published figure from ε and public sizes, before any budget is spent.
 
-The noise of a base cell of n records is c/√n of its direct standard errors. Under limits that a reference fixes, c is
-about 6b for a count, with b the noise's scale in records (METHODS §7b). For a mean c is about 12b, because the outcome's
-limits are about two standard deviations from the middle. Under public bounds U of weights, the direct error of a count is
-at most U√n. The error of a weighted sum of outcomes within ± H is at most UH√n. So c = √2 b is a lower bound of both.
-Margins add the noise of their k base cells: c√k/√n.
+A base cell is a combination of all columns of the job's tables. In a base cell of n records, noise has the size c/√n, in
+direct standard errors. The constant c follows from b, the scale of the Laplace noise in records:
+
+- Under limits from a reference, c is about 6b for a count and 12b for a mean (docs/methods.md, §7b). It is larger for a
+  mean because the outcome's limits are about two standard deviations from the middle.
+- Under public bounds, c is at least √2 b. With weights of at most U, the noise of a count has the standard deviation √2 b
+  U, and the direct error is at most U√n. For a weighted sum of outcomes within ±H both are H times as large.
+
+A cell that is the sum of k base cells has the noise of k sums: c√k/√n.
 """
 
 from __future__ import annotations
@@ -24,13 +28,13 @@ from dpdist.job import budget_text
 from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
-"""Noise, in direct standard errors, above which it exceeds the sampling error."""
+"""Noise, in direct standard errors, above which it is larger than the sampling error: then it drowns the figure."""
 SMALL_EPSILON = 0.05
-"""Below this ε a release of a few thousand records is mostly noise."""
+"""An ε below which a release of a few thousand records is mostly noise."""
 MEAN_LIKE = frozenset({"mean", "total", "ratio"})
-"""Statistics of an outcome whose noise is that of a mean."""
+"""Statistics of an outcome. Their noise is predicted as that of a mean."""
 SHOWN = 12
-"""Number of a table's cells that a plan lists, the noisiest first."""
+"""Number of cells of each table that a plan lists, the noisiest first."""
 ALONE = (
     "this is noise alone. The bias of clipping, the reference's own error and how well histograms fit are not in it. "
     "dpdist rehearse measures the whole error"
@@ -43,20 +47,29 @@ BOUND = (
     "figures are least ones, for noise under public bounds: they do not compare with those of another mechanism. "
     "Means err by far more where outcomes stay well within their bounds"
 )
+ASSUMED = (
+    "a direct standard error is here that of as many independent records of like weight. Where clusters make it larger, "
+    "the same noise is a smaller part of it"
+)
 KNOWN = "a strict mechanism whose noise follows from public sizes: reference_tables, laplace_strict, or laplace_composed"
 OTHERWISE = "use dpdist rehearse"
 
 
 class Expected(NamedTuple):
-    """Every published figure: table, statistic, cell, records, noise in direct standard errors; whether that is a lower
-    bound. Only counts and means are predicted."""
+    """The predicted noise of every published count and mean.
+
+    `cells` has the columns table, cell, records, sums, statistic, noise.
+
+    `sums` is the number of noisy sums that a cell adds up. `noise` is in direct standard errors; it is a lower bound if
+    `at_least` is true, and otherwise approximate. Other statistics are not predicted.
+    """
 
     cells: pd.DataFrame
     at_least: bool
 
     @property
     def median(self) -> float:
-        """The median noise of the noisier statistic."""
+        """The median noise over cells, of counts or of means, whichever is larger."""
         return float(self.cells.groupby("statistic")["noise"].median().max())
 
     @property
@@ -70,15 +83,15 @@ class Expected(NamedTuple):
 
     @property
     def by_statistic(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Returns rows whose noise is known, counts first."""
+        """Yields "counts" and "means", each with the rows whose noise is known."""
         known = self.cells[self.cells["noise"].notna()]
         yield from ((str(name), rows) for name, rows in known.groupby("statistic", sort=True))
 
 
 def expected_noise(plan: Plan) -> Expected | None:
-    """Predicts the noise; None where it is not known beforehand, or where sizes are secret.
+    """Predicts the noise; None where it does not follow from public facts, or where sizes are secret.
 
-    A model's `noise_of_one` is the noise of a count, and of a mean, of one record.
+    A model's `noise_of_one` is the constant c (see above) of a count and of a mean, the noise of a cell with one record.
     """
     model, job, frame = plan.model, plan.job, plan.frame
     of_one: tuple[float, float] | None = getattr(model, "noise_of_one", None)
@@ -105,7 +118,7 @@ def expected_noise(plan: Plan) -> Expected | None:
 
 
 def warned(plan: Plan) -> Iterator[str]:
-    """Returns one line where noise drowns cells, and one where ε is small and noise is not known beforehand."""
+    """Yields a warning where noise drowns cells, or where ε is small and the noise cannot be predicted."""
     noises, epsilon = expected_noise(plan), float(plan.job.budget.epsilon)
     if noises is not None and noises.drowned:
         cells = f"{_about(noises)}{_drowned(noises)}"
@@ -128,7 +141,7 @@ def _drowned(noises: Expected) -> str:
 
 
 def in_words(noises: Expected) -> Iterator[str]:
-    """Formats lines on counts and on means over all cells, and on the noisiest cells of every table."""
+    """Yields lines of the plan: on counts, on means, and on the noisiest cells of every table."""
     about = _about(noises)
     for name, rows in noises.by_statistic:
         largest = rows.iloc[int(np.argmax(rows["noise"].to_numpy()))]
@@ -139,6 +152,7 @@ def in_words(noises: Expected) -> Iterator[str]:
     yield f"{_drowned(noises)} above {DROWNED:g}, which noise would drown"
     yield BOUND if noises.at_least else TYPICAL
     yield ALONE
+    yield ASSUMED
     known = noises.cells[noises.cells["noise"].notna()]
     for table, rows in known.groupby("table", sort=False):
         number = rows.groupby("statistic").cumcount()
@@ -158,14 +172,14 @@ def _sizes(noise: pd.Series[float]) -> str:
 
 
 class Needed(NamedTuple):
-    """The ε of a release, and the share that its histograms take; None without histograms."""
+    """An ε for the release, and the part of it for histograms; None where the job has no histograms."""
 
     epsilon: Fraction
     of_histograms: Fraction | None
 
     @property
     def changes(self) -> str:
-        """Returns the flags that set these values."""
+        """Returns the command-line options that set these values."""
         said = f"--set budget.epsilon={budget_text(self.epsilon)}"
         if self.of_histograms is None:
             return said
@@ -173,10 +187,10 @@ class Needed(NamedTuple):
 
 
 def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
-    """Computes the least ε, in two digits, at which the noise of the noisier statistic is at most `error` direct SE.
+    """Computes the least ε, rounded up to two digits, at which noise is at most `error` direct standard errors.
 
-    The noise is that of the median cell, or of `every` cell. Histograms take their present part of the budget that gates
-    leave. Raises `JobError` where noise is not known beforehand.
+    It is the noise of counts or of means, whichever is larger: in the median cell, or with `every` in every cell. Gates
+    keep their ε. Histograms keep their share of what gates leave. Raises `JobError` where noise cannot be predicted.
     """
     found, job = expected_noise(plan), plan.job
     if found is None or not np.isfinite(found.median):
@@ -190,7 +204,7 @@ def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
 
 
 def _rounded_up(epsilon: float) -> Fraction:
-    """Rounds up to two digits."""
+    """Rounds up to two significant digits."""
     step = Fraction(10) ** (floor(log10(epsilon)) - 1)
     return ceil(Fraction(epsilon) / step) * step
 
@@ -208,9 +222,9 @@ def needed(plan: Plan, error: float) -> str:
 
 
 def drowns_most(plan: Plan) -> str:
-    """Returns a one-line warning where noise would drown every cell, or half of a statistic without a reference.
+    """Returns a one-line warning where noise would drown every cell; without a reference, also where it would drown half.
 
-    Otherwise it is empty.
+    Half of the counts or half of the means are enough. Otherwise the text is empty.
     """
     found = expected_noise(plan)
     if found is None or not (known := int(found.cells["noise"].notna().sum())):

@@ -1,4 +1,4 @@
-"""Handles a task's failure: the work stops, or the failure is recorded until the other tasks have finished."""
+"""Turns failures of tasks and workers into errors: at once, or together when all other tasks have finished."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dpdist.runtime.scheduler import ALLOWED_DEATHS
 
 
 def stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) -> None:
-    """Raises or records a failure, as the job states under `on_failure`."""
+    """Raises a failure, or notes it for later, as the job's `on_failure` says."""
     if runtime.on_failure == "stop":
         raise error
     failures.append(error)
 
 
 def raise_together(failures: list[Exception]) -> None:
-    """Raises one failure unchanged, and several as a `TaskError` that quotes the first."""
+    """Raises a single failure as it is, and several as one `TaskError` that quotes the first."""
     if len(failures) == 1:
         raise failures[0]
     if failures:
@@ -25,7 +25,7 @@ def raise_together(failures: list[Exception]) -> None:
 
 
 def not_started(failure: BaseException) -> TaskError:
-    """The failure of a worker that did not start, with its first cause."""
+    """The error for a worker that did not start, with the original cause."""
     while failure.__cause__ is not None:
         failure = failure.__cause__
     return TaskError(
@@ -35,7 +35,7 @@ def not_started(failure: BaseException) -> TaskError:
 
 
 def killed(runtime: Runtime, name: str) -> TaskError:
-    """The failure of a task during which workers died."""
+    """The error for a task under which worker processes died."""
     return TaskError(
         f"{ALLOWED_DEATHS} workers died under task {name}",
         f"if it ran out of memory, raise runtime.memory_per_worker (now {int(runtime.memory_per_worker) / 2**30:.1f} GiB)",

@@ -1,7 +1,4 @@
-"""Fits every stratum under the mechanism.
-
-Where a stratum cannot be released, applies the fallback that the job declares.
-"""
+"""Fits every stratum under the mechanism. Where one cannot be released, it takes the fallback that the job declares."""
 
 from __future__ import annotations
 
@@ -19,11 +16,14 @@ from dpdist.runtime.tasks import Outcome, fit_error
 from dpdist.storage.workspace import Workspace
 
 POOLING = "pooling"
-"""Name of the completion record of the decision to pool, written before the pooled fit replaces the strata's stores."""
+"""Name of the record that the decision to pool was made.
+
+It is written before the pooled fit replaces the strata's stores.
+"""
 
 
 class Means(NamedTuple):
-    """Everything that is needed to make fits."""
+    """What making a fit needs: the workspace, the key of random numbers, workers, and the listener for progress."""
 
     space: Workspace
     key: Key
@@ -32,7 +32,7 @@ class Means(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Fits of a release: the fit of its strata, the fit that each stratum comes from, and the strata without a fit."""
+    """The fit of the frame's strata, the fit by which each stratum was released, and the strata without a release."""
 
     fit: Fit
     fits: Mapping[int, Fit]
@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(means: Means) -> Fitted:
-    """Fits all strata. Raises `FitError` where one has no release, `DataError` where the reference serves none."""
+    """Fits all strata. Raises `FitError` where one cannot be released, `DataError` where the reference is insufficient."""
     pooled = means.space.finished(POOLING)
     fit = open_fit(means.space, means.key, "pooled" if pooled else "strata")
     create_stores(fit)
@@ -54,13 +54,13 @@ def fitted(means: Means) -> Fitted:
 
 
 def refuse(means: Means, fit: Fit) -> Fitted:
-    """Tries no other fit."""
+    """Fits the strata, and tries nothing else."""
     learn_or_refuse(fit, fit.strata, means.workers, means.listener)
     return Fitted(fit, dict.fromkeys(fit.strata, fit), protect_all(fit, means.workers, means.listener))
 
 
 def pool(means: Means, fit: Fit) -> Fitted:
-    """Fits all strata together if one cannot be fitted alone; the decision is stored before stores are replaced."""
+    """Fits all strata together if one cannot be fitted alone. The decision is stored before any store is replaced."""
     if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
         return Fitted(fit, dict.fromkeys(fit.strata, fit), [])
     means.listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
@@ -71,7 +71,7 @@ def pool(means: Means, fit: Fit) -> Fitted:
 
 
 def proper_prior(means: Means, fit: Fit) -> Fitted:
-    """Fits strata that failed alone again, under the model's proper prior."""
+    """Fits strata that failed once more, under the model's proper prior."""
     failed = learn(fit, fit.strata, means.workers, means.listener)
     others = sorted(set(fit.strata) - {outcome.stratum for outcome in failed})
     failed += (
@@ -90,4 +90,4 @@ def proper_prior(means: Means, fit: Fit) -> Fitted:
 
 
 FALLBACKS: Mapping[str, Callable[[Means, Fit], Fitted]] = {"refuse": refuse, "pool": pool, "proper_prior": proper_prior}
-"""Fallbacks by the name that a job gives under `mechanism.fallback`."""
+"""Fallbacks by their name in a job, under `mechanism.fallback`."""

@@ -1,4 +1,4 @@
-"""The address of a fit, by which a task finds all files on disk. Tasks carry addresses and keys, never data."""
+"""Addresses of fits: a task carries an address and a key, never data, and opens the fit's files by its address."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ FitName = Literal["strata", "proper", "pooled"]
 
 @dataclass(frozen=True)
 class Address:
-    """The address of a fit; `run` distinguishes successive runs in one folder."""
+    """The place and name of a fit. `run` distinguishes one run from a later run in the same folder."""
 
     place: str
     run: str
     name: FitName
 
     def open(self) -> Fit:
-        """Opens the fit, which is read once per process."""
+        """Opens the fit. A process reads it once."""
         return _open(self)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One fit of a job: over its strata, over some of them under the weak proper prior, or pooled."""
+    """One fit of a job: of every stratum, of some strata under the proper prior, or of all strata pooled."""
 
     address: Address
     space: Workspace
     job: Job
     frame: Frame
-    """The frame in its published form. Where predictors are protected its counts are noisy."""
+    """The frame in its published form. Where predictors are protected, its counts are noisy."""
     key: Key
     layout: Layout
-    """The layout of the records as they are stored."""
+    """The layout of the stored records. It always follows from their exact numbers."""
 
     @cached_property
     def strata(self) -> range:
@@ -72,7 +72,7 @@ class Fit:
         return completed(model, self.sampler)
 
     def fitted(self, stratum: int) -> StratumModel:
-        """The model with the constants from the reference, once these are computed."""
+        """The model with what was learned from the reference, after that was computed."""
         return fixed_model(self.model(stratum), self.learned(stratum) if self.job.has_reference else None)
 
     def rounds(self, model: StratumModel, store: StratumStore) -> Rounds:
@@ -80,21 +80,21 @@ class Fit:
         return mechanism_of(self.job).protect(self.job, model, store, learned)
 
     def learned(self, stratum: int) -> Learned:
-        """The constants that the reference fixed for a stratum."""
+        """What the mechanism learned about a stratum from the reference."""
         path = self.space.learned(self.address.name, stratum)
         self.space.store.take(path)
         return pickle.loads(path.read_bytes())
 
     @cached_property
     def reference_key(self) -> Key:
-        """A random key derived from the reference's content, so that its constants are the same in every run."""
+        """A key from the reference's content, so that every run learns the same from the same reference."""
         identity = self.space.read_identity()
         assert identity is not None
         return Key.from_hex(identity.job[REFERENCE]).child(f"reference {self.address.name}")
 
     @cached_property
     def _reference_edges(self) -> Ints:
-        """First reference record of every stratum, (stratum + 1,)."""
+        """Position of the first reference record of every stratum, (stratum + 1,)."""
         sizes, stratum = np.zeros(len(self.strata), dtype=np.int64), self.frame.stratum
         for records in each_block(self.space.reference):
             sizes += np.bincount(stratum[records.frame], minlength=len(sizes))
@@ -105,11 +105,17 @@ class Fit:
         return read_rows(self.space.reference, start, stop)
 
     def copied(self, records: Records) -> pa.Table | None:
-        """Columns that the job copies from these records of the reference, in their order; None if it copies nothing."""
+        """Columns of these reference records that synthetic records copy, in the same order.
+
+        The result is None if the job copies none.
+        """
         return rows_at(self.space.copied, records.record) if self.job.microdata.columns else None
 
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
-        """Returns a stratum's noise for these sums only. It is the stored noise, or is drawn and stored now."""
+        """Returns a function that gives a stratum's noise for a request: the stored noise, or new noise that it stores.
+
+        Stored noise is given only for the same sums as before.
+        """
 
         def kept(request: Noise) -> Floats:
             path = self.space.noise(self.address.name, stratum, request.set)
@@ -120,7 +126,7 @@ class Fit:
         return kept
 
     def records(self, blocks: range) -> list[Records]:
-        """Returns records of consecutive blocks."""
+        """Returns the records of consecutive blocks, one object for each block."""
         edges = self.layout.blocks.edges
         first = edges[blocks.start]
         records = read_rows(self.space.records, first, edges[blocks.stop])
@@ -131,7 +137,7 @@ class Fit:
         return StratumStore(self.space, self.address.name, stratum, axis, log_lik, self.model(stratum).parameters)
 
     def block_start(self, stratum: int, block: int) -> int:
-        """Returns the first record of a block, counted within its stratum."""
+        """Returns the position of a block's first record within its stratum."""
         edges = self.layout.blocks.edges
         return edges[block] - edges[self.layout.blocks.first[stratum]]
 
@@ -140,26 +146,26 @@ class Fit:
         return self.space.part(self.address.name, stratum).name
 
     def done(self, strata: Iterable[int]) -> set[int]:
-        """Lists strata with a completion record and complete files."""
+        """Strata with a completion record, all of whose files are complete."""
         units = {self.unit(k): k for k in strata}
         return {units[unit] for unit in self.space.finished_of(units)}
 
 
 def stores(name: FitName) -> str:
-    """Name of the completion mark of a fit's stores."""
+    """Name of the record that a fit's stores were created."""
     return "stores-pooled" if name == "pooled" else "stores-strata"
 
 
 def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
-    """Opens the fit of a workspace whose records are stored."""
+    """Opens a fit in a workspace that holds the records."""
     run = key.child("run").hex()[:16] + space.store.view
     return Address(space.opened_for(run).place, run, name).open()
 
 
 def _job(space: Workspace) -> Job:
-    """Reads the job for a task; the job decides how much noise is drawn.
+    """Reads the job for a task. The job decides how much noise is drawn, so it must not have changed.
 
-    Raises `WorkspaceError` unless it is the job with which the run began, whatever the job's completion record states.
+    Raises `WorkspaceError` unless it is the job with which the run began, even if the file matches its completion record.
     """
     job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
     began = space.read_identity()

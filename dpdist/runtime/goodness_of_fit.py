@@ -1,7 +1,7 @@
-"""Tests the fit of a job's family on its reference: compares expectations under the fitted law with direct estimates.
+"""Tests how well a model family fits the public reference: expectations under the fitted law against direct estimates.
 
-Records and figures are those of a public file, so nothing is spent. The law is fitted without privacy weights and without
-noise, so each difference is the misfit of the family alone. A release of a similar file has errors of the same size.
+The reference is public, so the test spends nothing. The law is fitted without privacy weights and without noise, so each
+difference is due to the family. A release of a similar file will have errors of the same size.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from dpdist.survey.placement import place, replicate_sums
 from dpdist.survey.reference_file import ReferenceFile
 
 WITHIN = 2.0
-"""Direct standard errors within which an expectation is taken to fit."""
+"""Distance in direct standard errors within which an expectation counts as fitting."""
 FEWEST_JUDGED = 10
-"""Records of a cell, below which its direct standard error is too uncertain to judge by."""
+"""Fewest records of a cell that is judged; the standard error of a smaller cell is too uncertain."""
 DRAWS = 200
 PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
-"""The key of draws from a public file's posterior. The key is not secret, so every plan and run has the same figures."""
+"""Key of the draws from the posterior of a public file. It is no secret, so every plan and run gives the same figures."""
 MEASURE = (
     f"The share of the reference's table cells whose expectation under the fitted law lies within {WITHIN:g} standard "
     f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged, given their sizes where the "
@@ -56,7 +56,7 @@ MEASURE = (
 
 
 class Misfit(NamedTuple):
-    """Misfit of a statistic: its cells, the share within `WITHIN` standard errors, distances, and the worst cell."""
+    """How a statistic fits: number of cells, share within `WITHIN` standard errors, distances, and the worst cell."""
 
     statistic: str
     cells: int
@@ -72,7 +72,7 @@ class Misfit(NamedTuple):
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """The fit of a parametric law to a reference, by statistic. There is no entry where no cell can be judged."""
+    """How a parametric law fits a reference, by statistic. A statistic without cells to judge is left out."""
 
     law: str
     misfits: tuple[Misfit, ...]
@@ -82,13 +82,13 @@ class GoodnessOfFit:
         return min((each.within for each in self.misfits), default=None)
 
     def in_words(self) -> str:
-        """States the figures of the statistic with the worst fit."""
+        """The figures of the statistic that fits worst."""
         if not self.misfits:
             return f"not judged: no cell of the reference has {FEWEST_JUDGED} records and a standard error"
         return min(self.misfits, key=lambda each: (each.within, -each.median)).in_words()
 
     def cautions(self, job: Job) -> Iterator[str]:
-        """Lists the warnings for the plan and the statement."""
+        """Warnings for the plan and the statement."""
         if self.score is None:
             yield f"fit of the {self.law} law on the reference: {self.in_words()}"
         elif self.score < job.fit.warn_below:
@@ -98,7 +98,7 @@ class GoodnessOfFit:
             )
 
     def described(self) -> dict[str, Any]:
-        """JSON-ready, for the statement."""
+        """The figures as JSON values, for the statement."""
         shown = [
             each._asdict() | {name: round(getattr(each, name), 4) for name in ("within", "median", "largest")}
             for each in self.misfits
@@ -108,7 +108,7 @@ class GoodnessOfFit:
 
 
 def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
-    """Raises `JobError` with the figures, which are public, where the fit is below what the job demands."""
+    """Raises `JobError` where the fit is below what the job demands. It shows the figures, which are public."""
     least = job.fit.refuse_below
     if least is None or (fit.score is not None and fit.score >= least):
         return
@@ -118,7 +118,7 @@ def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
 
 
 def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows: None) -> GoodnessOfFit:
-    """Tests the fit of the job's family, a `parametric` one, on its reference, in one more pass over that file."""
+    """Tests how well the job's parametric family fits its reference. It reads that file once more."""
     census = reference.census
     design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
     again = [replicate_sums(job, reference.source, census.frame, j) for j in range(len(job.outcomes))]
@@ -135,9 +135,9 @@ def compared(
     design: Design,
     replicated: Sequence[Replicated | None],
 ) -> GoodnessOfFit:
-    """Compares the records' figures, in the order of their frame.
+    """Compares expectations with direct estimates. `records` are in the order of the frame.
 
-    `inside` marks frame rows that the current file has too, (row,).
+    `inside` is true for frame rows that the current file has too, (row,). Other rows are left out of all cells.
     """
     weight, products = _expected(job, frame, records)
     inside = inside & np.isfinite(weight)
@@ -164,7 +164,7 @@ def compared(
 
 
 def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:
-    """Expected counts, means and totals of cells, (statistic, cell), from those of frame rows."""
+    """Expected counts, means and totals of cells, (statistic, cell), from expected sums of frame rows."""
     count, total = (cells.membership @ each for each in sums)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.array([count, total / count, total])
@@ -176,7 +176,7 @@ def _misfit(statistic: str, sizes: list[tuple[float, str]]) -> Misfit:
 
 
 def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]:
-    """E(w|x) of every frame row, (row,), and E(wy|x) of every outcome, (outcome, row); NaN in strata without a fit."""
+    """E(w|x) by frame row, (row,), and E(wy|x) by outcome and row, (outcome, row); NaN in strata without a fit."""
     weight, products = np.full(len(frame), np.nan), np.full((len(job.outcomes), len(frame)), np.nan)
     start = np.concatenate([[0], np.cumsum(frame.count)])
     for stratum, label in enumerate(frame.stratum_labels):
@@ -196,7 +196,7 @@ def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]
 
 
 def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Draws:
-    """Fits the law of the records, by draws of its parameters or by its own method. Raises `Improper`."""
+    """Parameters of the law that fits the records: draws, or the model's own fit. Raises `Improper`."""
     if isinstance(model, SanitizedLognormal):
         return model.fitted_to(records)
     sampler = ExactSampler(DRAWS) if isinstance(model, Exact) else GridSampler(DRAWS)
@@ -215,7 +215,7 @@ def _blocks(records: Records, draws: int) -> list[Records]:
 
 
 def _within(cells: Cells, inside: NDArray[np.bool_]) -> Cells:
-    """Selects the cells that consist of these frame rows alone."""
+    """Restricts the rows of every cell to frame rows that are `inside`."""
     membership = csr_array(cells.membership @ diags_array(inside.astype(np.float64)))
     membership.eliminate_zeros()
     return replace(cells, membership=membership)

@@ -1,4 +1,4 @@
-"""Reads records and reference for tasks: typed, in frame order, in blocks."""
+"""Stores the typed records, and those of the reference, in the order of the frame and in blocks, for tasks to read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpdist.survey.reference_file import copied_columns, place_reference
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:
-    """Stores typed records in frame order, in blocks; tasks read these, the job and the frame only."""
+    """Stores typed records in frame order and in blocks. Tasks read only these, the job and the frame."""
     if space.finished("records"):
         return
     write_text(space.job, plan.job.model_dump_json(indent=2) + "\n", mode=0o600)
@@ -40,7 +40,7 @@ def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Li
 
 
 def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
-    """Stores the reference's records under the rows of the current frame, in blocks."""
+    """Stores the reference's records, in rows of the current frame and in blocks."""
     reference, job = plan.reference, plan.job
     if reference is None or space.finished("reference"):
         return

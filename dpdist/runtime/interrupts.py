@@ -1,4 +1,4 @@
-"""Handles Ctrl-C: a command records it, and it is delayed while the processes of a cluster start."""
+"""Handles Ctrl-C: remembers that it came, and delays it while the processes of a cluster start."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _received: list[int] = []
 
 
 def remember_interrupts() -> None:
-    """Records from now on whether Ctrl-C came, for `as_interrupt`. A process that ignores Ctrl-C continues to ignore it."""
+    """From now on remembers Ctrl-C for `as_interrupt`. A process that ignores Ctrl-C goes on ignoring it."""
     _received.clear()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
 
 
 def as_interrupt(act: Callable[[], None]) -> None:
-    """Calls `act`, and raises any error after Ctrl-C as KeyboardInterrupt: numpy and pydantic replace that by other errors.
+    """Calls `act`, and turns any error after Ctrl-C into KeyboardInterrupt.
+
+    numpy and pydantic may replace a KeyboardInterrupt by errors of their own.
 
     Raises
     ------
@@ -36,21 +38,21 @@ def as_interrupt(act: Callable[[], None]) -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handles a signal by a KeyboardInterrupt that `as_interrupt` remembers."""
+    """A signal handler that raises KeyboardInterrupt, and remembers it for `as_interrupt`."""
     _received.append(number)
     raise KeyboardInterrupt
 
 
 @contextmanager
 def interrupts_kept() -> Iterator[Callable[[], None]]:
-    """Delays Ctrl-C until the block ends.
+    """Delays Ctrl-C until the block ends. Yields a function that ends the delay sooner.
 
-    Processes started in the block ignore Ctrl-C, because a driver ends its workers.
+    Processes that are started in the block ignore Ctrl-C, because the driver ends its workers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    resource_tracker.ensure_running()  # the caller lets interrupts through to processes that are started next
+    resource_tracker.ensure_running()  # now, while Ctrl-C is not yet blocked; processes started below ignore it
     kept: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,4 +1,7 @@
-"""Journals the rounds of a giant stratum, so that a killed run resumes without repeating finished rounds."""
+"""Keeps a journal of a giant stratum's rounds, so that a killed run resumes without repeating finished rounds.
+
+A giant stratum is divided into spans, each visited by a task of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from dpdist.storage.store import Store
 class Journal(NamedTuple):
     """Files of a giant stratum's rounds: the requested pass, each span's carry and result, and the total.
 
-    A result has the checksums of its carry and by-products.
+    The carry holds a span's per-record values. A result file lists the checksums of its carry and by-products.
     """
 
     folder: Path
@@ -39,12 +42,12 @@ class Journal(NamedTuple):
         return self.folder / f"{round:03d}.npz"
 
     def finished(self, round: int, part: int) -> bool:
-        """True if a round's result in a span is complete, with its carry and by-products."""
+        """True if a span's result of a round is complete, with its carry and by-products."""
         path = self.result(round, part)
         return self._whole(path) and self.store.intact(self.left(round, part), self.confidential)
 
     def sound(self, spans: int) -> bool:
-        """True if all totals are complete, and every span's files of the last finished round are complete."""
+        """True if all totals are complete, and so are all files of the last finished round."""
         rounds = 0
         while self.store.take(self.total(rounds)):
             rounds += 1
@@ -52,25 +55,25 @@ class Journal(NamedTuple):
         return all(_readable(self.total(round)) for round in range(rounds)) and all(left)
 
     def left(self, round: int, part: int) -> dict[str, str]:
-        """Lists the files of a finished round in a span, with their checksums."""
+        """The files that a span wrote in a finished round, with their checksums."""
         with np.load(self.result(round, part)) as file:
             said: dict[str, str] = json.loads(str(file["left"]))
             return said
 
     def partials(self, round: int, spans: int) -> list[Floats]:
-        """Reads the results of a round that all spans have finished."""
+        """Reads the results of all spans in a finished round."""
         paths = [self.result(round, span) for span in range(spans)]
         self.store.take_all(paths)
         return [entry(path, "partial") for path in paths]
 
     def take_carry(self, round: int, part: int) -> None:
-        """Copies a span's complete result and carry to this workspace."""
+        """Copies a span's complete result and carry from the store to this workspace."""
         self.store.take(self.result(round, part), anew=True)
         name = str(self.carry(round, part).relative_to(self.confidential))
         self.store.take_files({name: self.left(round, part)[name]}, self.confidential)
 
     def block_state(self, round: int, part: int) -> Carry:
-        """Opens a round's carry of a span's records, memory-mapped because a pass need not read all of it."""
+        """Opens the carry of a span after a round; it is memory-mapped, because a pass need not read all of it."""
         if not self.store.shared:
             self.take_carry(round, part)
         with np.load(self.result(round, part)) as file:
@@ -78,13 +81,13 @@ class Journal(NamedTuple):
         return dict(zip(names, np.asarray(np.load(self.carry(round, part), mmap_mode="r")), strict=True))
 
     def recorded(self, round: int, spans: int) -> dict[str, str]:
-        """Lists by-products of the last round that the spans stored elsewhere."""
+        """By-products of a round that spans stored outside of the journal's folder, with their checksums."""
         folder = str(self.folder.relative_to(self.confidential))
         found = [entry for span in range(spans) for entry in self.left(round, span).items()]
         return {name: digest for name, digest in found if not name.startswith(f"{folder}/")}
 
     def clear(self, before: int) -> None:
-        """Deletes the files that spans wrote in rounds before this one."""
+        """Deletes the files that spans wrote in rounds before `before`."""
         for round in range(before):
             for path in self.folder.glob(f"{round:03d}-*.np?"):
                 path.unlink()
@@ -104,14 +107,14 @@ def journal_of(fit: Fit, stratum: int) -> Journal:
 
 
 def entry(path: Path, name: str) -> Floats:
-    """Reads an array of a result or a total."""
+    """Reads an array from a file of a result or a total."""
     with np.load(path) as file:
         entry: Floats = file[name]
     return entry
 
 
 def _of_part(name: str) -> float:
-    """Returns the round of a span's file; infinity for a request or a total."""
+    """The round of a span's file; infinity for a request or a total."""
     return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
 
 

@@ -1,4 +1,4 @@
-"""Writes the logs of a scheduler and of workers as JSON lines on standard error."""
+"""Writes the logs of a scheduler and of workers to standard error as lines of JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 TASKS = "dpdist.tasks"
-"""Logger of a worker's tasks and strata, begun and ended, by number and name of stage. It is silent by default."""
+"""Logger of the begin and end of a worker's tasks, with the stage's name and strata's numbers. Silent by default."""
 LOGGERS = ("distributed", "tornado", "asyncio", "bokeh", TASKS)
 
 
 class JsonLines(logging.Formatter):
     """Formats a log record as JSON: time, level, logger, message, facts.
 
-    An exception is given by its type alone, since its message may quote a record.
+    Of an exception it gives the type alone, because the message may quote a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_as_json() -> None:
-    """Replaces the handlers of Dask's loggers in this process."""
+    """Replaces the handlers of Dask's loggers in this process by one that writes JSON."""
     import distributed  # noqa: F401 - sets its own handlers when it is imported
 
     handler = logging.StreamHandler()
@@ -41,7 +41,7 @@ def log_as_json() -> None:
 
 
 def note(event: str, unit: Mapping[str, int | str], **more: object) -> None:
-    """Logs one line about a worker's progress. The line omits which strata took the proper prior."""
+    """Logs one line about a task. Nothing is logged under the proper prior: which strata need it depends on the records."""
     if unit.get("fit") != "proper":
         logging.getLogger(TASKS).info("%s", event, extra={"facts": {"event": event, **unit, **more}})
 

@@ -1,4 +1,4 @@
-"""Draws the noisy frame of a job that protects its predictors, once, before any fit, and stores it like other noise."""
+"""Draws noise for the sample counts of a job that protects its predictors, once, before any fit, and stores the result."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dpdist.storage.workspace import NOISY_FRAME, Workspace
 
 
 def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
-    """Stores the noisy frame for fits and `publish`, made from stored noise. `frame` is the exact crossed frame.
+    """Stores the frame with noisy counts, which fits and publication use. `frame` has the exact counts of all combinations.
 
-    Raises `WorkspaceError` if the stored noise was drawn for other counts, other columns or another budget.
+    The noise is stored too. Raises `WorkspaceError` if stored noise was drawn for other counts, columns or budget.
     """
     if job.predictors is None or space.finished(NOISY_FRAME):
         return
@@ -34,7 +34,7 @@ def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
 
 
 def _noise(space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
-    """Draws the noise of a level, bound to that level's counts."""
+    """Returns the noise for one level of detail (a set of columns), bound to that level's exact counts."""
     level = levels(job)[number]
     assert level.scale is not None
     query = digest(

@@ -1,7 +1,8 @@
-"""Plans a run and decides what the plan shows: sizes only where the job does not keep them secret, and never a record."""
+"""Holds the plan of a run, and decides what it shows: never a record, and sizes only where they are not secret."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from dpdist.privacy.small_counts import counted
 from dpdist.privacy.units import record_epsilon
 from dpdist.runtime.blocks import Layout, log_lik_bytes
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit
+from dpdist.runtime.reference_design import ReferenceDesign
 from dpdist.survey.census import Census
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference_file import ReferenceFile
@@ -31,19 +33,19 @@ STRATA = "strata"
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The plan of a run, printed in ten lines.
+    """The plan of a run, which prints in ten lines or fewer.
 
-    `census` was taken from the file, and all of it except its frame is confidential.
-
+    `census` was taken from the file. All of it except its frame is confidential.
     Parameters
     ----------
-    job : what was planned.
+    job : the planned job.
     source : the confidential file.
-    census : what one pass over it told.
-    promise : the guarantee, before data are seen.
+    census : what one pass over the file found.
+    promise : the guarantee, which does not depend on data.
     layout : strata, blocks and memory.
-    reference : the job's, opened.
-    goodness : how well the family fits it.
+    reference : the job's reference, opened.
+    goodness : how well a parametric family fits the reference.
+    design : design effects from the reference's records, if the job asks for them.
 
     Example
     -------
@@ -58,6 +60,7 @@ class Plan:
     layout: Layout
     reference: ReferenceFile | ReferenceRelease | None = None
     goodness: GoodnessOfFit | None = None
+    design: ReferenceDesign | None = None
 
     def __str__(self) -> str:
         return plan_lines(self)
@@ -66,7 +69,7 @@ class Plan:
 
     @cached_property
     def model(self) -> StratumModel:
-        """The model of the first stratum, which stands for the common properties of all strata's models."""
+        """The model of the first stratum, used for properties that the models of all strata share."""
         return builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(0))
 
     @property
@@ -75,12 +78,12 @@ class Plan:
 
     @property
     def small_counts(self) -> SmallCounts | None:
-        """Published sample counts below the job's minimum; None where none is published."""
+        """Sample counts that would be published and are below the job's minimum; None where no counts are published."""
         return counted(self.job, self.frame, self.census.small)
 
 
 def plan_lines(plan: Plan) -> str:
-    """Returns a plan in ten lines or fewer: the input, the promise and the published tables."""
+    """Returns the text of a plan, in ten lines or fewer: the input, the promise and the published tables."""
     job, shown = plan.job, sizes(plan)
     said = claims.promised(plan.promise, {}) | {"exchange": job.budget.exchange}
     claimed = {name: text for name, text in claims.headline(said).items() if name in ("guarantee", "aimed at")}
@@ -101,12 +104,12 @@ def records(plan: Plan) -> int:
 
 
 def records_text(plan: Plan) -> str:
-    """States the number of records, where the job lets it be shown."""
+    """The number of records as text, where the job does not keep it secret."""
     return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,} after universe and rules"
 
 
 def sizes(plan: Plan) -> dict[str, str]:
-    """States facts that follow from the number of records."""
+    """Lines that follow from numbers of records, which are left out where the job keeps them secret."""
     if plan.job.sizes_secret:
         return {"blocks, memory": "not shown either, for they follow from the number of records"}
     job, frame, layout, count = plan.job, plan.frame, plan.layout, plan.frame.stratum_count
@@ -120,8 +123,35 @@ def sizes(plan: Plan) -> dict[str, str]:
     }
 
 
+def design(plan: Plan) -> Iterator[str]:
+    """States the design that direct standard errors assume, and what published ones know of it."""
+    said = plan.job.survey
+    units, weights = "every record is a PSU of its own", said.replicate_weights
+    if weights is not None:
+        units = f"{weights.number:,} replicate weights ({weights.columns[0]} to {weights.columns[-1]}) carry the design"
+    elif said.psu is not None:
+        units = f"{said.psu} names the PSUs"
+    columns = ", ".join(said.design_strata)
+    strata = f"within design strata by {columns}" if columns else "without design strata"
+    finite = "with population sizes" if said.fpc else "with replacement"
+    yield f"direct errors: {units}{'' if weights is not None else f', {strata}, sampled {finite}'}"
+    if plan.job.local:
+        return
+    known = plan.design.effects if plan.design is not None else said.stated_effects
+    source = "of the reference" if plan.design is not None else "that the job states"
+    if known:
+        yield f"published errors: records within design strata, times design effects {source}"
+        yield "design effects: " + "; ".join(each.in_words for each in known)
+    elif said.clustered:
+        yield "published errors: records within design strata, without the clusters: too small (see cautions)"
+    else:
+        yield "published errors: the same"
+    if plan.design is not None:
+        yield from plan.design.in_words()
+
+
 def first_stage(job: Job) -> dict[str, str]:
-    """States the substitute for a reference and the reason, where the current file's own histograms are used."""
+    """A line on the noisy histograms that stand in for a reference, where the job pays for them; else empty."""
     if job.reference is None or job.reference.paid is None:
         return {}
     spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
@@ -130,7 +160,10 @@ def first_stage(job: Job) -> dict[str, str]:
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
-    """States the size of the reference. For tables it also states how many cells are too small for noise of their own."""
+    """A line on the reference's size.
+
+    For reference tables, it has the number of cells that are collapsed because of noise.
+    """
     job, said = plan.job, f"{opened.records:,} records"
     if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
         return said

@@ -1,4 +1,4 @@
-"""Fixes constants from the job's reference, stratum by stratum, before any outcome of the current file is used."""
+"""Learns constants from the job's reference, stratum by stratum, before any outcome of the current file is used."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from dpdist.sampling.protocol import Sampler
 from dpdist.storage.tables import read_table
 
 TRIED = 40
-"""Number of reference records on which a user's program is tested for clamping."""
+"""Number of reference records on which a user's program is tested: it must clamp as the mechanism does."""
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"
 
 
@@ -61,11 +61,12 @@ def learned_from(
     current: int,
     copied: pa.Table | None = None,
 ) -> Learned:
-    """Returns constants from the reference's records of a stratum, for a current stratum of `current` records.
+    """Returns what the mechanism learns from the reference's records of a stratum.
 
-    `copied` has further columns of these records, which synthetic records take. Weights are learned on no more records than
-    the current stratum has, because a fit to fewer records is wider and has larger bounds. Weights of `weighted` are
-    learned under still wider fits (`for_later_files`). Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
+    `current` is the number of records of the current stratum. Weights are learned on at most that many, because a fit to
+    fewer records is wider and has larger bounds. The weights of `weighted` are learned under still wider fits
+    (`for_later_files`). `copied` holds further columns of these records, for synthetic records to copy. Raises `Improper`,
+    `NotReached`, `Unconverged` or `Spurious`.
     """
     if isinstance(model, ReferenceCells):
         cells = summary_of(model, [records.about(k) for k in range(len(job.outcomes))])
@@ -108,7 +109,7 @@ def _centre(
 
 
 def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
-    """Tests a user's program on some records: it must clamp as the mechanism does."""
+    """Tests a user's program on some records: its clamped likelihood must be that of the mechanism."""
     if job.mechanism.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
 
@@ -120,7 +121,7 @@ def _blocks(records: Records, job: Job) -> list[Records]:
 
 @dataclass(frozen=True)
 class LearnOne:
-    """Task that computes and stores the reference's constants for one stratum.
+    """Task that learns from the reference for one stratum, and stores the result.
 
     Its random numbers come from the reference's key.
     """
@@ -154,7 +155,7 @@ class LearnOne:
 
 
 def earlier_points(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[Records], Floats]:
-    """Returns an earlier release's points for every outcome, and the number of records behind each cell's points."""
+    """Returns an earlier release's points by outcome, and the number of records that each cell's points stand for."""
     table = read_table(fit.space.earlier_points).to_pandas()
     rows = fit.frame.rows_of(stratum)
     table = table[(table["frame"] >= rows.start) & (table["frame"] < rows.stop)]
@@ -170,9 +171,9 @@ def earlier_points(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[
 
 
 def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
-    """Computes all constants that the job's reference fixes for these strata.
+    """Learns from the job's reference for these strata.
 
-    Returns the failures by stratum, which are public.
+    Returns the strata for which the reference is insufficient. These are public, as the reference is.
     """
     wanted = list(strata) if fit.job.has_reference else []
     failures = []
@@ -184,13 +185,13 @@ def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener
 
 
 def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> None:
-    """Calls `learn`, and raises `DataError` that names the strata for which the reference is not sufficient."""
+    """As `learn`, but raises `DataError`, which names the strata for which the reference is insufficient."""
     if failures := learn(fit, strata, workers, listener):
         raise refused(fit, failures)
 
 
 def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
-    """Makes the typed error of a reference from which no constants can be computed for some strata."""
+    """Makes the error for a reference that is insufficient for some strata."""
     said, labels = fit.job.reference, fit.frame.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
@@ -199,9 +200,9 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
 
 
 def powers(fit: Fit) -> dict[str, float]:
-    """Returns the power of a centred clamp by stratum.
+    """Returns the power κ of a centred clamp, by stratum.
 
-    It is public, because it follows from the reference and public sizes.
+    It follows from the reference and public sizes, so it is public.
     """
     return {
         fit.frame.stratum_labels[k]: round(learned.power, 12)

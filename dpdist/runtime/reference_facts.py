@@ -1,4 +1,4 @@
-"""Facts about a reference in a release: checksum, source and chain for the statement, and summaries of strata."""
+"""Gathers what a release publishes about its reference: checksum, source, chain of releases, and summaries of strata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpdist.survey.same_file import table_content
 
 
 def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
-    """Returns published facts of the reference by stratum: distributions of a score model, or donors of records."""
+    """Returns what is published from the reference, by stratum: distributions of a score model, or donor records."""
     facts, donors = dict[str, Facts](), dict[str, Donors]()
     for stratum, fit in fits.items() if job.has_reference else ():
         learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
@@ -32,7 +32,7 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
 
 
 def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
-    """Describes the reference for publication: the checksum of its content, and the constants from it."""
+    """Describes the reference for the statement: the checksum of its content, and constants that were learned from it."""
     given, reference = plan.job.reference, plan.reference
     if given is None:
         return None
@@ -50,11 +50,13 @@ def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
         facts["content"] = table_content(plan.job, reference.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
+    if plan.design is not None:
+        facts["design_effects"] = plan.design.described()
     return facts | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
 
 
 def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
-    """Describes the chain that this release continues, and the loss of a person who is in all its files."""
+    """Describes the chain of releases that this one continues, and the total ε of a person who is in all their files."""
     guarantee, chain = plan.promise.total, earlier.carried.chain
     assert isinstance(guarantee, Strict)
     exchanged = budget_text(guarantee.substitution_epsilon)
@@ -65,6 +67,6 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 
 
 def _histograms(job: Job) -> dict[str, Any]:
-    """Describes the share of the budget that the current file's histograms take, if there are any."""
+    """States the ε that histograms of the current file take, if there are any."""
     given = job.reference.paid if job.reference is not None else None
     return {"histogram": {"epsilon": budget_text(given.epsilon)}} if given is not None else {}

@@ -1,4 +1,4 @@
-"""Connects to an external scheduler, names the cause of a failure, and checks the scheduler's workers."""
+"""Connects to an external Dask scheduler, checks its workers, and names the cause where this fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpdist.runtime.tls import Credentials, connect
 from dpdist.storage.objects import Objects, is_url
 
 ALLOWED_DEATHS = 20
-"""Number of workers that may die under one task before the task fails. A killed worker is no fault of the task."""
+"""Number of workers that may die under one task before the task fails. A worker may die for reasons outside the task."""
 CLOSE_TIMEOUT = 5.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _RETRY_INTERVAL = 0.5
@@ -30,7 +30,7 @@ class Lost(Exception):
 
 
 def lost_results() -> tuple[type[Exception], ...]:
-    """Returns exceptions of a future whose scheduler was lost, or of a client that is not connected."""
+    """Exceptions that a future raises when its scheduler was lost, or its client is not connected."""
     from distributed.client import FutureCancelledError, FuturesCancelledError
     from distributed.comm.core import CommClosedError
 
@@ -38,12 +38,12 @@ def lost_results() -> tuple[type[Exception], ...]:
 
 
 def broken_links() -> tuple[type[Exception], ...]:
-    """Returns exceptions that a client raises when its scheduler is gone, or when the client was closed."""
+    """Exceptions that a client raises when its scheduler is gone, or when the client was closed."""
     return (*lost_results(), OSError, ValueError, RuntimeError)
 
 
 def settings(start_timeout: float) -> dict[str, Any]:
-    """Returns Dask's settings for every process of a cluster."""
+    """Dask's settings for every process of a cluster."""
     return {
         "distributed.nanny.pre-spawn-environ": {**_ONE_THREAD, "MALLOC_TRIM_THRESHOLD_": "65536"},
         "distributed.comm.timeouts.connect": f"{start_timeout}s",
@@ -56,7 +56,7 @@ def settings(start_timeout: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Place:
-    """The address of a scheduler and the settings of the link to it."""
+    """The address of a scheduler, with certificates and waiting time for the link to it."""
 
     address: str
     security: Any
@@ -83,7 +83,7 @@ class Place:
         return cls(str(configured), security, timeout)
 
     def connect(self) -> Any:
-        """Connects a client. Raises `ClusterError` that names the cause."""
+        """Connects a client. Raises `ClusterError`, which names the cause."""
         import dask
         from distributed import Client
 
@@ -105,7 +105,7 @@ def workers_of(client: Any) -> dict[str, int]:
 
 
 def check_workers(client: Any, timeout: float, needs: Mapping[str, float], shared: Path | str | None) -> None:
-    """Waits for a first worker. Refuses workers on which tasks would wait for ever, fail, or write elsewhere."""
+    """Waits for a first worker. Refuses workers on which tasks would wait for ever, fail, or write to another place."""
     try:
         client.wait_for_workers(1, timeout=timeout)
     except TimeoutError:
@@ -120,9 +120,9 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
 
 
 def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Asks workers for their facts until at least one answers.
+    """Asks all workers for their facts, until at least one answers.
 
-    Some may die at any time, or be cut off and still be listed.
+    Some workers may die meanwhile, or be cut off and still be listed.
     """
     until = time.monotonic() + timeout
     while True:
@@ -172,7 +172,7 @@ def _check_worker(
 
 
 def _facts(shared: str | None) -> dict[str, Any]:
-    """Returns facts about a worker, which are sent to the driver before any task runs."""
+    """Facts about a worker, which it sends to the driver before any task runs."""
     refused = None
     if shared is not None and is_url(shared):
         try:
@@ -185,7 +185,10 @@ def _facts(shared: str | None) -> dict[str, Any]:
 
 
 def cut(client: Any, pending: set[Any]) -> None:
-    """Cancels tasks, then restarts the workers that run one. In the other order another worker would take over the task."""
+    """Cancels tasks, then restarts the workers that run them.
+
+    In the other order, other workers would take the tasks over.
+    """
     keys = {future.key for future in pending}
     with suppress(*broken_links()):
         holding = [worker for worker, held in client.processing().items() if keys & set(held)]

@@ -1,4 +1,4 @@
-"""Default addresses and waiting times of services."""
+"""Default port, HTTP address and waiting time (in seconds) of a cluster's scheduler and workers."""
 
 from __future__ import annotations
 

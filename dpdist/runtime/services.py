@@ -1,6 +1,6 @@
-"""Runs the long-running services of a cluster: a scheduler and workers, on encrypted links, with no dashboard.
+"""Runs a cluster's long-running services, a scheduler and workers, on encrypted links and without a dashboard.
 
-Over HTTP they show health and Prometheus figures, but no facts of tasks. HTTP is on loopback by default.
+Over HTTP, by default on loopback only, they show their health and Prometheus figures, but nothing about tasks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from dpdist.runtime.service_defaults import HTTP, PATIENCE
 from dpdist.runtime.tls import Credentials, address_here, connect
 
 _PRELOAD = ["dpdist.runtime.worker"]
+STARTS = 3
+"""Attempts in a row to start a worker's process. A scheduler that goes at that moment, or a death, costs one."""
+_START = "look at its memory limit, and whether something else listens on its ports (--port, the next one, and --http)"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HTTP_ROUTES = {
     f"distributed.{side}.http.routes": [f"distributed.http.{side}.prometheus", "distributed.http.health"]
@@ -27,7 +30,7 @@ _HTTP_ROUTES = {
 
 
 def serve_scheduler(host: str, port: int, tls: Path, http: str = HTTP, json_logs: bool = False) -> None:
-    """Run a scheduler until SIGTERM or SIGINT."""
+    """Runs a scheduler until SIGTERM or SIGINT."""
     import dask
     import distributed
 
@@ -62,12 +65,11 @@ def serve_worker(
     patience: float = PATIENCE,
     json_logs: bool = False,
 ) -> None:
-    """Run one worker of one thread until SIGTERM or SIGINT.
+    """Runs one worker, with one thread, until SIGTERM or SIGINT.
 
-    A worker that lost its scheduler searches for it for `patience` seconds.
-
-    The worker listens on `host`, or on the address from which this machine reaches the scheduler. It uses `port`, and the
-    process that restarts a dead worker uses the next port.
+    A worker that has lost its scheduler searches for it for `patience` seconds. The worker listens on `host`, or else on
+    the address from which this machine reaches the scheduler. It uses `port`; the process that restarts a dead worker
+    uses the next port.
     """
     import dask
     import distributed
@@ -76,27 +78,40 @@ def serve_worker(
     if json_logs:
         log_as_json()
 
+    def begun() -> Any:
+        """Returns the process that watches the worker, to be awaited until the worker has started."""
+        return distributed.Nanny(
+            address,
+            host=host or address_here(address),
+            name=name,
+            worker_port=port,
+            port=port + 1 if port else 0,
+            nthreads=1,
+            memory_limit=memory or "auto",
+            security=security,
+            protocol="tls://",
+            resources={"stan": 1.0},
+            preload=_PRELOAD,
+            dashboard_address=http,
+        )
+
     async def run() -> None:
-        """Runs a worker. The address of this machine may differ after a network outage."""
+        """Runs the worker again after each lost link, because this machine's address may have changed."""
+        failed = 0
         while True:
-            nanny = await distributed.Nanny(
-                address,
-                host=host or address_here(address),
-                name=name,
-                worker_port=port,
-                port=port + 1 if port else 0,
-                nthreads=1,
-                memory_limit=memory or "auto",
-                security=security,
-                protocol="tls://",
-                resources={"stan": 1.0},
-                preload=_PRELOAD,
-                dashboard_address=http,
-            )
-            told = await _until_told(nanny.finished())
-            await nanny.close(reason="told to end" if told else "scheduler lost")
-            if told:
-                return
+            try:
+                nanny = await begun()
+            except RuntimeError as error:  # the scheduler was lost, or the worker's process died, before it had started
+                failed += 1
+                if failed == STARTS:
+                    cause = type(error.__cause__ or error).__name__
+                    raise ClusterError(f"the worker's process did not start, {STARTS} times ({cause})", _START) from None
+            else:
+                failed = 0
+                told = await _until_told(nanny.finished())
+                await nanny.close(reason="told to end" if told else "scheduler lost")
+                if told:
+                    return
             await asyncio.to_thread(connect, address, security, patience)
 
     with dask.config.set({**remote.settings(60.0), **_HTTP_ROUTES, "dpdist.json-logs": json_logs}):
@@ -105,9 +120,9 @@ def serve_worker(
 
 
 async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
-    """Waits until a server finishes, or a signal ends it; returns True for a signal.
+    """Waits until a server finishes or a signal arrives; returns True for a signal.
 
-    A later signal ends the process, because nothing needs closing during a search for a scheduler.
+    A second signal ends the process at once.
     """
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in _SIGNALS:

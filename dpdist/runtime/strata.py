@@ -1,4 +1,4 @@
-"""Fits all strata: creates stores from templates, runs the tasks that are not finished, and collects the results."""
+"""Fits all strata of a run: creates stores, runs the tasks that are not finished, and collects the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpdist.storage.tables import gather, read_table, write_table
 
 
 def create_stores(fit: Fit) -> None:
-    """Creates stores from templates, once per fit. The stores of a pooled fit replace those of the strata."""
+    """Creates a fit's stores once, with their full shape. The stores of a pooled fit replace those of the strata."""
     space, frame, unit = fit.space, fit.frame, stores(fit.address.name)
     if space.finished(unit):
         return space.take_units([unit])
@@ -41,7 +41,7 @@ def create_stores(fit: Fit) -> None:
 
 
 def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
-    """Fits every unfinished stratum: giant strata first, then bins of small ones. Returns the failures, by stratum."""
+    """Fits every unfinished stratum: giant strata first, then bins of small ones. Returns the strata that failed."""
     left = _unfinished(fit, fit.strata)
     width = workers.width
     bins = [number for number, strata in enumerate(fit.layout.bins(width)) if not left.isdisjoint(strata)]
@@ -59,7 +59,7 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
 
 
 def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
-    """Fits the given strata with one task each; giant strata run round by round. Returns the failures, by stratum."""
+    """Fits the given strata, each in a task of its own; giant ones round by round. Returns the strata that failed."""
     wanted = list(strata)
     left = _unfinished(fit, wanted)
     outcomes: list[Outcome] = []
@@ -74,9 +74,9 @@ def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: L
 
 
 def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
-    """Lists unfinished strata.
+    """The strata that are not finished.
 
-    A completion record whose files are damaged or missing is deleted, and its stratum is listed.
+    They include strata with a completion record whose files are damaged or missing; the record is deleted.
     """
     left = set(strata) - fit.done(strata)
     for k in left:
@@ -85,11 +85,9 @@ def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
 
 
 def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
-    """Gathers bounds.parquet and strata.parquet from the strata's parts.
+    """Collects bounds.parquet and strata.parquet from the strata's parts.
 
-    Returns the released θ of each stratum, one per set.
-
-    `fits[k]` is the fit that released stratum k.
+    `fits[k]` is the fit that released stratum k. Returns for each stratum its released θ, one for each set.
     """
     fit = fits[0]
     space, labels = fit.space, fit.frame.stratum_labels

@@ -1,4 +1,4 @@
-"""Tasks of protection: small strata whole, in groups; giant strata round by round, with a task for each part."""
+"""Defines the tasks that protect strata: small strata whole, several in a task; giant strata round by round, in spans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dpdist.storage.completion import checksums
 
 
 class Outcome(NamedTuple):
-    """The outcome of a stratum's task, with the reason if the stratum has no release."""
+    """What became of a stratum: `failure` is the reason if it cannot be released, else None."""
 
     stratum: int
     failure: str | None
@@ -37,14 +37,14 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtectBin:
-    """Task that runs all rounds of the small strata of one bin.
+    """Task that protects the small strata of one bin.
 
-    It skips strata that an earlier run or a lost worker finished.
+    It skips strata that an earlier run, or a lost worker, has finished.
     """
 
     address: Address
     workers: int
-    """Number of workers for which the bins are made."""
+    """Number of workers for which bins were made."""
 
     def __call__(self, number: int) -> list[Outcome]:
         fit = self.address.open()
@@ -57,7 +57,7 @@ class ProtectBin:
 
 @dataclass(frozen=True)
 class ProtectOne:
-    """Task that runs all rounds of one small stratum."""
+    """Task that protects one small stratum."""
 
     address: Address
 
@@ -89,14 +89,14 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
         return Outcome(stratum, str(failure))
     except Superseded:
         return Outcome(stratum, None)
-    finally:  # this applies to all strata alike, because which stratum failed depends on the records
+    finally:  # for all strata alike, because which stratum failed depends on the records
         note("stratum", {"fit": fit.address.name, "stratum": stratum})
     return Outcome(stratum, None)
 
 
 @dataclass(frozen=True)
 class VisitPart:
-    """Task that runs one pass over one span of a giant stratum. It stores the span's carry, and then its result."""
+    """Task that runs one pass over one span of a giant stratum. It stores the span's carry first, and then its result."""
 
     address: Address
     stratum: int
@@ -137,9 +137,9 @@ class VisitPart:
 
 
 def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
-    """Runs the rounds of a giant stratum from the driver, with spans on the workers.
+    """Runs the rounds of a giant stratum from the driver, with a task for each span.
 
-    Resumes from the journal of finished rounds.
+    It resumes after the last round that the journal has finished.
     """
     journal = journal_of(fit, stratum)
     model, store, spans = fit.fitted(stratum), fit.store(stratum), fit.layout.spans(stratum)
@@ -176,14 +176,14 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
 
 
 def released_by(fit: Fit, stratum: int) -> dict[str, object]:
-    """Reads the results of a finished stratum: its summary and one described θ per set."""
+    """Reads what a finished stratum has released: its summary, and the parameters θ of each set."""
     path = fit.space.part(fit.address.name, stratum) / "stratum.json"
     said: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
     return said
 
 
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:
-    """Makes the typed error of a stratum without a release. It states the name, size, p, reason and remedies."""
+    """Makes the error for a stratum without a release: its label, its n and p, the reason, and remedies."""
     k = outcome.stratum
     return FitError(
         f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
@@ -193,7 +193,7 @@ def fit_error(fit: Fit, outcome: Outcome) -> FitError:
 
 
 def _remedies(fit: Fit) -> str:
-    """Lists remedies that the job still allows. A fallback is no remedy if the job has it, or under a strict guarantee."""
+    """Remedies that the job still allows: no fallback that it already has, and none under a strict guarantee."""
     job, own = fit.job, fit.job.mechanism.fallback
     ways = []
     if job.frozen and job.mechanism.tunes_weights:

@@ -1,4 +1,4 @@
-"""Encrypted links to a scheduler: checks certificates before use, and names the cause when there is no answer."""
+"""Makes encrypted links to a scheduler: checks certificates first, and names the cause when there is no answer."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from dpdist.core.errors import ClusterError
 from dpdist.runtime.certificates import CA, CERTIFICATE, PRIVATE_KEY, load_certificates, passing_certificates
 
 ANSWER_TIMEOUT = 5.0
-"""Seconds that one attempt may wait for the scheduler's greeting."""
+"""Seconds that one attempt waits for the scheduler's greeting."""
 _RETRY_INTERVAL = 0.5
 _RENEW = "renew it with `dpdist cluster certs DIR` and give each machine the folder of its role"
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A role's folder: the authority it trusts, its certificate and its key."""
+    """The folder of a role: the authority that it trusts, its certificate, and its key."""
 
     folder: Path
 
     def security(self) -> Any:
-        """Returns Dask's settings for links, all of which are encrypted.
+        """Returns Dask's settings, under which all links are encrypted.
 
-        Raises `ClusterError` for files that no link would accept.
+        Raises `ClusterError` for files that no other process would accept.
         """
         self.check()
         return _security(*(str(self.folder / name) for name in (CA, CERTIFICATE, PRIVATE_KEY)))
@@ -59,12 +59,12 @@ class Credentials:
 
 
 def passing_security() -> Any:
-    """Returns Dask's settings for a cluster that ends with this process. No other process holds an accepted certificate."""
+    """Returns Dask's settings for a cluster that ends with this process. No other process has a certificate for it."""
     return _security(*passing_certificates())
 
 
 def _security(authority: str, certificate: str, key: str) -> Any:
-    """Returns the security settings with one certificate in every role, from paths or PEM texts."""
+    """Returns Dask's settings with one certificate for all roles, given as paths or as PEM texts."""
     from distributed import Security
 
     roles = {
@@ -78,8 +78,8 @@ def _security(authority: str, certificate: str, key: str) -> Any:
 def connect(address: str, security: Any, timeout: float, who: str = "the scheduler") -> None:
     """Waits until the scheduler greets this process.
 
-    Raises `ClusterError` that names the cause: at once if certificates do not fit, after `timeout` seconds if there is no
-    answer.
+    Raises `ClusterError`, which names the cause: at once if certificates are refused, after `timeout` seconds if there is
+    no answer.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -101,9 +101,9 @@ def connect(address: str, security: Any, timeout: float, who: str = "the schedul
 
 
 def address_here(address: str) -> str:
-    """Returns the address from which this machine reaches a scheduler, without sending anything.
+    """Returns this machine's address on the route to a scheduler. It sends nothing.
 
-    Dask would use the route to the internet, and take loopback where there is no such route.
+    Dask would take the route to the internet, or loopback where there is no such route.
     """
     host, port = _place(address)
     family, kind, number, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -118,7 +118,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _greeted(address: str, security: Any) -> None:
-    """Waits for the scheduler's greeting, which comes once it has accepted the certificate of this process."""
+    """Waits for the scheduler's greeting, which it sends only after it has accepted this process's certificate."""
     with socket.create_connection(_place(address), timeout=ANSWER_TIMEOUT) as plain:
         if address.startswith("tcp://"):
             greeting = plain.recv(1)
@@ -131,7 +131,7 @@ def _greeted(address: str, security: Any) -> None:
 
 
 def _certificate_cause(error: ssl.SSLError) -> tuple[str, str] | None:
-    """States what is wrong with the certificates, and the remedy. Returns None for a cause that may pass by itself."""
+    """What is wrong with the certificates, and the remedy; None for a cause that may pass by itself."""
     reason = (error.reason or "").upper()
     if isinstance(error, ssl.SSLCertVerificationError):
         found = f"its certificate is refused here ({error.verify_message})"

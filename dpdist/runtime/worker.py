@@ -1,4 +1,4 @@
-"""Preloaded by every Dask worker: the worker stops with the driver that started it, and imports modules beforehand."""
+"""Prepares every Dask worker at its start: it ends with its driver, and imports modules before the first task."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def dask_setup(worker: object) -> None:
-    """Makes the worker ignore Ctrl-C, and asks the kernel for SIGKILL when the driver ends (Linux only).
+    """Makes the worker ignore Ctrl-C, and asks the kernel (on Linux) to kill it when the driver ends.
 
-    All files that a worker writes are confidential, so only their owner may read them, whatever the umask.
+    Files that a worker writes are confidential. So only their owner may read them, whatever the umask was.
     """
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Samplers draw parameters from a posterior: `exact` and `grid` draw independently, `stan` by Markov chains."""
+"""Makes the sampler of a job, which draws parameters from posteriors: `exact`, `grid`, or `stan` by Markov chains."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -37,7 +37,7 @@ RETRIES = (
 
 
 def sampler_of(job: Job, folder: Path) -> Sampler:
-    """The sampler that a job names; private folders of Stan's runs are made under `folder`."""
+    """The sampler that a job names. Private folders for runs of Stan are made in `folder`."""
     if job.sampler.name == "exact":
         return ExactSampler(job.sampler.draws)
     if job.sampler.name == "grid":
@@ -47,9 +47,9 @@ def sampler_of(job: Job, folder: Path) -> Sampler:
 
 @dataclass(frozen=True)
 class ReferenceSampler:
-    """Sampler of a public file's posteriors: from a closed form or grid where a model has one.
+    """Samples posteriors of a public file: by closed form, or on a grid, where the model allows it.
 
-    A clamped posterior has the sampler that the job names.
+    For a clamped posterior it uses the job's sampler.
     """
 
     draws: int
@@ -70,17 +70,17 @@ class ReferenceSampler:
 
 
 def reference_sampler(job: Job, sampler: Sampler) -> ReferenceSampler:
-    """Draws S times from the posterior, whatever the sampler."""
+    """A sampler for the reference, with as many draws as the job's in all."""
     return ReferenceSampler(job.sampler.total, sampler)
 
 
 def completed(model: StratumModel, sampler: Sampler) -> StratumModel:
-    """Completes a model with a runner of its program's generated quantities, if it needs one."""
+    """The model, with a way to run its program's generated quantities if it needs one."""
     return sampler.complete(model) if isinstance(sampler, StanSampler) else model
 
 
 def check(job: Job, model: StratumModel) -> None:
-    """Checks that the sampler's tools are installed and accept the model's program.
+    """Checks that the sampler's tools are installed, and that they accept the model's program.
 
     Raises `ToolchainError` or `ProgramError`.
     """
@@ -111,14 +111,14 @@ def check(job: Job, model: StratumModel) -> None:
 
 
 def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
-    """Compile the model's program, if there is one and it is not compiled yet."""
+    """Compiles the model's Stan program, if it has one that is not compiled yet."""
     if job.sampler.name == "stan":
         assert isinstance(model, StanData)
         executable(source_of(model.program), job.sampler.toolchain, listener)
 
 
 def facts(job: Job) -> dict[str, Any]:
-    """Facts on the sampler for a statement."""
+    """Facts on the sampler, or on the noise, for the statement."""
     if job.mechanism.adds_noise:
         noise = f"OpenDP's {NOISE_LAWS['gaussian' if job.mechanism.gaussian else 'laplace']}, drawn once and kept"
         return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}

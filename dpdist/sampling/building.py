@@ -1,4 +1,4 @@
-"""Builds executables from Stan programs: the protocol of toolchains, stanc, compilers and their messages."""
+"""Builds executables from Stan programs: declares what a toolchain is, and runs stanc and C++ compilers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTALL_CMDSTAN = "install CmdStan with cmdstanpy.install_cmdstan()"
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program; `version` is Stan's."""
+    """A compiled program. `version` is that of Stan."""
 
     path: Path
     program: str
@@ -30,7 +30,7 @@ class Executable:
 
 
 class Toolchain(Protocol):
-    """Source of Stan's tools. `identity` describes all that an executable depends on, except the program."""
+    """A source of Stan's tools. `identity` covers all that an executable depends on, other than its program."""
 
     @property
     def name(self) -> str: ...
@@ -49,11 +49,11 @@ class Toolchain(Protocol):
 
     @property
     def compiles(self) -> bool:
-        """True if it can build programs that are not in the cache."""
+        """True if the toolchain can build programs that the cache lacks."""
         ...
 
     def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
-        """Compile `source`, a copy within `folder` of a program that stanc accepts; `include` serves its #include."""
+        """Compiles `source`, a program in `folder` that stanc has accepted. Its #include files are in `include`."""
         ...
 
 
@@ -83,7 +83,7 @@ def run_tool(command: tuple[str, ...], what: str) -> str:
 
 
 def without_source(message: str) -> str:
-    """A compiler's message without the lines of the file that it quotes. Its line numbers remain."""
+    """A compiler's message without the source lines that it quotes. Line numbers stay."""
     quoted = re.compile(r"^\s*(-{3,}|\d+\s*[:|].*|\|.*|\^.*|~.*)?$")
     return "\n".join(line for line in message.splitlines() if not quoted.match(line))
 

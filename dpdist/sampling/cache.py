@@ -1,6 +1,6 @@
-"""Stores compiled files in the user's cache folder.
+"""Keeps compiled Stan programs in the user's cache folder.
 
-Each is made once; free memory limits how many compilers run at a time.
+Each is compiled once. Free memory limits how many compilers run at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MEMORY_OF_A_COMPILE = 3 * 2**30
 
 
 def cache_folder() -> Path:
-    """$DPDIST_CACHE or the user's cache folder; it is made if it does not exist."""
+    """The folder `stan` in $DPDIST_CACHE, or in the user's cache folder. It is created if it is missing."""
     said = os.environ.get("DPDIST_CACHE")
     if not said and util.find_spec("platformdirs") is None:
         raise ToolchainError("platformdirs is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'")
@@ -43,9 +43,9 @@ def cache_folder() -> Path:
 
 
 def kept(path: Path, build: Callable[[Path], Path]) -> None:
-    """Makes a file of the cache once: `build` writes it to a separate folder while other processes wait.
+    """Makes a file of the cache once. `build` makes it in a folder of its own, while other processes wait.
 
-    A stored digest shows whether the file is damaged; a damaged file is made again.
+    A stored checksum shows whether the file is damaged; then it is made again.
     """
     if intact(path):
         return
@@ -53,7 +53,7 @@ def kept(path: Path, build: Callable[[Path], Path]) -> None:
         if intact(path):
             return
         folder = path.with_name(path.name + ".part")
-        shutil.rmtree(folder, ignore_errors=True)  # A killed process left this folder.
+        shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left this folder
         folder.mkdir()
         try:
             made = build(folder)
@@ -84,7 +84,7 @@ def digest_of(*texts: str) -> str:
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Waits until free memory and cores allow another compiler: a compile takes up to 3 GB."""
+    """Waits until free memory and cores allow one more compiler, which may need 3 GB."""
     while True:
         for place in range(compiles_at_once()):
             lock = FileLock(cache_folder() / f"turn-{place}.lock")
@@ -105,7 +105,7 @@ def compiles_at_once() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that a new process may use: the machine's free memory, or less if a control group limits it."""
+    """Bytes that a new process may use: the machine's free memory, or less under a control group's limit."""
     found = [2**63]
     if (info := Path("/proc/meminfo")).exists() and (said := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
         found.append(int(said[1]) * 1024)
@@ -115,6 +115,6 @@ def available_memory() -> int:
     ):
         try:
             found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # There is no such group, or its limit is "max".
+        except (OSError, ValueError):  # there is no such group, or its limit is "max"
             continue
     return max(0, min(found))

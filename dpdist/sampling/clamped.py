@@ -1,12 +1,11 @@
 """Draws from a clamped posterior of two parameters, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.6), by rejection.
 
-The proposal is a step function over the model's public box. Squares are split into four until the log density varies
-little over nine points of each square, or until the density in it is below e^−DROP of the maximum. Its height is the
-largest of the nine values, raised by half of their range; a proposal, uniform in its square, is accepted with probability
-density/height, the density being evaluated at the proposal itself. So the squares decide the number of proposals, not the
-accuracy of a draw, and no part of the box is left out. Draws follow min(density, height). This is the posterior, except
-at points between the nine where the density exceeds the height. VARIATION bounds the mass of these points in the tested
-cases, not for every file.
+The proposal is a step function over the model's public box. A square of the box is split into four until the log density
+varies little over nine points in it, or until the density there is below e^−DROP of the maximum. The step's height is the
+largest of the nine values, raised by half of their range. A proposed point is uniform in its square, and accepted with
+probability density over height, with the density at the point itself. So squares affect only how many proposals are needed,
+and no part of the box is left out. Draws follow min(density, height). That is the posterior, except at points between the
+nine where the density exceeds the height. VARIATION bounds the mass of such points in the tested cases, not for every file.
 """
 
 from __future__ import annotations
@@ -20,25 +19,24 @@ from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Boxed, Clamped, Draws
 
 MANY, DEEPEST = 1000, 30
-"""The public box has 2⁶ squares a side at the start.
+"""The public box starts with 2⁶ squares on a side. From MANY records on it starts with 2⁵, because no part is then narrow.
 
-From MANY records on it has 2⁵, and no part of the density is narrow.
+The side of a square is at least 2^−DEEPEST of the box's.
 """
 DROP, STEP, SLOPE = 40.0, 1.0, 0.5
-"""A square is split where the range of its nine values is over STEP + SLOPE × their distance from the maximum."""
+"""A square is split if its nine log densities range over more than STEP + SLOPE × their distance from the maximum."""
 VARIATION = 1e-3
 """Total variation between the law of draws and the posterior on the public box, in tests.
 
-This is the figure of the negative binomial model where nearly all records are clamped; the beta model's figure is under
-1e-5.
+It is that of the negative binomial model where nearly all records are clamped. For the beta model it is below 1e-5.
 """
 POINTS_AT_ONCE = 4096
-"""Number of points that are evaluated together."""
+"""Number of points at which the density is computed at a time."""
 NINE = np.array([(i, j) for i in range(3) for j in range(3)])
 
 
 class Squares(NamedTuple):
-    """Lower corners and sides as shares of the box, (square, 2) and (square,), and the log height of each square."""
+    """Lower corners (square, 2) and sides (square,) as shares of the box, and log heights of the proposal, (square,)."""
 
     corner: Floats
     side: Floats
@@ -77,7 +75,7 @@ def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -
 
 
 def squares_of(model: Boxed, posterior: Clamped) -> Squares:
-    """Squares of the proposal."""
+    """The squares of the proposal, split as far as the density needs it."""
     records, count = posterior.distinct()
     first_level = 5 if len(posterior.rows) >= MANY else 6
     split = np.stack(np.meshgrid(*2 * [np.arange(2**first_level)], indexing="ij"), axis=-1).reshape(-1, 2)
@@ -107,13 +105,13 @@ def _quarters(split: Ints) -> Ints:
 
 
 def _inside(model: Boxed, shares: Floats) -> Floats:
-    """Coordinates of points that are given as shares of the box, (point, 2)."""
+    """Coordinates of points (point, 2) that are given as shares of the box."""
     low, high = np.array(model.box).T
     return np.asarray(low + shares * (high - low))
 
 
 def _kept(model: Boxed, posterior: Clamped) -> Squares:
-    """The posterior's proposal, made once for all draws from it."""
+    """The proposal for a posterior, made once for all draws from it."""
     if posterior not in _SQUARES:
         _SQUARES[posterior] = squares_of(model, posterior)
     return _SQUARES[posterior]

@@ -1,4 +1,4 @@
-"""The only importer of cmdstanpy. It imports on first use and silences its log, which contains names of private folders."""
+"""Imports cmdstanpy, here only and at first use, and silences its log, which would name private folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cmdstanpy() -> Any:
 
 
 def installed_cmdstan() -> Path | None:
-    """Folder of the user's CmdStan, as cmdstanpy finds it ($CMDSTAN, else the latest under ~/.cmdstan)."""
+    """The folder of the user's CmdStan, as cmdstanpy finds it: $CMDSTAN, or the latest in ~/.cmdstan; None without one."""
     try:
         return Path(cmdstanpy().cmdstan_path())
     except ValueError:
@@ -27,7 +27,7 @@ def installed_cmdstan() -> Path | None:
 
 
 def variables(header: str) -> dict[str, Any]:
-    """Variables of a Stan CSV file by name, from its header line; `extract_reshape` takes their values from a row."""
+    """Variables in a Stan CSV file, by name, from its header line. `extract_reshape` takes their values from a row."""
     import stanio
 
     return dict(stanio.parse_header(header))

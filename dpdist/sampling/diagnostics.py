@@ -1,6 +1,7 @@
-"""Diagnoses whether chains have converged: rank-normalised R-hat, ESS, E-BFMI, divergences, tree depth (by ArviZ).
+"""Computes whether Markov chains have converged, with ArviZ: R-hat, ESS, E-BFMI, divergences, tree depth.
 
-Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Bayesian Analysis 16(2); Betancourt (2016), arXiv:1604.00695.
+R-hat is rank-normalised; ESS is the effective sample size. Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Bayesian
+Analysis 16(2); Betancourt (2016), arXiv:1604.00695.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dpdist.sampling.stan import Chains
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits on diagnostics that are set before a run. `divergences` and `treedepth_hits` are shares of all draws."""
+    """Limits on diagnostics, set before a run. `divergences` and `treedepth_hits` are shares of all draws."""
 
     rhat: float = 1.01
     ess: float = 400.0
@@ -28,10 +29,10 @@ class Policy:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """The worst figures over all varying scalars (R-hat, ESS) and all chains (E-BFMI); None where a figure is not defined.
+    """The worst figures over all scalars that vary (R-hat, ESS) and over all chains (E-BFMI); None where not defined.
 
-    Constant scalars, such as the diagonal of a correlation matrix, have no such figure and are left out. `not_finite`
-    counts the scalars with a draw that is not a number.
+    Constant scalars, such as the diagonal of a correlation matrix, are left out. `not_finite` is the number of scalars with
+    a draw that is not finite.
     """
 
     worst_rhat: float | None
@@ -50,7 +51,7 @@ class Diagnostics:
         return asdict(self)
 
     def problems(self, policy: Policy) -> list[str]:
-        """Sentences on each figure that misses the policy; empty where all figures meet it."""
+        """Sentences on all figures that exceed the policy's limits; empty if none does."""
         found = []
         if self.not_finite:
             found.append(f"{self.not_finite} quantities have draws that are not finite")
@@ -70,7 +71,7 @@ class Diagnostics:
 
 
 def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> Diagnostics:
-    """Diagnostics of the named variables, all by default; generated quantities such as log_lik are better left out."""
+    """Diagnostics of the named variables, or of all. Generated quantities such as log_lik are better left out."""
     arviz, xr = _arviz()
     labels, scalars = _scalars(chains, names)
     finite = np.isfinite(scalars).all(axis=(0, 1))
@@ -102,7 +103,7 @@ def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> Diagnostic
 
 
 def _scalars(chains: Chains, names: tuple[str, ...] | None) -> tuple[list[str], np.ndarray[Any, np.dtype[np.float64]]]:
-    """Every scalar with its name, shape (chain, draw, scalar)."""
+    """All scalars, (chain, draw, scalar), with their names."""
     labels, parts = list[str](), [np.empty((*chains.lp.shape, 0))]
     for name in chains.draws if names is None else names:
         values = chains.draws[name]
@@ -116,7 +117,7 @@ def _least(values: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
 
 
 def _arviz() -> tuple[Any, Any]:
-    """Imports ArviZ and xarray on first use, because their import takes half a second."""
+    """Imports ArviZ and xarray at first use, because it takes half a second."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)

@@ -1,4 +1,4 @@
-"""Builds programs with Stan from the wheel httpstan, a C++ compiler of the machine, and the driver in `stan/driver/`."""
+"""The toolchain `embedded`: builds Stan programs with the wheel httpstan, a C++ compiler and the driver in stan/driver."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class Embedded:
-    """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a compiler and our driver.
+    """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a C++ compiler, and dpdist's driver.
 
-    If no compiler is installed, the compiler that the cache records is named. Programs that it built can still be run.
+    Without an installed compiler, `compiler` is the one that the cache records, and programs that it built can still run.
     """
 
     package: Path
@@ -63,7 +63,7 @@ class Embedded:
         return cls(package, version, *recorded, compiles=False)
 
     def record(self) -> None:
-        """Stores the compiler's identity next to the programs that it built.
+        """Stores which compiler built the programs in the cache.
 
         If the cache cannot be written, nothing is stored.
         """
@@ -80,7 +80,7 @@ class Embedded:
 
     @property
     def identity(self) -> str:
-        """Identity of the toolchain; it includes the package's folder, where executables find TBB."""
+        """Identity of the toolchain. It includes the package's folder, because executables find TBB there."""
         driver = [sha256(path) for path in sorted((shipped_folder() / "driver").iterdir())]
         said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *driver)
         return "\n".join(map(str, said))
@@ -121,7 +121,7 @@ class Embedded:
 
 
 def _record() -> Path:
-    """Path of the record of the compiler that last built the cache's programs."""
+    """Path of the file that names the compiler of the programs in the cache."""
     return cache_folder() / "compiler.json"
 
 

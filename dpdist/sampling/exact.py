@@ -1,4 +1,4 @@
-"""Samplers that draw independently, from closed forms or on public grids, without Markov chains."""
+"""The samplers `exact` and `grid`, which draw independently from closed forms or on public grids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdist.sampling import clamped
 
 @dataclass(frozen=True)
 class ExactSampler:
-    """Draws from the closed form; the total variation to the posterior is 0. Clamped posteriors have no closed form."""
+    """Draws from closed forms, with total variation 0 from the posterior. A clamped posterior has no closed form."""
 
     draws: int
 
@@ -32,9 +32,9 @@ class ExactSampler:
 
 @dataclass(frozen=True)
 class GridSampler:
-    """Draws from the posterior on a public dense grid; the model states the grid's error.
+    """Draws from posteriors on a dense public grid. The model states the grid's error.
 
-    For clamped posteriors see `clamped`.
+    Clamped posteriors are drawn from by `clamped`.
     """
 
     draws: int

@@ -1,8 +1,8 @@
-"""The sampler `stan`: it draws from models that are Stan programs, and runs a user's program for generated quantities.
+"""The sampler `stan`, which runs Markov chains of models that are Stan programs, and a user's generated quantities.
 
-A released θ is the last draw of a separate chain. The law of a draw differs from the posterior by an unknown total
-variation γ. So the guarantee is (ε, (1 + e^ε)γ) at best (METHODS §2). The arguments of a chain's process contain its seed
-and number while it runs. So anyone who can list this machine's processes must be trusted.
+A released θ is the last draw of a chain of its own. The law of a draw differs from the posterior by an unknown total
+variation γ. So the guarantee is (ε, (1 + e^ε)γ) at best (METHODS §2). While a chain runs, its process's arguments show its
+seed and number. So anyone who can list this machine's processes must be trusted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_densit
 from dpdist.sampling.toolchain import executable
 
 TRIED_PARAMETERS, TRIED_RECORDS = 16, 8
-"""Number of parameters and of records for the trial of a user's program."""
+"""Number of parameter draws, and of records, on which a user's program is tested."""
 GENERATED_VALUES = 2**20
 """Largest number of records × draws in one run of generated quantities."""
 
@@ -40,20 +40,20 @@ GENERATED_VALUES = 2**20
 class StanSampler:
     """Runs chains by NUTS.
 
-    An attempt that fails, or misses a threshold under `policy: fail`, is repeated with another seed.
+    If an attempt fails, or exceeds a limit under `policy: fail`, it is repeated with another seed.
     """
 
     said: Sampler
     policy: Diagnostics
     folder: Path
-    """Folder that contains the private folders of fits."""
+    """Folder for the private folders of fits."""
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         chains, found = self._sampled(model, posterior, self.said.chains, _seed(rng), 1)
         return Draws(_values(model, chains, slice(None)), self.said.chains, found)
 
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """The last draw of a separate chain, whose random numbers depend on 62 secret bits."""
+        """The last draw of a chain of its own, whose random numbers depend on 62 secret bits."""
         seed, number, records_seed = _seed(rng), _seed(rng), _seed(rng)
         chains, _ = self._sampled(model, posterior, 1, seed, number)
         theta = Draws(_values(model, chains, slice(-1, None)))
@@ -62,7 +62,7 @@ class StanSampler:
     def _sampled(
         self, model: StratumModel, posterior: Floats | Clamped, chains: int, seed: int, number: int
     ) -> tuple[Chains, dict[str, float]]:
-        """Runs chains, which must meet the job's thresholds under `policy: fail`; returns them with their diagnostics."""
+        """Runs chains, and returns them with their diagnostics. Under `policy: fail` they must meet the job's limits."""
         assert isinstance(model, StanData)
         said, data, why = self.said, data_of(model, posterior), ""
         settings = StanSettings(
@@ -83,7 +83,10 @@ class StanSampler:
         raise Unconverged(f"{why}, in {said.attempts} attempts")
 
     def complete(self, model: StratumModel) -> StratumModel:
-        """Completes a user's model with the runner of its program, if the program generates `log_lik` or records."""
+        """A user's model with a way to run its program, which generates `log_lik` or records.
+
+        Other models are unchanged.
+        """
         if isinstance(model, User):
             return Generated(**vars(model), run=Runner(model.program, self.said.toolchain, self.folder))
         return model
@@ -94,14 +97,14 @@ class StanSampler:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs a program's generated quantities."""
+    """Runs the generated quantities of a program."""
 
     program: Program
     toolchain: Toolchain
     folder: Path
 
     def __call__(self, data: Mapping[str, Any], draws: Draws, seed: int) -> dict[str, Floats]:
-        """Generated quantities by name, (draw, …)."""
+        """Generated quantities by name, (draw, …) each."""
         values = {name: drawn[None] for name, drawn in draws.values.items()}
         found = generate(compiled(self.program, self.toolchain), data, values, seed, self.folder)
         return {name: values[0] for name, values in found.items()}
@@ -109,12 +112,12 @@ class Runner:
 
 @dataclass(frozen=True, kw_only=True)
 class Generated(User):
-    """A user's model with a runner of its program's generated quantities."""
+    """A user's model that can run its program's generated quantities."""
 
     run: Runner
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Log likelihood (draw, record), from the program's `log_lik`, by block, or from the job's Python function."""
+        """Log likelihood (draw, record): the program's `log_lik`, part by part, or the job's Python function."""
         if self.function is not None:
             return super().log_lik(draws, records)
         size = max(1, GENERATED_VALUES // len(draws))
@@ -126,7 +129,7 @@ class Generated(User):
         return self.run(data, draws, 1)["log_lik"]
 
     def with_records(self, theta: Draws, seed: int) -> Draws:
-        """θ together with the synthetic records of every frame row, `y_rep` and `w_rep` of the program."""
+        """θ together with synthetic records of all frame rows, which the program generates as `y_rep` and `w_rep`."""
         low, high = self.outcome_bounds
         frame = self.frame_rows
         placeholder = np.full(len(frame), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
@@ -143,9 +146,9 @@ class Generated(User):
 
 
 def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) -> None:
-    """Checks on public records that the program weights a record by exp(clamp(α(log_lik − reference), ±clamp)).
+    """Checks, on public records, that the program weights a record by exp(clamp(α(log_lik − reference), ±clamp)).
 
-    A record's factor is the change of the program's log density when its α changes from 1 to 0. Raises `ProgramError`.
+    A record's weight is how the program's log density changes when the record's α goes from 1 to 0. Raises `ProgramError`.
     """
     points = Draws({name: values[:: max(1, len(draws) // TRIED_PARAMETERS)] for name, values in draws.values.items()})
     centred = model.log_lik(points, records) - (offset := model.log_lik(theta, records)[0])
@@ -168,12 +171,12 @@ def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) 
 
 @lru_cache(maxsize=32)
 def compiled(program: str | Program, toolchain: Toolchain) -> Executable:
-    """The executable of a program, looked up once per process."""
+    """The executable of a program; a process looks it up once."""
     return executable(source_of(program), toolchain)
 
 
 def source_of(program: str | Program) -> str | Path:
-    """The toolchain's input: the name of a shipped program, or a copy of a user's program in the cache."""
+    """What the toolchain compiles: the name of a shipped program, or a copy of a user's program in the cache."""
     if isinstance(program, str):
         return program
     digest = hashlib.sha256(program.text.encode()).hexdigest()[:20]
@@ -190,7 +193,7 @@ def _values(model: StratumModel, chains: Chains, which: slice) -> Mapping[str, F
 
 
 def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, Any]:
-    """Data of a program. For a clamped posterior these are the records, with statistics of no records."""
+    """The data for a program. For a clamped posterior these are the records, and statistics of no records."""
     assert isinstance(model, StanData)
     if not isinstance(posterior, Clamped):
         return model.stan_data(posterior)
@@ -201,7 +204,7 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
 
 
 def _figures(diagnostics: Found) -> dict[str, float]:
-    """Diagnostics as numbers; a figure that is not defined is NaN."""
+    """Diagnostics as numbers; NaN where not defined."""
     said = diagnostics.as_dict()
     return {name: np.nan if value is None else float(value) for name, value in said.items() if name != "worst_rhat_of"}
 
@@ -211,5 +214,5 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _flat(values: Floats) -> Floats:
-    """Reshapes (chain, draw, …) to (draw, …), one chain after the other."""
+    """Reshapes (chain, draw, …) to (draw, …), chain after chain."""
     return values.reshape(-1, *values.shape[2:])

@@ -1,4 +1,4 @@
-"""Finds Stan programs as files and reads their text with all included files."""
+"""Finds the files of Stan programs, and reads their text with all files that they include."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpdist.core.errors import ProgramError
 
 
 def find_program(name: str | Path) -> Path:
-    """Path of a program; a name without a folder is also looked up among the shipped programs."""
+    """The path of a program. A name without a folder may also be that of a shipped program."""
     path = Path(name)
     if path.is_file() and path.suffix == ".stan":
         return path.absolute()
@@ -35,7 +35,7 @@ def shipped_folder() -> Path:
 
 
 def texts(source: Path) -> Iterator[str]:
-    """Text of a program and of the files that it includes, from the program's own folder."""
+    """Texts of a program, and of the files that it includes from its folder."""
     seen, queue = set[Path](), [source]
     while queue:
         path = queue.pop()
@@ -45,7 +45,7 @@ def texts(source: Path) -> Iterator[str]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            if path != source:  # stanc reports a wrong include.
+            if path != source:  # stanc itself reports a wrong include
                 continue
             found = f"{path.name} cannot be read ({type(error).__name__})"
             raise ProgramError(source.name, found, "give a UTF-8 text file") from None

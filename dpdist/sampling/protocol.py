@@ -1,4 +1,4 @@
-"""The interface of samplers: a sampler draws from a posterior, and knows models only by their capabilities."""
+"""Declares what a sampler does: it draws from a posterior. A sampler asks models for capabilities, not for names."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dpdist.models.protocol import Clamped, Draws, StratumModel
 
 
 class Unconverged(Exception):
-    """A posterior could not be sampled as the job asks; the message gives the reason without any figure of the records."""
+    """A posterior could not be sampled as the job asks. The message gives the reason, without figures of the records."""
 
 
 class Sampler(Protocol):
-    """Samples π(θ) ∏ p(record_i | θ)^α_i, given the statistics of the α-weighted records; or a clamped posterior.
+    """Draws from π(θ) ∏ p(record_i | θ)^α_i, given statistics of the α-weighted records; or from a clamped posterior.
 
-    The same generator state gives the same draws, and close statistics give close draws. So all rounds have common random
-    numbers.
+    A generator in the same state gives the same draws, and similar statistics give similar draws. So all rounds share
+    random numbers.
     """
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """The job's S draws; raises `Improper` where the posterior does not exist."""
+        """The job's S draws. Raises `Improper` where the posterior does not exist."""
         ...
 
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """A single draw."""
+        """One draw."""
         ...

@@ -1,8 +1,8 @@
-"""Runs a compiled Stan program by NUTS through cmdstanpy, for the sampler `stan`; it has no code of any model.
+"""Runs compiled Stan programs through cmdstanpy: sampling by NUTS, generated quantities, log densities. It knows no model.
 
-Draws depend on program, data, settings and seed, never on threads. Each run has a separate subfolder of the given folder,
-which is removed after reading. If this process is killed, its Stan processes end too, and the subfolder remains until the
-given folder is cleared.
+Draws depend on program, data, settings and seed, and never on threads. Each run has a folder of its own in the given
+folder, which is removed after its results are read. If this process is killed, its Stan processes end too. Then the folder
+stays until the given folder is cleared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _EXACT = 17
-"""Number of significant digits that restores every double exactly."""
+"""Number of significant digits from which every double can be restored exactly."""
 _THREADS = "STAN_NUM_THREADS"
 
 
@@ -37,7 +37,7 @@ _THREADS = "STAN_NUM_THREADS"
 class StanSettings:
     """Settings of a fit.
 
-    `warmup` and `draws` are per chain; `attempts` is the largest number of runs, repetitions included.
+    `warmup` and `draws` are for each chain. `attempts` is the largest number of runs, the first included.
     """
 
     chains: int = 4
@@ -53,10 +53,10 @@ class StanSettings:
 
 @dataclass(frozen=True)
 class Chains:
-    """Results of a fit. `draws[name]` is (chain, draw, …), in the order of the program.
+    """The results of a fit. `draws[name]` is (chain, draw, …); sampler statistics are (chain, draw).
 
-    The order is parameters, transformed parameters, generated quantities. Sampler statistics are (chain, draw). `attempt`
-    is 0 unless the fit was repeated.
+    Names are in the program's order: parameters, transformed parameters, generated quantities. `attempt` is 0 unless the
+    fit was repeated.
     """
 
     draws: Mapping[str, Floats]
@@ -68,7 +68,7 @@ class Chains:
     attempt: int = 0
 
     def dataset(self) -> xr.Dataset:
-        """The draws as a dataset with dimensions chain, draw, <name>_dim_0, …"""
+        """The draws as a dataset, with dimensions chain, draw and <name>_dim_0, …"""
         import xarray as xr
 
         return xr.Dataset(
@@ -87,10 +87,10 @@ def fit(
     folder: Path,
     first_id: int = 1,
 ) -> Chains:
-    """Posterior draws of a program given its data. Raises `StanError` when every attempt has failed.
+    """Posterior draws of a program, given its data. Raises `StanError` when all attempts have failed.
 
-    `seed` in [0, 2³²); attempt k > 0 has a seed made from `seed` and k. `first_id` in [1, 2³¹) numbers the chains: a
-    chain's random numbers depend on seed and number.
+    `seed` is in [0, 2³²); further attempts derive theirs from it. `first_id`, in [1, 2³¹), is the first chain's number. A
+    chain's random numbers depend on its seed and number.
     """
     for attempt in range(max(1, settings.attempts)):
         try:
@@ -103,7 +103,7 @@ def fit(
 def generate(
     executable: Executable, data: Mapping[str, Any], draws: Mapping[str, Floats], seed: int, folder: Path
 ) -> dict[str, Floats]:
-    """Generated quantities at given draws: `draws[name]` (chain, draw, …) for every parameter, with the same shapes."""
+    """Generated quantities at given draws of all parameters, `draws[name]` (chain, draw, …); results have the same form."""
     with _private(folder, executable) as own:
         shape = next(iter(draws.values())).shape[:2]
         flat = {name: np.asarray(values).reshape(-1, *np.shape(values)[2:]) for name, values in draws.items()}
@@ -119,9 +119,9 @@ def log_density(
     folder: Path,
     jacobian: bool = False,
 ) -> Floats:
-    """Stan's log density at `draws[name]` (point, …), shape (point,).
+    """Stan's log density at parameters `draws[name]` (point, …): (point,).
 
-    As in sampling, `~` statements lose their constants and `target +=` keeps them. With `jacobian`, the density of the
+    As in sampling, `~` statements drop constants and `target +=` keeps them. With `jacobian` it is the density of the
     unconstrained parameters.
     """
     with _private(folder, executable) as own:
@@ -131,7 +131,7 @@ def log_density(
 
 
 def seed_of(seed: int, attempt: int) -> int:
-    """The seed of an attempt; the first attempt takes the seed itself."""
+    """The seed of an attempt, from 0. The first attempt has the seed itself."""
     return seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
 
 
@@ -184,7 +184,7 @@ def _fit(
 def _method(
     executable: Executable, folder: Path, data: Mapping[str, Any], seed: int, method: str, *arguments: str
 ) -> dict[str, Floats]:
-    """Runs a method that writes one file; returns its columns by variable, shape (row, …)."""
+    """Runs a method that writes one file, and returns its columns by variable, (row, …)."""
     output = folder / "output.csv"
     command = [str(executable.path), f"method={method}", *arguments, "random", f"seed={seed}"]
     command += ["data", f"file={_write_data(folder, data)}", "output", f"file={output}", f"sig_figs={_EXACT}"]
@@ -198,13 +198,13 @@ def _method(
 
 @contextmanager
 def _private(folder: Path, executable: Executable) -> Iterator[Path]:
-    """A private folder for one run. An error in the block becomes a `StanError` with Stan's own message."""
+    """A private folder for one run. An error in the block becomes a `StanError` with Stan's message."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = Path(tempfile.mkdtemp(prefix="stan-", dir=folder))
     try:
         yield own
     except (RuntimeError, ValueError, subprocess.CalledProcessError):
-        if not any(own.glob("*.txt")):  # No run has begun.
+        if not any(own.glob("*.txt")):  # no run has begun
             raise
         remedy = "check the program and its data; a bad start is tried again as often as `attempts` says"
         raise StanError(executable.program, message(_console(own)), remedy) from None
@@ -214,7 +214,7 @@ def _private(folder: Path, executable: Executable) -> Iterator[Path]:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Restores the environment of this process, in which cmdstanpy sets the number of threads for its children."""
+    """Restores this process's environment, in which cmdstanpy sets the number of threads for its child processes."""
     before = os.environ.get(_THREADS)
     try:
         yield
@@ -230,9 +230,9 @@ def _console(folder: Path) -> str:
 
 
 def message(console: str) -> str:
-    """The end of Stan's message, without any number that data may have made.
+    """The end of Stan's message, without numbers that may come from data.
 
-    Numbers of lines, columns and indices remain.
+    Numbers of lines, columns and indices stay.
     """
     said = [line.strip() for line in console.splitlines()]
     said = [
@@ -253,7 +253,7 @@ def _write_data(folder: Path, data: Mapping[str, Any]) -> Path:
 
 
 def _write_draws(path: Path, draws: Mapping[str, Floats]) -> None:
-    """A Stan CSV file of draws, shape (draw, …) each, first index fastest in its columns."""
+    """Writes draws, (draw, …) each, as a Stan CSV file, with the first index fastest among columns."""
     names, columns = list[str](), list[Floats]()
     for name, values in draws.items():
         values = np.asarray(values, dtype=np.float64)

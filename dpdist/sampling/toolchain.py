@@ -1,8 +1,8 @@
-"""Compiles a Stan program once to an executable that cmdstanpy runs, and stores it in the user's cache folder.
+"""Compiles a Stan program once to an executable that cmdstanpy can run, and keeps it in the user's cache folder.
 
-There are two toolchains: `cmdstan`, the user's own installation, and `embedded`, the parts of Stan inside the wheel
-httpstan, a C++ compiler and the driver in `stan/driver/`. `auto` chooses `cmdstan` where cmdstanpy finds an installation.
-Programs in the cache need no compiler. The cache records the compiler that built them, because their names depend on it.
+There are two toolchains. `cmdstan` is the user's installation of CmdStan. `embedded` takes Stan from the wheel httpstan,
+with a C++ compiler and the driver in `stan/driver/`. `auto` takes `cmdstan` if cmdstanpy finds an installation. Programs in
+the cache need no compiler. The cache records which compiler built them, because their names depend on it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ToolchainName = Literal["auto", "cmdstan", "embedded"]
 
 
 def executable(program: str | Path, toolchain: ToolchainName = "auto", listener: Listener = silent) -> Executable:
-    """The executable of a program, compiled if the cache has none.
+    """The executable of a program. It is compiled if the cache lacks it.
 
-    `program` is a path, or the name of a shipped program. Raises `ToolchainError` where nothing can be compiled and
-    `ProgramError` where this program cannot.
+    `program` is a path, or the name of a shipped program. Raises `ToolchainError` where no program can be compiled, and
+    `ProgramError` where this one cannot.
     """
     return _executable(find_program(program), find_toolchain(toolchain), listener)
 
@@ -62,7 +62,10 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
 
 
 def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
-    """Without a compiler only programs in the cache can be run. A program that stanc refuses raises that error first."""
+    """Raises an error if a program must be compiled and there is no compiler.
+
+    For a wrong program it raises stanc's error instead.
+    """
     if not tools.compiles and not built(source, tools):
         _check(source, tools)
         found = f"no C++ compiler: {compiler_name()} is not on the PATH, and {source.name} is not built"
@@ -71,9 +74,9 @@ def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
 
 
 def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, dict[str, int]]:
-    """Inputs, parameters and generated quantities of a program by block, each with its number of dimensions.
+    """Inputs, parameters and generated quantities of a program, by block, each with its number of dimensions.
 
-    Nothing is compiled. Raises the same errors as `executable`.
+    Nothing is compiled. Raises the errors of `executable`.
     """
     source, tools = find_program(program), find_toolchain(toolchain)
     _check_that_it_can_be_built(source, tools)
@@ -83,7 +86,7 @@ def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dic
 
 
 def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
-    """The toolchain of the given name. Raises `ToolchainError`, which names the missing tools."""
+    """The toolchain of this name. Raises `ToolchainError`, which names the tools that are missing."""
     if name not in get_args(ToolchainName):
         raise ToolchainError(f"toolchain '{name}' is not known", ", ".join(get_args(ToolchainName)), "use one of these")
     folder = installed_cmdstan() if name != "embedded" else None
@@ -95,7 +98,7 @@ def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
 
 
 def cached_path(source: Path, tools: Toolchain) -> Path:
-    """Path of a program's executable in the cache; its name depends on everything that the executable depends on."""
+    """The path of a program's executable in the cache. Its name depends on all that the executable depends on."""
     return cache_folder() / f"{source.stem}-{digest_of(tools.identity, *texts(source))}"
 
 
@@ -104,6 +107,6 @@ def built(source: Path, tools: Toolchain) -> bool:
 
 
 def _check(source: Path, tools: Toolchain) -> str:
-    """Output of stanc on a program, as JSON. A program that stanc refuses is refused before any slow step."""
+    """The output of stanc for a program, as JSON. Raises `ProgramError` for a wrong program, before any slow step."""
     list(texts(source))
     return run_tool(stanc_command(tools, source, source.parent, "--info"), source.name)

@@ -1,4 +1,4 @@
-"""The toolchain of a CmdStan that the user has installed."""
+"""The toolchain `cmdstan`: builds Stan programs with a CmdStan that the user has installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpdist.sampling.programs import shipped_folder
 
 @dataclass(frozen=True)
 class CmdStan:
-    """The user's CmdStan. Its own make compiles programs, as copies in the cache, with chains in threads."""
+    """The user's CmdStan. Its makefile compiles copies of programs in the cache, with chains in threads."""
 
     folder: Path
     compiles: bool = True

@@ -1,6 +1,7 @@
-"""Creates Zarr stores from a template before any task runs. Tasks only fill regions that they own.
+"""Creates Zarr stores for posteriors and log likelihoods, with their full shape before any task runs.
 
-Zarr v3, no consolidated metadata, no fixed-width strings, float64, blosc lz4 with byte shuffle (measured fastest).
+Each task then fills only regions that it owns. Stores are Zarr v3, without consolidated metadata or fixed-width strings, in
+float64, compressed by blosc lz4 with byte shuffle (measured fastest).
 """
 
 from __future__ import annotations
@@ -24,26 +25,27 @@ from dpdist.storage.record_axis import RaggedAxis
 from dpdist.storage.store import Store
 
 GROUPS = {"unweighted": "unweighted", "weighting": "weighting", "final": "posterior"}
-"""Groups of posterior.zarr by fit; ArviZ expects the name `posterior` for the final fit."""
+"""Groups of posterior.zarr, by fit. ArviZ expects the name `posterior` for the final fit."""
 _CODEC = BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")
 
 
 @dataclass(frozen=True)
 class Template:
-    """Sizes and names from which both stores are created."""
+    """The sizes and names from which both stores are created."""
 
     axis: RaggedAxis
     strata: tuple[str, ...]
     chains: int
     draws: int
-    """Draws per chain."""
+    """Number of draws of each chain."""
     parameters: tuple[Parameter, ...]
 
 
 def create_posterior(path: Path, template: Template) -> None:
-    """posterior.zarr: every parameter of the model, (chain, draw, stratum, *dims), with entries of dims as coordinates.
+    """Creates posterior.zarr: all parameters of the model, (chain, draw, stratum, *dims), with coordinates for dims.
 
-    Group `posterior` holds the final fit; `unweighted` and `weighting` the α = 1 fit and the fit that gave the final α.
+    The group `posterior` holds the final fit, `unweighted` the fit with α = 1, and `weighting` the fit that gave the final
+    α.
     """
     root = _new_group(path)
     chains, draws, strata = template.chains, template.draws, len(template.strata)
@@ -65,7 +67,7 @@ def create_posterior(path: Path, template: Template) -> None:
 
 
 def create_log_lik(path: Path, template: Template) -> None:
-    """Creates log_lik.zarr: log_lik (chain, draw, record) of the final fit. Padding is NaN, with coordinate `record` −1.
+    """Creates log_lik.zarr: log_lik (chain, draw, record) of the final fit. Padding has NaN, and −1 as `record`.
 
     `offset` and `length` (stratum) give the position of each stratum's records.
     """
@@ -101,9 +103,9 @@ def write_draws(path: Path, fit: str, stratum: int, draws: Draws) -> None:
 
 
 def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> None:
-    """Values (draw, record) into a region that the caller owns.
+    """Writes values (draw, record) into a region that the caller owns.
 
-    Whole chunks are written, the last one padded. So nothing remains of a chunk from a killed run.
+    It writes whole chunks, of which the last one is padded. So nothing of a killed run remains in a chunk.
     """
     tensor, rows = _opened(path / "log_lik"), _opened(path / "record")
     chunk, by_chain = rows.chunks[0], values.reshape(*tensor.shape[:2], -1)
@@ -119,7 +121,7 @@ def write_log_lik(path: Path, region: slice, values: Floats, record: Ints) -> No
 
 
 def source(path: Path, store: Store) -> Any:
-    """The argument with which xarray opens a store, in a folder or an object store."""
+    """What xarray opens a store by, in a folder or an object store."""
     if not isinstance(store, Bucket):
         return path
     from zarr.storage import ObjectStore
@@ -128,7 +130,7 @@ def source(path: Path, store: Store) -> Any:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Every file of a store; for a new store, its metadata and coordinates."""
+    """All files of a store. A new store has only metadata and coordinates."""
     return [file for file in path.rglob("*") if file.is_file()]
 
 
@@ -140,13 +142,13 @@ def chunk_files(path: Path, chunk: int, region: slice) -> list[Path]:
 
 
 def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int, fits: Sequence[str]) -> list[Path]:
-    """The chunk files of one stratum in posterior.zarr, for the fits that it has."""
+    """The chunk files of a stratum in posterior.zarr, for these fits."""
     tail = ["/".join([p.name, "c", "0", "0", str(stratum), *("0" for _ in p.dims)]) for p in parameters]
     return [path / GROUPS[fit] / name for fit in fits for name in tail]
 
 
 def _opened(path: Path) -> zarr.Array[Any]:
-    """An array of a store, opened once per process until its metadata file changes."""
+    """An array of a store. A process opens it once, and again only if its metadata file has changed."""
     said = (path / "zarr.json").stat()
     return _open(path, (said.st_ino, said.st_mtime_ns))
 

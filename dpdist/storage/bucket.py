@@ -1,8 +1,8 @@
-"""A workspace in an object store. Its files are in a scratch folder of this process; objects have the same names.
+"""Keeps a workspace in an object store. This process has its files in a scratch folder, under the same names.
 
-An object is complete or does not exist. The files of a unit are stored one by one, and then the unit is marked. Noise,
-key and marks are put only if absent, so that one of several writers wins. Files that this process no longer needs are
-removed from its scratch folder.
+An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record is
+stored. Noise, key and completion records are stored only if absent, so of several writers one wins. Files that this process
+no longer needs are removed from its scratch folder.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 16
-"""Number of simultaneous requests. A request takes long and needs little work."""
+"""Number of requests at a time. A request takes long and needs little work."""
 MANIFEST = "manifest.json"
 PAGE = 1000
-"""Largest number of names in one answer to a list request."""
+"""Largest number of names in an answer to a list request."""
 LISTED = 10
-"""Number of listed names per name that is looked up: an answer of `PAGE` names takes as long as about ten other answers."""
+"""A folder is listed if at most this many names are expected for each name that is looked up.
+
+An answer of `PAGE` names takes as long as about ten other answers.
+"""
 SETTLINGS = 6
-"""Number of conditional puts in a row that may be refused although nothing can be fetched."""
+"""Number of conditional puts in a row that may be refused although there is no object to fetch."""
 
 
 class Bucket:
@@ -42,7 +45,7 @@ class Bucket:
     shared = False
 
     def __init__(self, url: str, soon: bool = False) -> None:
-        """Opens the bucket; with `soon`, for reading only, failures are reported after seconds."""
+        """Opens the bucket. With `soon`, for reading only, failures are reported after seconds."""
         self.objects, self._scratch = Objects(url, soon), Scratch()
         self._lease: Lease | None = None
 
@@ -92,9 +95,9 @@ class Bucket:
         _each(lambda path: self.objects.put(self._name(path), path), paths)
 
     def put_if_absent(self, path: Path) -> bool:
-        """Puts a file unless there is one.
+        """Puts a file unless the object exists.
 
-        A put may be refused because of another writer's put that then fails; it is then repeated.
+        A put may be refused because of another writer's put that fails afterwards. Then it is repeated.
         """
         own, name = path.read_bytes(), self._name(path)
         for attempt in range(SETTLINGS):
@@ -121,10 +124,10 @@ class Bucket:
         return all(_each(lambda name: self.objects.exists(self._name(root / name)), files))
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
-        """Finished units.
+        """Those of the units that are finished.
 
-        Here an object only needs to exist; its content is compared when it is fetched. The number of requests grows with
-        the number of units asked for, not with the number in the store.
+        Their objects only need to exist; content is compared when they are fetched. The number of requests grows with the
+        number of units asked for, not with the number in the store.
         """
         by_name = {self._name(mark): mark for mark in completions}
         if len(by_name) >= AT_ONCE:
@@ -137,9 +140,9 @@ class Bucket:
         return {mark for mark, files in said.items() if all(self._name(root / name) in kept for name in files)}
 
     def _kept(self, names: set[str], folder: str) -> set[str]:
-        """The objects of a folder that exist.
+        """Those of the names in a folder that exist.
 
-        They are found by a list, or one by one if the folder has many other objects.
+        It lists the folder, or asks for each name if the folder has many other objects.
         """
         limit = LISTED * len(names) if len(names) >= AT_ONCE else 0
         found = set(islice(self.objects.below(folder, min(limit, PAGE)), limit)) if limit else set[str]()
@@ -157,9 +160,9 @@ class Bucket:
                 self._lease = None
 
     def show(self, public: Path) -> None:
-        """Publishes the files, the manifest last.
+        """Publishes the files of the public folder, the manifest last.
 
-        A reader without a manifest sees no release, and never mixes two releases.
+        A reader who finds no manifest sees no release, so nobody can mix two releases.
         """
         self._check()
         files = [path for path in public.rglob("*") if path.is_file()]
@@ -172,7 +175,7 @@ class Bucket:
         self.keep([manifest])
 
     def _check(self) -> None:
-        """Raises `WorkspaceError` if this process's run has lost its lease."""
+        """Raises `WorkspaceError` if this process has lost its lease on the workspace."""
         if self._lease is not None:
             self._lease.check()
 
@@ -194,11 +197,11 @@ _AGAIN = "the same command makes it again; or restore the object's version that 
 
 
 class _NotWhole(WorkspaceError):
-    """An object differs from the one that was marked."""
+    """An object differs from the one that its completion record names."""
 
 
 def _each(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """Results of a function for each item, in order; several calls run at a time."""
+    """Results of a function for each item, in order. Several calls run at a time."""
     asked = list(things)
     if len(asked) < 2:
         return [act(one) for one in asked]

@@ -1,4 +1,4 @@
-"""Stores confidential by-products in stores made from templates. A stratum's completion mark is written last."""
+"""Stores a stratum's confidential by-products. Its completion record is written last, and lists all its files."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from dpdist.storage.workspace import Workspace
 
 
 class Superseded(Exception):
-    """Another task has finished the stratum meanwhile, and its files remain."""
+    """Another task has finished the stratum in the meantime. Its files stay."""
 
 
 @dataclass
 class StratumStore:
-    """Stores the by-products of one whole stratum.
+    """Stores the by-products of one stratum.
 
-    `close` writes its summary and release and, last, the completion mark over all its files.
-    Nothing is written after that mark. A worker that was cut off, and whose task another worker has done, gets
-    `Superseded`. Two workers that write at the same moment leave the same bytes, and each file is whole.
+    `close` writes its summary, its release and, last, the completion record of all its files. After that nothing is
+    written:
+    a worker that was cut off, and whose task another worker has done, gets `Superseded`. Two workers that write at the same
+    moment write the same bytes, and each file is whole.
     """
 
     space: Workspace
@@ -49,7 +50,7 @@ class StratumStore:
         return self.space.part(self.fit, self.stratum)
 
     def refuse_late(self) -> None:
-        """Raises `Superseded` once the stratum is marked; never in an object store, where a conditional put decides."""
+        """Raises `Superseded` if the stratum is finished; not in an object store, where a conditional put decides."""
         if self.space.store.shared and (self.space.completions / f"{self.folder.name}.json").exists():
             raise Superseded
 
@@ -59,7 +60,7 @@ class StratumStore:
         arrays.write_draws(self.space.posterior, fit, self.stratum, draws.disclose_to_custodian())
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
-        """A summary's figures; one that is not defined (R-hat of one chain) is stored as null."""
+        """Keeps a summary; figures that are not defined, such as R-hat of one chain, become null."""
         said = values.disclose_to_custodian()
         figures = {name: None if np.isnan(value) else value for name, value in said["diagnostics"].items()}
         self._summary = {**said, "diagnostics": figures}
@@ -68,13 +69,13 @@ class StratumStore:
         return PartStore(self, number)
 
     def chunks(self, start: int, stop: int) -> list[Path]:
-        """Files of the log-likelihood tensor that contain the records start:stop."""
+        """Files of the log likelihood store that contain records start:stop of the stratum."""
         return arrays.chunk_files(self.space.log_lik, self.axis.chunk, self.axis.region(self.stratum, start, stop))
 
     def close(self, described: Sequence[Mapping[str, Any]], elsewhere: Mapping[str, str] | None = None) -> None:
-        """Writes summary, release and mark.
+        """Writes summary, release and completion record.
 
-        `elsewhere` are checksums of files that other processes stored and this one cannot see.
+        `elsewhere` holds checksums of files that other processes stored and this one does not see.
         """
         self.refuse_late()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +92,7 @@ class StratumStore:
 
 @dataclass
 class PartStore:
-    """Bounds of a range of blocks, combined into one file of the stratum's part."""
+    """Collects the bounds of a range of blocks, and writes them as one file of the stratum."""
 
     stratum: StratumStore
     number: int
@@ -99,11 +100,11 @@ class PartStore:
     _chunks: list[Path] = field(default_factory=list)
 
     def block(self, start: int) -> BlockStore:
-        """Recorder of the block that begins at record `start` of the stratum."""
+        """The recorder of the block that begins at this record of the stratum."""
         return BlockStore(self, start)
 
     def close(self) -> dict[str, str]:
-        """Writes the records of the blocks, if a pass recorded any; returns checksums of all files."""
+        """Writes the bounds, if a pass recorded any. Returns the checksums of all files that the blocks wrote."""
         if not self._bounds:
             return {}
         self.stratum.refuse_late()
@@ -115,7 +116,7 @@ class PartStore:
 
 @dataclass(frozen=True)
 class BlockStore:
-    """Recorder of one block; a block owns its chunks of the log-likelihood tensor."""
+    """The recorder of one block, which owns its chunks of the log likelihood store."""
 
     span: PartStore
     start: int

@@ -1,4 +1,4 @@
-"""Completion marks: a unit of work is finished if its mark exists and all its files have their checksums."""
+"""Writes completion records (marks): a unit of work is finished if its mark exists and its files match it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpdist.storage.store import FOLDER, Store
 
 
 def checksums(files: Iterable[Path], root: Path) -> dict[str, str]:
-    """SHA-256 of files on disk, by path relative to `root`."""
+    """SHA-256 of files on the disk, by their path relative to `root`."""
     return {str(path.relative_to(root)): sha256(path) for path in sorted(files)}
 
 
@@ -22,10 +22,10 @@ def mark(
     store: Store = FOLDER,
     elsewhere: Mapping[str, str] | None = None,
 ) -> None:
-    """Records a finished unit after its files are stored. `elsewhere` are checksums of files from other processes.
+    """Marks a unit as finished, after storing its files. `elsewhere` holds checksums of files from other processes.
 
-    If two tasks finish the same unit, the first mark remains. Files that do not match the mark are replaced by complete
-    files of the second task. The bytes of a unit are the same on machines of one type.
+    If two tasks finish a unit, the first mark stays. Files that do not match it are replaced by those of the second task.
+    On machines of one type, the files of a unit always have the same bytes.
     """
     own = list(files)
     said, path = checksums(own, root), folder / f"{unit}.json"
@@ -40,13 +40,13 @@ def mark(
 
 
 def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLDER) -> None:
-    """Records files that are already stored, unless an earlier mark exists."""
+    """Marks files that are already stored, unless there is a mark."""
     write_json(path, checksums(files, root))
     store.put_if_absent(path)
 
 
 def withdraw(folder: Path, unit: str, store: Store = FOLDER) -> None:
-    """Withdraws the mark of a unit whose files are damaged, so that the unit is made again.
+    """Removes the mark of a unit whose files are damaged, so that the unit is made again.
 
     In an object store the next mark replaces it.
     """
@@ -55,5 +55,5 @@ def withdraw(folder: Path, unit: str, store: Store = FOLDER) -> None:
 
 
 def finished(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> bool:
-    """True if the unit has a mark and none of its files is missing, truncated or changed."""
+    """True if the unit has a mark, and all its files exist and match it."""
     return bool(store.finished([folder / f"{unit}.json"], root))

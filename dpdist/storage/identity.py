@@ -1,4 +1,4 @@
-"""Lists everything that decides a run's result, and the differences of two runs in it."""
+"""Lists all that determines a run's result, and says in what two runs differ."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from dpdist.job import spec_of
 
 @dataclass(frozen=True)
 class Identity:
-    """All that determines a run's result: job (without runtime and paths), input's content, and for noise the code."""
+    """All that determines a run's result: job without runtime and paths, content of the input and, with noise, code."""
 
     job: Mapping[str, Any]
-    """Settings by dotted key."""
+    """Settings of the job, by dotted key."""
     input: str
-    """SHA-256 of the input's content."""
+    """SHA-256 of the input file's content."""
     version: str = field(default_factory=lambda: version("dpdist"))
-    """The version of dpdist."""
+    """The version of dpdist that began the run."""
 
     def differences(self, other: Identity) -> list[str]:
-        """Differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
+        """The differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
 
-        Stored noise must not be added to the sums of other code, which may sum other figures. If no noise is stored, any
-        version of the code will do.
+        Stored noise must not be added by other code, which may compute other sums. Without noise any version may go on.
         """
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
@@ -36,7 +35,7 @@ class Identity:
         return found + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
 
     def remedy(self, other: Identity, otherwise: str) -> str:
-        """The remedy where only the code differs; otherwise `otherwise`."""
+        """A remedy where only the version differs; else `otherwise`."""
         same, known = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
         install = f"install dpdist {other.version}, which drew the noise that is kept; or "
         return (install if same and known and self._recoded(other) else "") + otherwise
@@ -46,6 +45,6 @@ class Identity:
 
     @property
     def adds_noise(self) -> bool:
-        """True if the released figures contain noise, which is drawn once and stored."""
+        """True if released figures contain noise, which is drawn once and stored."""
         spec = spec_of(self.job)
         return spec is not None and spec.adds_noise

@@ -1,7 +1,7 @@
-"""Allows one run at a time on an object store by a lease, a conditional put that is renewed while its holder lives.
+"""Lets one run at a time work on an object store: it holds a lease, an object that it renews as long as it lives.
 
-Clocks are not compared: a process that finds a lease watches whether it is renewed. The lease only avoids double work.
-Conditional puts of key, identity, noise and completion marks ensure that two runs at once cannot mix two releases.
+Clocks are not compared: a process that finds a lease watches whether it is renewed. The lease only saves double work. That
+two runs cannot mix their releases follows from conditional puts of key, identity, noise and completion records.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dpdist.storage.objects import Objects, Tag
 
 LEASE = "confidential/lease.json"
 BEAT = 3.0
-"""Seconds between renewals."""
+"""Seconds between two renewals."""
 SILENCE = 15.0
-"""Seconds without a renewal after which a lease is no longer valid."""
+"""Seconds without renewal after which a lease is void."""
 
 
 class Lease:
-    """A lease that this process holds until it is released or another run has taken it over."""
+    """A lease that this process holds until it releases it or another run takes it over."""
 
     def __init__(self, objects: Objects, name: str) -> None:
         self._objects, self._name, self._token, self._beats = objects, name, uuid4().hex, 0
@@ -38,7 +38,7 @@ class Lease:
         self._renewing.start()
 
     def check(self) -> None:
-        """Raises `WorkspaceError` if the lease is lost. If the last renewal is long ago, the store is asked."""
+        """Raises `WorkspaceError` if the lease is lost. It asks the store if the last renewal is long ago."""
         if time.monotonic() - self._renewed > SILENCE and self._mine() is None:
             self._lost.set()
         if self._lost.is_set():
@@ -67,7 +67,7 @@ class Lease:
         return tag
 
     def _silent(self) -> Tag | None:
-        """The tag of a lease that was not renewed while it was watched; None if the lease is gone.
+        """The tag of a lease that was not renewed while this process watched; None if the lease is gone.
 
         Raises `WorkspaceError` if it was renewed.
         """
@@ -91,7 +91,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._ended.wait(BEAT):
             self._beats += 1
-            with suppress(WorkspaceError):  # the store cannot be reached: a later call checks again
+            with suppress(WorkspaceError):  # if the store cannot be reached, a later call checks again
                 sent = time.monotonic()
                 tag = self._objects.update(self._name, self._text(), self._tag) or self._mine()
                 if tag is None:
@@ -100,9 +100,9 @@ class Lease:
         return None
 
     def _mine(self) -> Tag | None:
-        """The tag of the lease if this process holds it.
+        """The tag of the lease if this process holds it, else None.
 
-        A repeated put may have been refused because the first one had succeeded.
+        A repeated put may have been refused only because the first one succeeded, so the lease itself is read.
         """
         found = self._objects.get(self._name)
         return found.tag if found is not None and _parsed(found.data).get("token") == self._token else None
@@ -122,7 +122,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def leased(objects: Objects, name: str = LEASE) -> Iterator[Lease]:
-    """Holds a lease for the block. Raises `WorkspaceError` if another run holds it."""
+    """Holds a lease during the block. Raises `WorkspaceError` if another run holds it."""
     lease = Lease(objects, name)
     try:
         yield lease

@@ -1,4 +1,4 @@
-"""Writes the log of a run, which is confidential."""
+"""Writes the log of a run into its confidential folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.storage.workspace import Workspace
 
 
 class _Log(logging.FileHandler):
-    """A log handler that ignores errors, because on a full disk the run itself reports the problem."""
+    """A log handler that ignores errors. On a full disk the run itself reports the problem."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         return None
@@ -23,7 +23,7 @@ class _Log(logging.FileHandler):
 
 @contextmanager
 def confidential_log(space: Workspace) -> Iterator[logging.Logger]:
-    """The log of a run in the confidential folder (0600): counts removed by rules, fits, failures."""
+    """The log of a run, which only its owner can read (0600): counts of records removed by rules, fits, failures."""
     space.store.take(space.log)
     space.log.touch(mode=0o600)
     logger = logging.getLogger("dpdist.confidential")

@@ -1,8 +1,8 @@
-"""Stores noise so that it is drawn only once: the first draw is stored, and every later task reads it.
+"""Draws noise only once: the first draw is stored, and every later task reads it.
 
-The same noise on two different sums reveals their exact difference. So a stored draw states its purpose, and is refused
-for any other. Two draws of noise for the same sums spend the budget twice. So each draw has a mark, and a lost draw is
-never replaced.
+Two different sums with the same noise would reveal their exact difference. So a stored draw states what it is for, and is
+refused for anything else. Two draws for the same sums would spend the budget twice. So each draw has a completion record (a
+mark), and a lost draw is never replaced.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dpdist.storage.store import marked
 from dpdist.storage.workspace import Workspace
 
 DIGESTS = {"query": "what is summed (limits, units or bins)", "sums": "the exact sums"}
-"""Facts of a draw that are checksums. A message names a difference between them without the values."""
+"""Facts about a draw that are checksums. If one differs, a message says so in these words, without values."""
 _RESTORE = "restore it from a copy, or begin again in a new folder, which spends the budget again"
 
 
 def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> Floats:
-    """The noise stored at `path`, drawn now if there is none. `facts` state its purpose, by name.
+    """The noise stored at `path`; if there is none, it is drawn now. `facts` say what the noise is for.
 
-    Raises `WorkspaceError` where stored noise is lost, damaged or has another purpose, and where no more noise may be
-    drawn (`Workspace.sealed`).
+    Raises `WorkspaceError` where stored noise is lost, damaged or for something else, and where no more noise may be drawn
+    (`Workspace.sealed`).
     """
     mark = space.completions / f"noise-{path.stem}.json"
     told = space.store.take(mark)
@@ -47,10 +47,10 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
 
 
 def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> None:
-    """Draws noise into a temporary file, which is synced and then linked.
+    """Draws noise into a temporary file, which is written to the disk and then linked to its final name.
 
-    Only one of several processes can link, and the others read its draw. So a file under the final name is complete. On a
-    file system without hard links the link's error is raised. In an object store one conditional put succeeds.
+    Of several processes only one can make the link; the others read its draw. So a file with the final name is complete. A
+    file system without hard links raises an error. In an object store, one conditional put succeeds.
     """
     with private():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,15 +70,15 @@ def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable
             temporary.unlink(missing_ok=True)
     try:
         space.store.put_if_absent(path)
-    except BaseException:  # A file under the final name here would be taken for the stored draw.
+    except BaseException:  # a file with the final name would be taken for the stored draw
         path.unlink(missing_ok=True)
         raise
 
 
 def _vouch(space: Workspace, path: Path, mark: Path) -> None:
-    """Marks the noise with its checksum before use.
+    """Marks the noise with its checksum before it is used.
 
-    A run that was killed before the mark finds noise that was never used.
+    If a run was killed before this mark, its noise was never used.
     """
     if not space.store.take(mark):
         space.mark_once(mark, [path])
@@ -102,7 +102,7 @@ def _lost(space: Workspace, path: Path) -> WorkspaceError:
 
 
 def _differences(kept: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:
-    """Differences in words; checksums of confidential sums are not shown."""
+    """The differences in words. Checksums of confidential sums are not shown."""
     names = [name for name in sorted(kept.keys() | facts.keys()) if kept.get(name) != facts.get(name)]
     return [
         DIGESTS.get(name) or f"{name} ({kept.get(name, 'not stated')} there, {facts.get(name, 'not stated')} here)"

@@ -1,7 +1,7 @@
-"""Reads and writes whole objects in an object store through obstore. Some writes require that the object does not exist.
+"""Reads and writes whole objects in an object store, through obstore. Some writes require that the object does not exist.
 
-The library makes the retries. Its messages may quote a request or an answer with credentials, so they are not passed on.
-Messages of dpdist name the cause and the remedy instead.
+The library retries by itself. Its messages may quote requests or answers that contain credentials, so they are not passed
+on. dpdist's messages name the cause and a remedy instead.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az")
 FIRST_TRY = timedelta(seconds=10)
-"""Longest time of a command's first request, with retries, so that a wrong address is reported soon."""
+"""Longest time of a command's first request, retries included, so that a wrong address is noticed soon."""
 _FRESH = timedelta(minutes=15)
-"""Time after which credentials are read again from their file, because a mounted secret may be replaced."""
+"""Time after which credentials are read from their file again, because a mounted secret may be replaced."""
 _DENIED = "access is denied: the credentials are unknown there, expired, or lack a right"
 _NONE = "no credentials: there are none in the environment, and this machine has none of its own"
 _REMEDIES = {
@@ -40,7 +40,7 @@ _LOOK = "look at the URL, AWS_ENDPOINT_URL, AWS_REGION, the network and the stor
 
 
 def is_url(place: str | Path) -> bool:
-    """True if the place is not a folder. Raises `WorkspaceError` for a URL that names no object store."""
+    """True if the place is a URL. Raises `WorkspaceError` for a URL that is not of an object store."""
     said = str(place)
     if re.match(r"[a-z0-9+]+:/[^/]", said):
         raise WorkspaceError(said, "a URL that has lost a slash", "give it as text, scheme://bucket/prefix", 2)
@@ -60,7 +60,7 @@ def is_url(place: str | Path) -> bool:
 
 
 class Tag(NamedTuple):
-    """A tag that distinguishes versions of an object."""
+    """What distinguishes versions of an object."""
 
     e_tag: str | None
     version: str | None
@@ -82,7 +82,7 @@ class Listed(NamedTuple):
 class Objects:
     """The objects below a URL, by name.
 
-    With `soon`, errors are raised after `FIRST_TRY` instead of the library's own time.
+    With `soon`, errors are raised after `FIRST_TRY` and not after the library's own time.
     """
 
     def __init__(self, url: str, soon: bool = False) -> None:
@@ -105,7 +105,7 @@ class Objects:
         return Objects(f"{self.url}/{folder}")
 
     def check(self) -> None:
-        """Raises `WorkspaceError` if nothing can be listed here, whatever the reason."""
+        """Raises `WorkspaceError` if nothing can be listed here, for any reason."""
         with self._errors_named():
             next(iter(self.store.list(chunk_size=1)), None)
 
@@ -135,11 +135,11 @@ class Objects:
             self.store.put(name, data)
 
     def create(self, name: str, data: bytes) -> Tag | None:
-        """Puts an object unless it exists; None if it does."""
+        """Puts an object if there is none; returns None if there is one."""
         return self._conditional(name, data, "create")
 
     def update(self, name: str, data: bytes, tag: Tag) -> Tag | None:
-        """Replaces this version of an object; None if the object has changed or is gone."""
+        """Replaces this version of an object; returns None if the object has changed or is gone."""
         return self._conditional(name, data, tag.match())
 
     def _conditional(self, name: str, data: bytes, mode: PutMode) -> Tag | None:
@@ -165,17 +165,16 @@ class Objects:
             return True
 
     def below(self, folder: str, at_once: int = 1000) -> Iterator[str]:
-        """Names of all objects in a folder and its subfolders, requested as needed, `at_once` names per request."""
+        """Names of all objects in a folder and its subfolders, requested as they are needed, `at_once` in a request."""
         with self._errors_named():
             for batch in self.store.list(folder, chunk_size=at_once):
                 yield from (one["path"] for one in batch)
 
     def between(self, first: str, last: str, at_most: int) -> set[str]:
-        """Names of a folder's objects between two names, both included, in the order of their characters.
+        """Names of a folder's objects from `first` to `last`, both included, in the order of their characters.
 
-        `at_most` is the expected number. The list starts at the first name and ends at the last.
-
-        `at_most`: so many are expected. The list is asked for from the first name on, and no further than the last.
+        `at_most` is the number of names to expect, and the size of a request. The list is read from the first name on, and
+        no further than the last.
         """
         found: set[str] = set()
         with self._errors_named():
@@ -187,13 +186,13 @@ class Objects:
         return found
 
     def inside(self, folder: str) -> set[str]:
-        """First parts of the names in a folder."""
+        """Names of a folder's files and subfolders."""
         with self._errors_named():
             said = self.store.list_with_delimiter(folder)
         return {name.rpartition("/")[2] for name in (*(one["path"] for one in said["objects"]), *said["common_prefixes"])}
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes objects; an object that does not exist is no error."""
+        """Deletes objects. It is no error if one does not exist."""
         if names:
             with self._errors_named():
                 try:
@@ -204,7 +203,7 @@ class Objects:
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
-        """Raises the library's errors as errors of dpdist."""
+        """Turns the library's errors into errors of dpdist."""
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
@@ -220,7 +219,7 @@ class Objects:
         return WorkspaceError(self.url, what, f"{_REMEDIES.get(what, _LOOK)}; the same command resumes")
 
     def _credentials(self, file: str) -> S3Credential:
-        """The credentials of profile AWS_PROFILE from a file in Amazon's format, read at each call."""
+        """Credentials of the profile AWS_PROFILE, from a file in Amazon's format, which every call reads."""
         said, profile = ConfigParser(interpolation=None), os.environ.get("AWS_PROFILE", "default")
         try:
             said.read_string(self._read(file, "AWS_SHARED_CREDENTIALS_FILE"))
@@ -242,7 +241,7 @@ class Objects:
 
 
 def _retries(soon: bool) -> Any:
-    """The library's retries; AWS_MAX_ATTEMPTS limits them as it limits Amazon's own tools."""
+    """The library's retries. AWS_MAX_ATTEMPTS limits them as it limits Amazon's tools."""
     said = os.environ.get("AWS_MAX_ATTEMPTS", "")
     attempts = {"max_retries": max(0, int(said) - 1)} if said.isdigit() else {}
     return {**({"retry_timeout": FIRST_TRY} if soon else {}), **attempts} or None

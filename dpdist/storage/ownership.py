@@ -1,4 +1,4 @@
-"""Claims a workspace for one job, input, key and process, or refuses it. A replay reuses stored noise."""
+"""Claims a workspace for one job, input, key and process, or refuses it; a replay takes over another run's noise."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OTHERWISE = "undo the change, or use a new folder: its release spends a budget o
 
 @contextmanager
 def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> Iterator[Key]:
-    """Creates or reopens the workspace for one job and input, for one run at a time; yields the run's key.
+    """Creates or reopens the workspace for a job and its input, for one run at a time; yields the run's key.
 
-    Raises `WorkspaceError` if it belongs to another job or input, if another run holds it, if it cannot be written, or if
-    the replay's job or input differ.
+    Raises `WorkspaceError` if the workspace belongs to another job or input, if another run uses it, if it cannot be
+    written, or if the job or input differ from those of the run to replay.
     """
     replayed = _replayed(replay, identity) if replay is not None else None
     date = datetime.now(UTC).date().isoformat() if replayed is None else replayed[0].date
@@ -38,7 +38,8 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> It
         space.confidential.mkdir(mode=0o700, exist_ok=True)
         space.confidential.chmod(0o700)
     except OSError as error:
-        raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", "choose a writable folder") from None
+        remedy = f"choose a folder that user {os.getuid()} may write, or let that user write here"
+        raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
     with space.store.alone(space.confidential / "lock"):
         with private():
             key = _adopt(space, identity, replayed[1] if replayed else None, date)
@@ -50,7 +51,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> It
 
 
 def _refuse_foreign_folder(space: Workspace) -> None:
-    """Refuses a folder whose `public` or `confidential` subfolder does not come from dpdist."""
+    """Refuses a folder whose `public` or `confidential` subfolder was not made by dpdist."""
     if space.read_identity() is not None:
         return
     begun = {"lock", "key", "log", space.replay.name, Path(LEASE).name}
@@ -65,7 +66,7 @@ def _refuse_foreign_folder(space: Workspace) -> None:
 
 
 def _adopt(space: Workspace, identity: Identity, replayed: Key | None, date: str | None) -> Key:
-    """The key of the run that began here, or a new key that is stored with the run's identity."""
+    """The key of the run that began here; or a new key, stored with the run's identity."""
     if (present := space.read_identity()) is None:
         return _begin(space, identity, replayed, date)
     if differences := identity.differences(present):
@@ -98,7 +99,7 @@ def _begin(space: Workspace, identity: Identity, replayed: Key | None, date: str
 
 
 def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> None:
-    """Takes over the noise of a replayed run. If something was published, no noise is drawn from here on."""
+    """Takes over the noise of a replayed run; and allows no more noise if something was published here."""
     if source is not None:
         _take_noise(space, source)
         _take_over(space, source, [space.receipt])
@@ -107,9 +108,9 @@ def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> Non
 
 
 def _has_published(space: Workspace) -> bool:
-    """True if a release was made here. The sign is its folder, or the mark of gathered results that comes just before it.
+    """True if a release was made here. The sign is its folder, or the gathered results that are stored just before it.
 
-    After a kill the folder may have its temporary name.
+    After a kill the folder may still have its temporary name.
     """
     made = (space.public, space.held)
     folders = [*made, *(folder.with_name(f".{folder.name}.{end}") for folder in made for end in ("old", "new"))]
@@ -118,7 +119,7 @@ def _has_published(space: Workspace) -> bool:
 
 
 def _take_noise(space: Workspace, source: Workspace) -> None:
-    """A replay takes over the noise of the run that it repeats, with its marks, because no key can produce it again."""
+    """Takes over the noise of the run that a replay repeats, with its marks. No key can produce this noise again."""
     source.store.take_folder(source.confidential / "noise")
     for path in sorted((source.confidential / "noise").glob("*.npz")):
         _take_over(
@@ -127,7 +128,7 @@ def _take_noise(space: Workspace, source: Workspace) -> None:
 
 
 def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:
-    """Copies those of the given files that the other workspace has."""
+    """Copies those of the files that the other workspace has."""
     for own in files:
         there = source.root / own.relative_to(space.root)
         own.parent.mkdir(exist_ok=True)
@@ -138,7 +139,7 @@ def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> No
 
 
 def _sweep(space: Workspace) -> None:
-    """Removes incomplete files of a killed run."""
+    """Removes incomplete files that a killed run left."""
     for folder in space.confidential.glob(f"{SCRATCH}*"):
         shutil.rmtree(folder)
     for left in space.root.glob(".*.part"):

@@ -1,4 +1,4 @@
-"""Paths of all files of a run. Only the owner can read those below `confidential`."""
+"""Names all files of a run. Only the owner can read those in `confidential`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HELD = "held"
 SCRATCH = "scratch-"
 """Prefix of the names of temporary folders in the confidential folder."""
 GATHERED = "gathered"
-"""Unit that is finished when every stratum is finished. No noise is drawn after it."""
+"""Name of the completion record that results of all strata are gathered. After that, no noise is drawn."""
 SEALED = "sealed"
-"""Unit that replaces `gathered` where its mark is lost after a publication. No noise is drawn after this unit either."""
+"""Name of the record that stands in for `gathered` where that is lost after publication. No noise is drawn either."""
 
 
 @dataclass(frozen=True)
 class WorkspacePaths:
-    """Paths of a run."""
+    """The paths of a run's files, in its workspace."""
 
     root: Path
 
@@ -29,7 +29,7 @@ class WorkspacePaths:
 
     @property
     def held(self) -> Path:
-        """Folder of a release that waits for approval. After approval it becomes the public folder."""
+        """The folder of a release that waits for approval. On approval it becomes the public folder."""
         return self.root / HELD
 
     @property
@@ -38,7 +38,7 @@ class WorkspacePaths:
 
     @property
     def decisions(self) -> Path:
-        """File of decisions: who approved or refused which release, and why."""
+        """The file of decisions: who approved or refused which release, and why."""
         return self.confidential / "decisions.json"
 
     @property
@@ -51,12 +51,12 @@ class WorkspacePaths:
 
     @property
     def noisy_frame(self) -> Path:
-        """The published frame, where predictors are protected; fits use this frame only."""
+        """The published frame, where predictors are protected. Fits use no other frame then."""
         return self.confidential / "records" / "noisy_frame.parquet"
 
     @property
     def reference(self) -> Path:
-        """The reference's records under rows of the current frame."""
+        """The reference's records, in rows of the current frame."""
         return self.confidential / "records" / "reference.arrow"
 
     @property
@@ -66,11 +66,11 @@ class WorkspacePaths:
 
     @property
     def earlier_points(self) -> Path:
-        """Points of an earlier release under rows of the current frame."""
+        """Points of an earlier release, in rows of the current frame."""
         return self.confidential / "records" / "carried.parquet"
 
     def learned(self, fit: str, stratum: int) -> Path:
-        """Constants that the reference fixed for one stratum."""
+        """What the mechanism learned about a stratum from the reference."""
         return self.confidential / "reference" / f"{fit}-{stratum:06d}.pickle"
 
     @property
@@ -87,13 +87,13 @@ class WorkspacePaths:
 
     @property
     def fits(self) -> Path:
-        """Private folders of Stan runs. The next run removes files of a killed run."""
+        """Private folders for runs of Stan. The next run removes what a killed run left there."""
         return self.confidential / f"{SCRATCH}fits"
 
     def noise(self, fit: str, stratum: int, set: int) -> Path:
-        """Noise of one stratum and set with its purpose.
+        """The noise of a stratum and set, with what it is for.
 
-        It is never deleted: a second draw would reveal the protected sums.
+        It is never deleted, because a second draw for the same sums would spend the budget again.
         """
         return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npz"
 
@@ -111,20 +111,20 @@ class WorkspacePaths:
 
     @property
     def report(self) -> Path:
-        """The custodian's page on the accuracy of the release."""
+        """The custodian's page on the quality of the release."""
         return self.confidential / "report.html"
 
     @property
     def status(self) -> Path:
-        """The status of a run, which the command line shows to others."""
+        """The status of a run, which command lines in other terminals show."""
         return self.root / STATUS
 
     def part(self, fit: str, stratum: int) -> Path:
-        """Folder of one stratum's by-products before they are combined."""
+        """The folder of a stratum's by-products, until they are gathered."""
         return self.confidential / "parts" / f"{fit}-{stratum:06d}"
 
     def journal(self, fit: str, stratum: int) -> Path:
-        """Folder of a giant stratum's rounds while it is being protected."""
+        """The folder of a giant stratum's rounds, while it is being protected."""
         return self.journals / f"{fit}-{stratum:06d}"
 
     @property
@@ -137,12 +137,12 @@ class WorkspacePaths:
 
     @property
     def replay(self) -> Path:
-        """A file that exists where a run repeats the draws of another run."""
+        """A file that exists if the run repeats the draws of another run."""
         return self.confidential / "replay"
 
     @property
     def receipt(self) -> Path:
-        """The ledger and the entry to which the run was charged."""
+        """The receipt of the run's charge: its ledger, and the entry there."""
         return self.confidential / "ledger.json"
 
     @property

@@ -1,4 +1,4 @@
-"""Positions of records in arrays. Every stratum starts at a chunk border, so that each chunk has one writer."""
+"""Gives records their positions in arrays. Every stratum begins with a new chunk, so that each chunk has one writer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.core.records import Ints
 
 @dataclass(frozen=True)
 class RaggedAxis:
-    """Offsets (multiples of `chunk`) and lengths of the strata along the padded axis, both (stratum,)."""
+    """Offsets (multiples of `chunk`) and lengths of the strata along the padded axis, (stratum,) each."""
 
     offset: Ints
     length: Ints
@@ -19,9 +19,9 @@ class RaggedAxis:
 
     @classmethod
     def of(cls, length: Ints, largest_chunk: int) -> RaggedAxis:
-        """Axis for strata of these lengths.
+        """The axis for strata of these lengths.
 
-        A chunk is the power of two from the median length, between 128 and the record block.
+        A chunk is a power of two, at least the median length but between 128 and the size of a record block.
         """
         median = float(np.median(length)) if len(length) else 1.0
         chunk = int(2 ** np.ceil(np.log2(max(128.0, min(median, float(largest_chunk))))))
@@ -36,7 +36,7 @@ class RaggedAxis:
         return int(-(-self.length // self.chunk).sum()) * self.chunk
 
     def region(self, stratum: int, start: int, stop: int) -> slice:
-        """Region of records start:stop of a stratum; asserts that it owns every chunk it touches."""
+        """The region of records start:stop of a stratum. Asserts that it shares no chunk with another writer."""
         if not 0 <= start < stop <= self.length[stratum]:
             raise AssertionError(f"records {start}:{stop} are not the stratum's")
         if start % self.chunk or (stop % self.chunk and stop != self.length[stratum]):

@@ -1,4 +1,4 @@
-"""Private scratch folders of processes that work on an object store. Folders of killed processes are removed later."""
+"""Makes private scratch folders for processes that work on an object store; those of killed processes are removed later."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LOCK = "lock"
 
 
 class Scratch:
-    """A folder (0700) in DPDIST_SCRATCH or the system's temporary folder.
+    """A private folder (0700) in DPDIST_SCRATCH, or in the system's temporary folder.
 
-    It exists as long as this object and its process.
+    It is removed when this object or its process ends.
     """
 
     def __init__(self) -> None:

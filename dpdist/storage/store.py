@@ -1,8 +1,8 @@
-"""The protocol of stores: a store has the files of a workspace that other processes, machines and later runs can read.
+"""Declares a store: it makes a workspace's files visible to other processes, other machines and later runs.
 
-All code reads and writes files below a root. In a shared folder nothing else is needed. With an object store the root is
-a scratch folder of this process. Files are copied from the store before they are read, and to the store when they are
-complete.
+All code reads and writes files in a folder, the root. If the folder is shared, nothing else is needed. With an object
+store, the root is a scratch folder of this process: files are copied from the store before they are read, and to the store
+when they are complete.
 """
 
 from __future__ import annotations
@@ -20,65 +20,68 @@ from dpdist.core.files import sha256
 
 
 class Store(Protocol):
-    """A store of a workspace's files.
+    """A store for a workspace's files.
 
-    Paths are those of this process. A mark lists files relative to a root, with their SHA-256.
+    Paths are those of this process. A mark (completion record) lists files relative to a root, with their SHA-256.
     """
 
     @property
     def shared(self) -> bool:
-        """True if files of other processes are visible here at once."""
+        """True if this process sees the files of other processes at once."""
         ...
 
     @property
     def view(self) -> str:
-        """A name for this view of a workspace; views with different names do not see each other's files."""
+        """A name for this process's view of a workspace. Views with different names do not see each other's files."""
         ...
 
     def close(self) -> None:
-        """Closes the store: nothing is needed here any more."""
+        """Closes the store, when this process needs nothing more from it."""
         ...
 
     def take(self, path: Path, anew: bool = False) -> bool:
-        """Copies a file here; False if it does not exist. With `anew` it is copied even if a file of that name is here."""
+        """Copies a file to this process; False if it does not exist.
+
+        With `anew`, a file of this process with that name is replaced.
+        """
         ...
 
     def take_all(self, paths: Iterable[Path]) -> None:
-        """Copies those of the given files here that exist."""
+        """Copies those of the files to this process that exist."""
         ...
 
     def take_folder(self, folder: Path) -> None:
-        """Copies every file of a folder here."""
+        """Copies all files of a folder to this process."""
         ...
 
     def take_files(self, files: Mapping[str, str], root: Path) -> None:
-        """Copies these files here, complete. Raises `WorkspaceError` where a file is missing or has another content."""
+        """Copies these files to this process. Raises `WorkspaceError` if one is missing or has another checksum."""
         ...
 
     def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
-        """Copies the wanted files of finished units here.
+        """Copies wanted files of finished units to this process.
 
-        An incomplete unit loses its mark, and `WorkspaceError` is raised.
+        A unit that turns out to be incomplete loses its mark, and `WorkspaceError` is raised.
         """
         ...
 
     def keep(self, paths: Iterable[Path]) -> None:
-        """Makes files visible to all processes, in place of earlier ones."""
+        """Makes files visible to all processes. They replace earlier ones."""
         ...
 
     def put_if_absent(self, path: Path) -> bool:
-        """Makes a file visible to all processes unless one exists.
+        """Makes a file visible to all processes, unless there is one.
 
-        The existing file then replaces it here; False if they differ.
+        If there is one, it replaces this process's file. Returns False if the two differ.
         """
         ...
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """Removes files that this process no longer needs from its own folder."""
+        """Removes files that this process no longer needs from its scratch folder."""
         ...
 
     def drop(self, paths: Iterable[Path]) -> None:
-        """Removes files and folders for all processes after this process has removed them."""
+        """Removes files and folders for all processes, after this process has removed its own."""
         ...
 
     def names(self, folder: Path) -> set[str]:
@@ -86,24 +89,24 @@ class Store(Protocol):
         ...
 
     def intact(self, files: Mapping[str, str], root: Path) -> bool:
-        """True if no file is missing or changed, as far as this can be seen without fetching it."""
+        """True if no file is missing or changed, as far as this shows without copying them."""
         ...
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
-        """Units whose marks and files exist."""
+        """Marks of those units that are finished."""
         ...
 
     def alone(self, lock: Path) -> AbstractContextManager[None]:
-        """Excludes other runs during the block. Raises `WorkspaceError` if another run is active."""
+        """Keeps other runs out during the block. Raises `WorkspaceError` if another run is at work."""
         ...
 
     def show(self, public: Path) -> None:
-        """Publishes a public folder that was made here, its manifest last."""
+        """Publishes a public folder that this process has made, its manifest last."""
         ...
 
 
 class Folder:
-    """A folder that all machines of a run see; the file system itself stores what is written."""
+    """A folder that all machines of a run see. The file system itself shares what is written."""
 
     shared = True
     view = ""
@@ -168,7 +171,7 @@ FOLDER = Folder()
 
 
 def marked(mark: Path) -> dict[str, str] | None:
-    """The files that a mark here names, with their checksums; None for one that is missing or damaged."""
+    """The files that a mark names, with their checksums; None for a mark that is missing or damaged."""
     if not mark.exists():
         return None
     try:

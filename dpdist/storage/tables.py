@@ -1,4 +1,4 @@
-"""Tables on disk: records as Arrow batches that tasks read; the frame and gathered by-products as Parquet."""
+"""Reads and writes tables on disk: records as Arrow batches for tasks, the frame and by-products as Parquet."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ RECORD_SCHEMA = pa.schema(
 
 
 def write_records(path: Path, records: Records, edges: Sequence[int], written: Callable[[], None] = lambda: None) -> None:
-    """Writes sorted records in their memory layout (Arrow IPC); rows edges[k]:edges[k+1] are a batch for tasks.
+    """Writes sorted records in Arrow's memory layout (IPC). Rows edges[k]:edges[k+1] form a batch, which tasks read.
 
-    Outcomes after the first are columns outcome_2, …. `written` is called after every batch.
+    Further outcomes are columns outcome_2, …. `written` is called after every batch.
     """
     schema = RECORD_SCHEMA
     for number in range(2, records.outcomes.shape[1] + 1):
@@ -50,7 +50,7 @@ def _array(values: NDArray[Any]) -> pa.Array:
 
 
 def read_rows(path: Path, start: int, stop: int) -> Records:
-    """Reads records start:stop of the file: as views of a batch if they are in one, otherwise as copies."""
+    """Reads records start:stop of the file: as views if they are in one batch, otherwise as copies."""
     reader, edges = _batches(path)
     first, last = int(np.searchsorted(edges, start, side="right")) - 1, int(np.searchsorted(edges, stop))
     batches = [reader.get_batch(k) for k in range(first, last)]
@@ -58,7 +58,7 @@ def read_rows(path: Path, start: int, stop: int) -> Records:
 
 
 def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]:
-    """Yields records start:stop of the file in parts of at most `most`, each within one batch."""
+    """Yields records start:stop of the file, in parts of at most `most` records, each from one batch."""
     reader, edges = _batches(path)
     for k, (first, last) in enumerate(pairwise(edges.tolist())):
         low, high = max(start, first), min(stop, last)
@@ -69,16 +69,16 @@ def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]
 
 
 def each_block(path: Path) -> Iterator[Records]:
-    """Yields all records, a batch at a time; a stored column keeps its batch in memory."""
+    """Yields all records, batch by batch. A column that is kept also keeps its batch in memory."""
     reader, _ = _batches(path)
     for k in range(reader.num_record_batches):
         yield _records(reader.get_batch(k))
 
 
 def _batches(path: Path) -> tuple[pa.RecordBatchFileReader, Ints]:
-    """The file and the borders of its batches.
+    """The opened file, and the borders of its batches.
 
-    Batches are read, not mapped, so that a process stores only the batches that it uses, however large the file is.
+    Batches are read, not memory-mapped. So a process holds only the batches that it uses, however large the file is.
     """
     said = path.stat()
     return _opened(path, (said.st_ino, said.st_mtime_ns))
@@ -86,7 +86,10 @@ def _batches(path: Path) -> tuple[pa.RecordBatchFileReader, Ints]:
 
 @lru_cache(maxsize=4)
 def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
-    """The opened file, once per process until it changes. Sizes of batches come from a map, without reading records."""
+    """Opens the file; a process does so once, until the file changes.
+
+    Sizes of batches are found without reading records.
+    """
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as mapped:
         sizes = [mapped.get_batch(k).num_rows for k in range(mapped.num_record_batches)]
     return pa.ipc.open_file(pa.OSFile(str(path))), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -98,7 +101,7 @@ def _records(table: pa.Table | pa.RecordBatch) -> Records:
 
 
 def gather(path: Path, parts: Iterable[pa.Table]) -> None:
-    """Combines tables of the same schema in one Parquet file, with one row group each."""
+    """Combines tables of the same schema into one Parquet file; each becomes a row group."""
     with replaced(path) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
@@ -113,7 +116,7 @@ def gather(path: Path, parts: Iterable[pa.Table]) -> None:
 
 
 def rows_at(path: Path, rows: Ints) -> pa.Table:
-    """Distinct rows of a Parquet file, in the given order. The file is read in parts."""
+    """Rows of a Parquet file by position, in the given order; positions are distinct. The file is read in parts."""
     order, parts, start = np.argsort(rows), [], 0
     with pq.ParquetFile(path) as file:
         empty = file.schema_arrow.empty_table()

@@ -1,4 +1,4 @@
-"""The workspace: a confidential folder with its paths, and the public folder, which `publish` writes."""
+"""Defines a run's workspace: its confidential and public folders, and the store in which its files are."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from dpdist.storage.paths import GATHERED, SEALED, WorkspacePaths
 from dpdist.storage.store import FOLDER, Store
 
 NOISY_FRAME = "noisy-frame"
-"""Unit that is finished when the noisy frame is stored, where predictors are protected."""
+"""Name of the record that the noisy frame is stored, where predictors are protected."""
 REFERENCE = "reference.sha256"
-"""Name of a fact that determines a result in addition to the job's settings: the content of its reference."""
+"""Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
 
 _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
-"""Workspaces of runs in this process, so that later tasks find files that are already here."""
+"""Workspaces of runs in this process, in which later tasks find files that are already copied."""
 
 
 @dataclass(frozen=True)
 class Workspace(WorkspacePaths):
-    """The paths of a run, and the store that has their files, marks, owner and key."""
+    """The paths of a run, and the store with its files, completion records, owner and key."""
 
     store: Store = FOLDER
 
     @classmethod
     def at(cls, place: str | Path, soon: bool = False) -> Workspace:
-        """The workspace in a folder, or at a URL of an object store, which must answer (with `soon`, within seconds)."""
+        """The workspace in a folder, or at a URL of an object store, which must answer; with `soon`, within seconds."""
         if not is_url(place):
             return cls(Path(place).absolute())
         Objects(str(place), soon=True).check()
@@ -47,7 +47,7 @@ class Workspace(WorkspacePaths):
     @classmethod
     @contextmanager
     def opened(cls, place: str | Path, soon: bool = False) -> Iterator[Workspace]:
-        """The same for a block; local copies of objects are removed at its end."""
+        """The same during a block, at whose end local copies of objects are removed."""
         space = cls.at(place, soon)
         try:
             yield space
@@ -61,7 +61,7 @@ class Workspace(WorkspacePaths):
 
     @classmethod
     def of_run(cls, place: str, run: str) -> Workspace:
-        """The workspace of a run that has begun, opened once per process."""
+        """The workspace of a run that has begun. A process opens it once."""
         if (place, run) not in _OPENED:
             return cls.at(place).opened_for(run)
         return _OPENED[place, run]
@@ -73,24 +73,20 @@ class Workspace(WorkspacePaths):
 
     @property
     def place(self) -> str:
-        """The name of the workspace for people and other processes: the folder, or the URL."""
+        """The workspace's name for people and other processes: its folder or its URL."""
         return self.store.url if isinstance(self.store, Bucket) else str(self.root)
 
     @property
     def newest(self) -> Path:
-        """The folder of the latest release; this is the held one as long as it is held."""
+        """The folder of the latest release: `held`, if that one is held, otherwise `public`."""
         return self.held if self.store.take(self.held / MANIFEST) else self.public
 
     @contextmanager
     def publishing(self, replacing: bool = False) -> Iterator[None]:
-        """Makes an object store's public folder available here, and excludes other runs.
+        """Makes an object store's public folder available to this process, and keeps other runs out.
 
-        `publish` protects a folder itself.
-
-        With `replacing`, an incomplete public folder is accepted if a complete release is held. Otherwise
-        `WorkspaceError` is raised.
-
-        `replacing`: where a whole release is held, a half public one is left to it. Otherwise it raises `WorkspaceError`.
+        In a shared folder it does nothing, because `publish` locks that itself. Raises `WorkspaceError` if the public
+        folder is incomplete. With `replacing`, it does not if a complete release is held, which will replace the folder.
         """
         if self.store.shared:
             yield
@@ -113,11 +109,11 @@ class Workspace(WorkspacePaths):
         return self.confidential if self.store.shared else self.place
 
     def shown(self, path: Path) -> str:
-        """A path of the workspace for messages."""
+        """A path of the workspace as text for messages."""
         return f"{self.place}/{path.relative_to(self.root).as_posix()}"
 
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
-        """Marks a unit as finished after its files are stored."""
+        """Marks a unit as finished, after storing its files."""
         completion.mark(self.completions, unit, files, self.confidential, self.store, elsewhere)
 
     def finished(self, unit: str) -> bool:
@@ -129,22 +125,22 @@ class Workspace(WorkspacePaths):
         return {path.stem for path in found}
 
     def take_units(self, units: Iterable[str], wanted: Callable[[str], bool] = lambda name: True) -> None:
-        """Copies the wanted files of finished units here."""
+        """Copies wanted files of finished units to this process."""
         self.store.take_marked([self.completions / f"{unit}.json" for unit in units], self.confidential, wanted)
 
     def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
-        """Marks files that are already stored, unless a mark exists."""
+        """Marks files that are already stored, unless there is a mark."""
         with private():
             completion.mark_once(mark, files, self.confidential, self.store)
 
     @property
     def sealed(self) -> bool:
-        """True if no more noise is drawn: all results are gathered, something was published, or the run is a replay."""
+        """True if no more noise may be drawn: results are gathered, something was published, or the run is a replay."""
         return self.replayed or any(self.store.take(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
 
     @property
     def replayed(self) -> bool:
-        """True if the run repeats the draws of another run; its results are then not for publication."""
+        """True if the run repeats the draws of another run. Its results are not for publication."""
         return self.store.take(self.replay)
 
     def read_identity(self) -> Identity | None:
@@ -159,13 +155,13 @@ class Workspace(WorkspacePaths):
 
     @property
     def date(self) -> str | None:
-        """The day on which the run, or the run that it repeats, began; None for a run of an earlier version."""
+        """The date on which the run, or the run that it repeats, began; None for a run of an earlier version."""
         self.store.take(self.identity)
         found = json.loads(self.identity.read_text(encoding="utf-8")).get("date")
         return None if found is None else str(found)
 
     def read_key(self) -> Key:
-        """The key that the run began with. Raises `WorkspaceError` if it is missing or has changed."""
+        """The key that the run began with. Raises `WorkspaceError` if it is missing or changed."""
         try:
             self.store.take(self.key)
             key = Key.read(self.key)
@@ -183,7 +179,7 @@ class Workspace(WorkspacePaths):
         )
 
     def others(self) -> list[str]:
-        """Files in the folder that belong to no run; an object store is not searched."""
+        """Files in the folder that belong to no run. An object store is not searched."""
         if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
             return []
         own = {self.public.name, self.held.name, self.confidential.name, "status.json"}

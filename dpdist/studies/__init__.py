@@ -1,1 +1,1 @@
-"""Studies: settings of a study file, data generators, replicates, results, figures and the page."""
+"""Simulation studies of mechanisms: settings from a YAML file, replicates, tables of results, and an HTML page."""

@@ -1,4 +1,7 @@
-"""Compares published figures with a study's own: Monte Carlo errors, and whether the figures reproduce."""
+"""Compares a study's figures with figures from the literature: do the published ones reproduce?
+
+An answer takes both Monte Carlo errors into account.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")
 
 
 def set_beside(table: Beside, material: Material) -> dict[str, Any]:
-    """Rows of a comparison table for the page."""
+    """Rows of a table on the page: published figures with this run's figures beside them."""
     rows = []
     for row in table.rows:
         epsilons = [e for e in material.study.grid if row.epsilon is None or as_number(e) == float(row.epsilon)]
@@ -63,7 +66,7 @@ def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: s
 
 
 def _figures(value: float | str) -> list[float]:
-    """The numbers in a published figure: one, or the two ends of an interval; none for a text."""
+    """The numbers in a published figure: one number, the two ends of an interval, or none for other texts."""
     if not isinstance(value, str):
         return [float(value)]
     ends = RANGE.fullmatch(value)

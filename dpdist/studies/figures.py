@@ -43,9 +43,9 @@ STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
 }
 WIDTH = 10.4
-"""Width in inches at which a figure on the page's full width is not scaled."""
+"""Width in inches of a figure that fills the page, so that it is shown without scaling."""
 FEW = 30
-"""Largest number of replicates at which each one is shown as a point."""
+"""Largest number of replicates at which a violin also shows each replicate as a point."""
 
 
 def draw(figure: Figure, material: Material, number: int) -> str:
@@ -58,7 +58,7 @@ def draw(figure: Figure, material: Material, number: int) -> str:
 
 
 def violins(figure: Figure, material: Material) -> Canvas:
-    """Draws distributions over replicates: one panel per case and ε, one row per mechanism."""
+    """Draws distributions over replicates: one panel for each case and ε, one row for each mechanism."""
     measure = figure.measure or "database_bound"
     panels = _panels_of(figure, material)
     labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(figure, case, measure)))
@@ -75,7 +75,7 @@ def violins(figure: Figure, material: Material) -> Canvas:
 
 
 def by_size(figure: Figure, material: Material) -> Canvas:
-    """Draws distributions over replicates against n: one panel per mechanism, cases of one law by size."""
+    """Draws distributions over replicates against n, with cases of one law ordered by n: one panel for each mechanism."""
     measure = figure.measure or "database_bound"
     cases = sorted((case for case in material.study.cases if case.name in material.cases(figure)), key=lambda case: case.n)
     epsilon = material.study.grid[0]
@@ -95,7 +95,7 @@ def by_size(figure: Figure, material: Material) -> Canvas:
 
 
 def by_period(figure: Figure, material: Material) -> Canvas:
-    """Draws means over replicates against the period: one panel per case and ε, one line per mechanism."""
+    """Draws means over replicates against the period: one panel for each case and ε, one line for each mechanism."""
     measure = figure.measure or "mean_median"
     panels = _panels_of(figure, material)
     canvas, axes = _panels(len(panels), 3, 3.1, sharey=True)
@@ -117,7 +117,7 @@ def by_period(figure: Figure, material: Material) -> Canvas:
 
 
 def ecdfs(figure: Figure, material: Material) -> Canvas:
-    """Draws distribution functions of data and synthetic records, and their difference, for the first replicate."""
+    """Draws distribution functions of the data and of synthetic records, and their differences, in the first replicate."""
     panels, cases = _panels_of(figure, material), material.cases(figure)
     canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = canvas.subplots(2, len(panels), sharey="row", squeeze=False, height_ratios=(3, 2))
@@ -140,7 +140,7 @@ def ecdfs(figure: Figure, material: Material) -> Canvas:
 
 
 def record_bounds(figure: Figure, material: Material) -> Canvas:
-    """Draws record bounds of the first replicate: unweighted under the first fit, weighted under the final one."""
+    """Draws record bounds in the first replicate: unweighted in the first fit, and weighted in the last one."""
     panels = _panels_of(figure, material)
     labels = [label for label in figure.mechanisms or material.arms if label != DATA]
     canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(figure)) == 1)
@@ -158,7 +158,10 @@ def record_bounds(figure: Figure, material: Material) -> Canvas:
 
 
 def weights_and_bounds(figure: Figure, material: Material) -> Canvas:
-    """Draws record bounds against privacy weights, first replicate ([V] figures 4, 5, 8, 9); a flat curve is efficient."""
+    """Draws record bounds against privacy weights in the first replicate, as [V] in figures 4, 5, 8 and 9.
+
+    A flat curve is efficient: every record then uses the whole bound.
+    """
     cases, epsilon = material.cases(figure), material.study.grid[0]
     canvas, axes = _panels(len(cases), 3)
     for axis, case in zip(axes, cases, strict=True):
@@ -183,7 +186,7 @@ def _panels_of(figure: Figure, material: Material) -> list[tuple[str, str]]:
 def _panels(
     number: int, columns: int, height: float = 2.9, sharex: bool = False, sharey: bool = False
 ) -> tuple[Canvas, list[Axes]]:
-    """A canvas of the page's width, so that its text is as large as the page's text."""
+    """Panels on a canvas as wide as the page, so that letters have the size of the page's text."""
     columns = min(number, columns)
     rows = -(-number // columns)
     width = WIDTH if columns > 1 else 0.55 * WIDTH
@@ -195,12 +198,12 @@ def _panels(
 
 
 def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canvas, list[Axes]]:
-    """Panels with one row per mechanism; panels of one case share a scale."""
+    """Panels with one row for each mechanism. They share an x axis where all are of one case."""
     return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
 
 
 def _axis_title(caption: Caption) -> str:
-    """A short axis title, because panels are next to each other; the figure's title has the details."""
+    """A short axis title, because panels stand side by side; the figure's title has the details."""
     return caption.axis or caption.title
 
 
@@ -219,7 +222,7 @@ def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> 
 
 
 def _violin(axis: Axes, place: int, values: Floats, colour: str, sideways: bool = False, points: bool = True) -> None:
-    """Draws a violin with median and quartiles; constant values give a line."""
+    """Draws a violin with median and quartiles; values without spread give a line."""
     values = values[np.isfinite(values)]
     if not len(values):
         return

@@ -1,6 +1,6 @@
-"""Reads a study file, which is YAML.
+"""Reads a study from a YAML file, and refuses wrong files.
 
-Every error has a line number, and unknown keys are refused with the nearest known name.
+Every error has a line number. For an unknown key it suggests the nearest known key.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_study(text: str, source: str = "study") -> Study:
 
     Parameters
     ----------
-    text : as a study file has it.
+    text : the content of a study file.
     source : what messages call it.
 
     Returns

@@ -1,4 +1,4 @@
-"""Simulates confidential data of a known law, and computes the law's own figures for reference lines."""
+"""Simulates confidential data from a known law, and computes that law's mean and quantiles as the truth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "bernoul
 
 
 class Generator(Protocol):
-    """A law of one outcome."""
+    """A law of one outcome, such as Beta or Poisson."""
 
     @property
     def text(self) -> str: ...
@@ -46,7 +46,7 @@ def _check(positive: Mapping[str, float], shares: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Beta:
-    """Shares, right-skewed for small a ([G]: a = .5, b = 3)."""
+    """Shares between 0 and 1, right-skewed for small a ([G]: a = .5, b = 3)."""
 
     a: float
     b: float
@@ -95,9 +95,10 @@ class Poisson:
 
 @dataclass(frozen=True)
 class NegativeBinomialMixture:
-    """Skewed counts: NB(mean, dispersion_1) with probability share_1, else NB(mean, dispersion_2); variance mean + mean²/φ.
+    """Skewed counts: NB(mean, dispersion_1) with probability share_1, otherwise NB(mean, dispersion_2).
 
-    [V] §3.2: mean 100, dispersions 5 and 20, shares .2 and .8.
+    NB(mean, φ) is the negative binomial law with variance mean + mean²/φ. [V] §3.2 has mean 100, dispersions 5 and 20, and
+    shares .2 and .8.
     """
 
     mean: float

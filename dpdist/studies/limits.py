@@ -1,4 +1,4 @@
-"""Checks which limits of a study file its results meet, from the rows of the run."""
+"""Checks which limits of a study file the study's results meet, and words the findings for its page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OVER = {
 MOST_NAMED = 12
 """Largest number of cases that a page names for a limit that is not met."""
 NORMAL = 1.959963984540054
-"""Standard errors in half a 95 % interval."""
+"""Half width of a 95 % interval, in standard errors."""
 BY = ["case", "mechanism", "epsilon", "measure"]
 
 
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
 
 def findings(limits: tuple[Limit, ...], results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> list[Note]:
-    """Sentences on which limits the results meet and which not, from the results alone."""
+    """Sentences on which limits are met and which are not, computed from the results alone."""
     return [
         Note(title=limit.title, text=_text(limit, list(outcomes(limit, results, same_at_every_epsilon))))
         for limit in limits
@@ -42,7 +42,7 @@ def findings(limits: tuple[Limit, ...], results: pd.DataFrame, same_at_every_eps
 
 
 def outcomes(limit: Limit, results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> Iterator[Outcome]:
-    """Every case, mechanism, ε and measure that a limit applies to."""
+    """Every result that a limit applies to, by case, mechanism, ε and measure, with its verdict."""
     wanted = results[results["measure"].isin([f"{name}{end}" for name in limit.measures for end in ("", MONTE_CARLO)])]
     for column, names in (("case", limit.cases), ("epsilon", limit.epsilons)):
         wanted = wanted if names is None else wanted[wanted[column].isin(names)]
@@ -64,16 +64,17 @@ def outcomes(limit: Limit, results: pd.DataFrame, same_at_every_epsilon: tuple[s
 
 
 def _median(cells: Floats, error: float | None) -> Interval:
-    """Median over the cells that have a ratio.
+    """The median over cells with a ratio, and its 95 % interval.
 
-    `error` is its error over resampled replicates, unknown from one replicate.
+    `error` is the median's standard error over resampled replicates. With one replicate it is unknown, and the interval
+    infinite.
     """
     middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL * error
     return Interval(middle - half, middle, middle + half)
 
 
 def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
-    """A result's values by replicate, or their differences from those of the mechanism that should be larger."""
+    """A measure by replicate; for a limit with `below`, its difference from the measure that should be larger."""
     if limit.below is None:
         return rows["value"].to_numpy(float)
     other = wanted[wanted["mechanism"] == limit.below]

@@ -1,4 +1,4 @@
-"""Input for the page and its figures: results by case, mechanism, ε and measure, with their names and colours."""
+"""Gives a study's page and figures their input: results by case, mechanism, ε and measure, with names and colours."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dpdist.studies.settings import Study
 from dpdist.studies.shown import Figure
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#6A3D9A")
-"""Okabe and Ito's colours, which most colour-blind readers can distinguish; the data are grey."""
+"""Okabe and Ito's colours, which most colour-blind readers can distinguish. The data themselves are drawn in grey."""
 GREY = "#6b7280"
 
 
 class Material(NamedTuple):
-    """Input of figures: the long table of results, and record-level by-products of the first replicates."""
+    """A study, the long table of its results, and record-level by-products of the first replicates."""
 
     study: Study
     results: pd.DataFrame
@@ -30,7 +30,7 @@ class Material(NamedTuple):
         return kind_of(self.study).captions.get(measure, Caption(measure))
 
     def target(self, case: str, epsilon: str, measure: str) -> float | None:
-        """The value at which a figure has its dashed line."""
+        """The value at which a figure shows its dashed line, if there is one."""
         return kind_of(self.study).target(self.study, case, epsilon, measure)
 
     @property
@@ -46,7 +46,7 @@ class Material(NamedTuple):
         return np.asarray(found[rows & (found.measure == measure)]["value"], dtype=float)
 
     def by_period(self, case: str, mechanism: str, epsilon: str, measure: str) -> Floats:
-        """Means over replicates in every period of a chain, (period,)."""
+        """Means over replicates in each period of a chain, (period,)."""
         found = self.results
         own = found[(found.case == case) & (found.mechanism == mechanism) & (found.epsilon == epsilon)]
         own = own[own.measure.str.startswith(f"{measure} in period ")]

@@ -1,4 +1,4 @@
-"""Formats numbers for readers."""
+"""Formats numbers for a study's page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def number(value: float) -> str:
-    """Three significant digits, as a reader would write them."""
+    """The number with three significant digits; from 1,000 on with all whole digits, and commas between thousands."""
     size = abs(value)
     if not np.isfinite(value):
         return "∞" if value > 0 else "–"

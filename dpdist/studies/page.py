@@ -1,4 +1,4 @@
-"""Writes a study's self-contained page: settings, reproduced figures, comparison tables, figures, explanations."""
+"""Writes a study's self-contained HTML page: settings, findings, tables beside published figures, plots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpdist.studies.numbers import number
 from dpdist.studies.settings import Study
 
 WIDE = 5
-"""Largest number of columns, each a (case, ε), in a table of results."""
+"""Largest number of (case, ε) pairs that a table of results shows as columns; with more they become rows."""
 INTERVALS = (
     "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
     "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
@@ -30,7 +30,7 @@ INTERVALS = (
 
 
 def page(study: Study, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
-    """The page as one HTML document without any external resource. Results are long, with text ε; see `results`."""
+    """The page as one HTML document that loads nothing. `results` is long, with ε as text (`results.write_results`)."""
     kind, material = kind_of(study), Material(study, results, records)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dpdist.studies"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -60,7 +60,7 @@ def _versions(versions: Mapping[str, str]) -> Fact:
 
 
 def _summary(material: Material, measure: str) -> dict[str, Any]:
-    """Mean (sd) of a measure by mechanism and (case, ε). The longer of the two dimensions has the rows."""
+    """Mean and standard deviation of a measure by mechanism and (case, ε); long lists of either become rows."""
     found = material.results[material.results.measure == measure]
     there = set(zip(found.case, found.epsilon, strict=True))
     places = [(case, e) for case in material.study.case_names for e in material.study.grid if (case, e) in there]

@@ -1,4 +1,4 @@
-"""Ratios of root mean squared errors by cell, from the errors of all replicates of a study of tables."""
+"""Computes ratios of root mean squared errors (RMSE) by cell, from the errors of all replicates of a study of tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dpdist.studies.kinds.tables_settings import STATISTICS
 
 BATCHES = 50
 MONTE_CARLO = "_monte_carlo"
-"""Suffix of the measure for a median's standard error over resampled replicates."""
+"""Suffix of the measure that holds the standard error, over resampled replicates, of a median over cells."""
 
 
 class Compared(Protocol):
-    """A study's settings for ratios: its seed, and the labels of its yardsticks."""
+    """The settings of a study that ratios need: its seed, and the labels of its yardsticks."""
 
     @property
     def seed(self) -> int: ...
@@ -26,10 +26,10 @@ class Compared(Protocol):
 
 
 def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
-    """RMSE of every arm over the RMSE of every yardstick: case, mechanism, epsilon, cell, measure, value.
+    """RMSE of every arm over that of every yardstick: case, mechanism, epsilon, cell, measure, value.
 
-    Where there is one yardstick, rows named `_bias_` have every arm's |mean error| over its RMSE. The rows of a measure
-    with the suffix `_monte_carlo` hold the standard error of the median over cells.
+    With one yardstick there are also rows named `_bias_`: every arm's |mean error| over the yardstick's RMSE. Measures with
+    the suffix `_monte_carlo` hold the standard error of the median over cells.
     """
     errors = results[results["measure"].str.contains(" error ")]
     split = errors["measure"].str.split(" error ", n=1, expand=True)
@@ -68,7 +68,7 @@ def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(square: Floats, other: Floats, drawn: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> tuple[Floats, float]:
-    """Ratio per cell from squared errors (replicate, cell), and the standard error of its median over cells."""
+    """Ratio in every cell, from squared errors (replicate, cell), and the standard error of its median over cells."""
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.sqrt(np.nanmean(square, axis=0) / np.nanmean(other, axis=0))
         rows = drawn % len(square)

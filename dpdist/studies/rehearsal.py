@@ -1,8 +1,8 @@
-"""Runs a rehearsal: tests every mechanism that a job allows on halves of a public file, and recommends the best.
+"""Runs a rehearsal: tries every mechanism that a job allows on halves of a public file, and recommends one.
 
-The public file is the job's reference, a file that is named, or a simulated twin. One half is the current file, and the
-other half is its reference. The job's own input is never opened. The recommended mechanism is run once more with the
-halves exchanged. This checks its error on a half that did not influence the choice; it must be good enough there too.
+The public file is the job's reference, a named file, or a simulated survey. One half plays the current file, and the other
+half its reference. The job's own input is never opened. The recommended mechanism is then run with the halves exchanged, on
+data that did not influence the choice. It must be good enough there too.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def rehearse(
     *,
     chains: bool = False,
 ) -> Rehearsal:
-    """Run a rehearsal and leave rehearsal.csv, confirmation.csv, index.html and recommended.yaml in the folder `out`.
+    """Runs a rehearsal; writes rehearsal.csv, confirmation.csv, index.html and recommended.yaml into the folder `out`.
 
-    `public` is a file in place of the job's reference. If a file has more than `records` records, a random part is used.
-    Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` where there is no public file, or
-    where no mechanism can be run on it.
+    `public` is a file to use in place of the job's reference. Of a file with more than `records` records, a random part is
+    used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` where there is no public file,
+    or where no mechanism can be run on it.
     """
     from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
@@ -73,9 +73,9 @@ def rehearse(
 def tried(
     job: Job, halves: Halves, ground: dict[str, Any], folder: Path, listener: Listener, chains: bool = False
 ) -> Findings:
-    """Trials on one half; the best mechanisms are also tried on the other half.
+    """Tries all mechanisms on one half, and the best ones on the other half too.
 
-    Raises `JobError` where none could be run.
+    Raises `JobError` where no mechanism could be run.
     """
     current, earlier = halves.written(0, folder)
     wanted, refused = candidates(job, str(earlier), ground, chains)
@@ -109,7 +109,7 @@ def tried(
 
 
 def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: Listener) -> list[Trial]:
-    """Repeats trials that may come first, under new noise, because one draw alone would choose by chance."""
+    """Repeats, under new noise, the trials that may turn out best; a single draw would let chance choose."""
     best = min(each.score for each in trials if each.candidate.strict or not any(one.candidate.strict for one in trials))
     near = [each.score <= OUT_OF_REACH * best or each.score == best for each in trials]
     with stage(listener, "draw again", sum(near)) as tick:
@@ -117,7 +117,7 @@ def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: List
         for each, again in zip(trials, near, strict=True):
             try:
                 more = [repeated_trial(each.candidate, current, folder, DRAWS - 1)] if again else []
-            except DpdistError:  # The mechanism refuses this draw, so the first draw remains the only one.
+            except DpdistError:  # The mechanism refuses this draw, so the first draw stays the only one.
                 more = []
             found.append(repeated(each, more))
             tick(int(again))
@@ -125,7 +125,7 @@ def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: List
 
 
 def repeated_trial(candidate: Candidate, current: Path, folder: Path, draws: int) -> Trial:
-    """A trial of several releases of a half, each under new noise. Raises `DpdistError`."""
+    """A trial that combines several releases of a half, each under new noise. Raises `DpdistError`."""
     made = list[Trial]()
     for _ in range(draws):
         workspace = Path(tempfile.mkdtemp(dir=folder))
@@ -135,14 +135,14 @@ def repeated_trial(candidate: Candidate, current: Path, folder: Path, draws: int
 
 
 def small(best: Candidate, halves: Halves) -> str:
-    """Warnings of `validate` on small sample counts of the whole public file; a rehearsal runs in any case."""
+    """The warning that `validate` would give on small sample counts in the public file; a rehearsal runs in any case."""
     whole = job_of(best.recommended).by_record
     frame = take_census(whole, TableSource(halves.table, text_only=halves.text_only)).frame
     return small_counts.caution(whole, small_counts.counted(whole, frame))
 
 
 def recommended(made: Rehearsal, out: Path) -> str:
-    """Writes the job under the first mechanism, with its own input and reference, to a file in the folder `out`."""
+    """Writes the job with the recommended mechanism, and with its own input and reference, to a file in `out`."""
     best, job = made.best, made.job
     terms: dict[str, Any] = {"dataset": job.dataset, "period": job.period}
     terms |= {"input": _named(job.input.model_dump(mode="json", exclude_unset=True), out)}
@@ -161,7 +161,7 @@ def recommended(made: Rehearsal, out: Path) -> str:
 
 
 def _named(given: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Paths as a job in the folder states them."""
+    """The settings with their path relative to the folder, as a job file there must state it."""
     return given | ({"path": os.path.relpath(given["path"], out)} if given.get("path") else {})
 
 

@@ -1,6 +1,6 @@
-"""Builds the jobs of a rehearsal: the job under every registered mechanism that its columns allow, at its own ε.
+"""Builds the jobs that a rehearsal tries: the given job under every registered mechanism that its columns allow.
 
-Settings that a mechanism does not allow are changed, by as few of `CHANGES` as possible. All changes are listed.
+Each has the job's own ε. Settings that a mechanism refuses are changed, by as few of `CHANGES` as possible, and listed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 
 OF_THE_RUN = ("ledger", "runtime", "record", "approval", "accept", "correction")
-"""Keys that belong to a run of the confidential file: the recommended job has these keys, a rehearsal does not."""
+"""Keys that belong to a run on the confidential file. The recommended job keeps them; a trial leaves them out."""
 NOT_TRIED = ("calibration", "compare")
-"""Keys of the job's own mechanism, which no recommended job has."""
+"""Keys that only the job's own mechanism uses. No recommended job has them."""
 MOST_CHANGES = 5
 LONGEST_SHOWN = 80
-"""Number of characters of a changed value beyond which it is not shown."""
+"""Longest changed value, in characters, that is shown."""
 CHAINS = "it draws by Markov chains, which takes long: --chains tries it"
 Terms: TypeAlias = dict[str, Any]
-"""A job as its file has it."""
+"""A job as nested keys and values, as in its file."""
 
 
 class Candidate(NamedTuple):
-    """A job in a file's terms, without input, to be run on one half of a public file.
+    """A job to try on one half of a public file, as keys and values without input.
 
-    `recommended` is the job to write, without input; `changed` lists the keys that differ from the job's.
+    `recommended` is the job to write if this one is chosen, also without input. `changed` lists the keys whose values
+    differ from the given job's.
     """
 
     label: str
@@ -47,7 +48,7 @@ class Candidate(NamedTuple):
 
     @property
     def on_reference(self) -> bool:
-        """True if the recommended job uses a public file or an earlier release as its reference."""
+        """True if the recommended job has a public file or an earlier release as its reference."""
         reference = self.recommended.get("reference")
         return reference is not None and "histogram" not in reference
 
@@ -62,10 +63,10 @@ class Refused(NamedTuple):
 def candidates(
     job: Job, reference: str, ground: Terms, chains: bool = False, only: Collection[str] | None = None
 ) -> tuple[list[Candidate], list[Refused]]:
-    """Every mechanism of the registry that the job's columns allow; `only` restricts them to the given labels.
+    """Every registered mechanism that the job's columns allow, and those refused. `only` restricts the labels.
 
-    `reference` is the path of the reference in a rehearsal, `ground` the reference that a recommended job names.
-    Mechanisms with Markov chains are tried only if `chains` is true, but the job's own mechanism always.
+    `reference` is the path of the reference in a trial; `ground` is the reference that a recommended job names. A mechanism
+    with Markov chains is tried only if `chains` is true, or if it is the job's own.
     """
     runs, refused = list[Candidate](), list[Refused]()
     for label, wanted in _wanted(job, ground):
@@ -88,12 +89,12 @@ def candidates(
 
 
 def _of_the_job(job: Job, other: Job) -> bool:
-    """True if mechanism and family are those of the job."""
+    """True if both jobs have the same mechanism and family."""
     return (other.mechanism.name, other.family) == (job.mechanism.name, job.family)
 
 
 def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
-    """A label and the job's terms under a mechanism, with only the changes that the mechanism itself needs."""
+    """Every mechanism's label, and the job under it, with only the changes that the mechanism itself requires."""
     base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
     share = budget_text(HISTOGRAM_SHARE * job.budget.epsilon)
     for name, spec in SPECS.items():
@@ -113,9 +114,9 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
 
 
 def _families(job: Job) -> list[Family | None]:
-    """Families for the job's kind of weight.
+    """Model families that fit the job's kind of weight, without those that need a user's program.
 
-    Coded outcomes have no families for counts, and no user's program is included.
+    For coded outcomes, families for counts are left out.
     """
     weighted, coded = job.survey.weight is not None, job.outcome_column.codes is not None
     known = [name for name in get_args(Family) if not FAMILIES[name].program and FAMILIES[name].weight in (None, weighted)]
@@ -123,7 +124,10 @@ def _families(job: Job) -> list[Family | None]:
 
 
 def _model(job: Job, family: Family) -> Terms:
-    """The job's own model, or one of the family by the tables' columns."""
+    """The job's own model if it has this family.
+
+    Otherwise it is a model of the family, with the tables' columns as predictors.
+    """
     if job.model is not None and job.model.family == family:
         return job.model.model_dump(mode="json", exclude_unset=True)
     return {"family": family} | _predictors(job, family, job.strata)
@@ -148,7 +152,7 @@ def _without(*keys: str) -> Callable[[Job, Terms], Terms]:
 
 
 def _clipped(job: Job, terms: Terms) -> Terms:
-    """Outcomes and weight are clipped at their public bounds."""
+    """Clips outcomes and weight at their public bounds."""
     columns = {
         name: each | {"outside": "clip"} if name in job.components and each.get("bounds") else each
         for name, each in terms["columns"].items()
@@ -177,11 +181,11 @@ CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
     *(_without("sampler", "diagnostics"), _without("record"), _without("fit"), _without("synthetic_sets")),
     *(_one_fit, _fit_by_cell, _without("microdata"), _clipped, _weight_as_it_came, _plain_model, _proper_prior),
 )
-"""Changes that may be made for a mechanism, in order."""
+"""Changes that may be made so that a mechanism accepts the job, in the order in which they are tried."""
 
 
 def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
-    """The terms with the fewest changes that make a valid job, and that job; or the reason why none is valid."""
+    """The job with the fewest changes that make it valid, as keys and as a `Job`; or the reason why none is valid."""
     effective = [change for change in CHANGES if change(job, terms) != terms]
     causes = list[list[str]]()
     for number in range(min(len(effective), MOST_CHANGES) + 1):
@@ -198,7 +202,7 @@ def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
 
 
 def _of_a_half(terms: Terms, job: Job, reference: str) -> Terms:
-    """The terms for a half: without keys of a run, with the ε that gates leave, and with the other half as reference."""
+    """The job for a trial: without keys of a run, with the ε that gates leave, and with the other half as reference."""
     run = {key: each for key, each in terms.items() if key not in OF_THE_RUN}
     if job.accept is not None:
         run["budget"] = run["budget"] | {"epsilon": budget_text(job.budget.epsilon - job.accept.epsilon)}
@@ -208,14 +212,14 @@ def _of_a_half(terms: Terms, job: Job, reference: str) -> Terms:
 
 
 def _changed(job: Job, terms: Terms) -> Iterator[str]:
-    """One line for each key whose value differs from the job's."""
+    """One line for each key whose value differs from that in the given job."""
     before = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input"})
     for where in differences(before, dict(terms), ()):
         yield f"{dotted(where)}: {_shown(before, where) or 'not there'} → {_shown(terms, where) or 'left out'}"
 
 
 def _shown(terms: Terms, where: tuple[str | int, ...]) -> str:
-    """A value on one line; a long value is only mentioned."""
+    """A value on one line, "…" in place of a long one, or nothing where it is missing."""
     value: Any = terms
     for key in where:
         if not isinstance(value, Mapping) or key not in value:

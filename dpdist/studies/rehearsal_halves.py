@@ -1,4 +1,4 @@
-"""Finds the public file of a rehearsal and splits it into two halves."""
+"""Finds the public file for a rehearsal, and splits it into two halves."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 
 BY_CHANCE = Key(bytes(32)).child("rehearsal")
-"""A public key: the file is public, and anyone may make the same halves."""
+"""The key of the split. It is public, so that anyone can make the same halves of the public file."""
 
 
 class Halves(NamedTuple):
-    """Two parts of a public file, and the records that are alone in their cell and serve only as reference."""
+    """A public file's table, and each record's half, 0 or 1.
+
+    A record alone in its cell has the number 2, and is always in the reference.
+    """
 
     table: pa.Table
     half: Ints
     text_only: bool
 
     def written(self, current: int, folder: Path) -> tuple[Path, Path]:
-        """Files of the current half and of its reference, for a run."""
+        """Writes the current half and its reference as files for a trial."""
         suffix = "csv" if self.text_only else "parquet"
         paths = folder / f"current.{suffix}", folder / f"earlier.{suffix}"
         for path, kept in zip(paths, (self.half == current, self.half != current), strict=True):
@@ -41,7 +44,7 @@ class Halves(NamedTuple):
 
 
 def public_source(job: Job, public: Path | None) -> Source:
-    """The named file, the job's reference, or a simulated twin. Raises `JobError` where none exists."""
+    """The public file: the named one, the job's reference, or a simulated survey. Raises `JobError` where there is none."""
     given = job.reference
     _refuse_the_input(job, public if public is not None else given.file if given is not None else None)
     if public is not None:
@@ -55,7 +58,7 @@ def public_source(job: Job, public: Path | None) -> Source:
 
 
 def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
-    """Reference for a recommended job: the job's own if it is a file of records, otherwise the rehearsal's public file."""
+    """The reference of a recommended job: the job's own if it is a file of records, else the rehearsal's public file."""
     if job.reference is not None and job.reference.holds_records and not job.reference.unnamed:
         return job.reference.model_dump(mode="json", exclude_unset=True)
     if public is not None:
@@ -65,7 +68,7 @@ def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
 
 
 def _twin(job: Job) -> Simulate | None:
-    """Settings of a simulated survey: those of the reference, or those of the input with another seed."""
+    """Settings of a simulated survey: those of the job's reference, or those of its input with another seed."""
     if isinstance(job.reference, SimulatedReference):
         return job.reference.simulate
     simulated = job.input.simulate
@@ -73,7 +76,7 @@ def _twin(job: Job) -> Simulate | None:
 
 
 def _refuse_the_input(job: Job, public: str | Path | None) -> None:
-    """Refuses the input as public file, by its path on the disk. Nothing is read, so a copy is not detected."""
+    """Refuses the job's own input as the public file. It compares paths only, so a copy of the input goes unnoticed."""
     confidential = job.input.path
     if public is None or confidential is None or not Path(public).exists() or not Path(confidential).exists():
         return
@@ -85,9 +88,9 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
 
 
 def halved(job: Job, source: Source, records: int | None) -> Halves:
-    """The columns that the job reads, for the whole file and for a random half of each combination of categories.
+    """The columns that the job reads, for the whole file, with a random split in halves of every combination of categories.
 
-    Raises `DataError`.
+    Raises `DataError` if a column is missing.
     """
     names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:

@@ -1,4 +1,4 @@
-"""Writes the page of a rehearsal: the recommendation, every mechanism's errors and guarantee, and failed trials."""
+"""Writes a rehearsal's page: the recommendation, every mechanism's errors and guarantee, and the failed trials."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from dpdist.studies.rehearsal_advice import advice
 from dpdist.studies.rehearsal_candidates import Refused
 from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
 from dpdist.studies.svg import inline
 
 LEAST_DRAWN = 0.01
-"""Smaller errors are drawn at this value, because the scale is logarithmic."""
+"""Smallest error that is drawn, because the scale is logarithmic; smaller ones are drawn here."""
 
 
 def page(made: Rehearsal) -> str:
-    """One HTML document without any external resource."""
+    """The page as one HTML document that loads nothing."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dpdist.studies"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -27,7 +28,14 @@ def page(made: Rehearsal) -> str:
     confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
     drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
     return environment.get_template("rehearsal.html").render(
-        made=made, best=made.best, rows=rows, confirmed=confirmed, rule=RULE, figure=drawn, refused=by_reason(made.refused)
+        made=made,
+        best=made.best,
+        rows=rows,
+        confirmed=confirmed,
+        rule=RULE,
+        figure=drawn,
+        refused=by_reason(made.refused),
+        advice=advice(made),
     )
 
 
@@ -40,7 +48,7 @@ def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
 
 
 def figure(trials: list[Trial]) -> str:
-    """Draws |error| over all cells that have one, by mechanism, as boxes, in direct standard errors."""
+    """Draws boxes of |error| over cells, in direct standard errors: one box for each mechanism."""
     sizes = [each.cells["error_in_direct_se"] for each in trials]
     shown = [each[np.isfinite(each)].clip(lower=LEAST_DRAWN) for each in sizes]
     figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")

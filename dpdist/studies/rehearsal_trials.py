@@ -1,4 +1,4 @@
-"""Runs a trial: a real release of a half of a public file, its errors, and the rule that chooses a mechanism."""
+"""Runs a trial of a mechanism, a real release of half a public file, and ranks mechanisms by their errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dpdist.studies.rehearsal_candidates import Candidate, Refused
 
 GOOD_COVERAGE, GOOD_ERROR, GOOD_LARGEST, GOOD_BIAS = 0.85, 1.0, 4.0, 0.5
 DRAWS = 4
-"""Number of releases under new noise of each candidate that may come first."""
+"""Number of releases, each under new noise, of a candidate that may turn out best."""
 OUT_OF_REACH = 2.0
-"""A candidate is not drawn again if its first draw is worse than the best one's by this factor."""
+"""Factor on the best score; a candidate whose first score is worse than that is not drawn again."""
 NEAR = 0.1
-"""Share of the best score by which another score may be worse and still count as equal."""
+"""A score counts as equal to the best one if it is worse by at most this share of it."""
 RULE = (
     "Every statistic of a table has four figures, averaged over draws of the noise. Three are in direct standard errors: "
     "the median error, the largest error, and the mean error with its sign (bias). The fourth is the share of direct "
@@ -46,13 +46,13 @@ class Trial:
 
     candidate: Candidate
     cells: pd.DataFrame
-    """One row per cell, statistic and draw of the noise: `COLUMNS`, and `bias`, the error with its sign."""
+    """One row for each cell, statistic and draw of the noise: `COLUMNS`, `bias` (the error with its sign) and `records`."""
     suppressed: int
     seconds: float
 
     @cached_property
     def by_statistic(self) -> pd.DataFrame:
-        """Median and largest error, bias and coverage of every table's statistics, averaged over draws; their `score`."""
+        """Median and largest error, bias, coverage and `score` of every statistic in every table, averaged over draws."""
         mean = self._by_draw.groupby(["table", "statistic"], sort=False).mean().drop(columns="draw").reset_index()
         return mean.assign(score=_scores(mean), cells=mean["cells"].astype(int))
 
@@ -73,18 +73,18 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """Median error of the worst statistic; infinite where there is none."""
+        """The largest median error of any statistic; infinite where there is none."""
         worst = float(self.by_statistic["median"].max())
         return worst if not np.isnan(worst) else np.inf
 
     @property
     def coverage(self) -> float:
-        """Coverage of the worst statistic."""
+        """The smallest coverage of any statistic."""
         return float(self.by_statistic["coverage"].min())
 
     @property
     def score(self) -> float:
-        """Score by `RULE`: at most 1 is good enough; infinite where nothing can be judged."""
+        """The score as `RULE` defines it: good enough if at most 1, infinite where nothing can be judged."""
         worst = float(self.by_statistic["score"].max())
         return worst if not np.isnan(worst) else np.inf
 
@@ -100,14 +100,14 @@ class Trial:
 
 
 def _scores(rows: pd.DataFrame) -> pd.Series[float]:
-    """Scores of statistics: the largest of four figures over their limits; NaN where there is no error to judge."""
+    """Scores of statistics: the largest of four figures over their limits; NaN where no error is known."""
     missed = (1.0 - rows["coverage"]) / (1.0 - GOOD_COVERAGE)
     parts = [rows["median"] / GOOD_ERROR, rows["largest"] / GOOD_LARGEST, rows["bias"].abs() / GOOD_BIAS, missed]
     return pd.concat(parts, axis=1).max(axis=1).where(rows["median"].notna())
 
 
 def tied(trial: Trial, best: Trial) -> bool:
-    """True if a trial's score is as good as the best one's, by `RULE`."""
+    """True if a trial's score ties with the best one, as `RULE` defines it."""
     apart = trial.score - best.score
     if not np.isfinite(apart):
         return trial is best
@@ -116,7 +116,7 @@ def tied(trial: Trial, best: Trial) -> bool:
 
 
 def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
-    """Combines draws of the noise into one trial."""
+    """One trial that holds the draws of several."""
     cells, number = [], 0
     for each in (first, *again):
         cells.append(each.cells.assign(draw=each.cells["draw"] + number))
@@ -125,7 +125,7 @@ def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
 
 
 def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
-    """Runs one real release of a half and its evaluation. Raises `DpdistError`."""
+    """Runs one real release of a half, and compares it with direct estimates. Raises `DpdistError`."""
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}}
     job = job_of({**candidate.terms, **quiet, "input": {"path": str(current)}})
     began = time.perf_counter()
@@ -142,10 +142,10 @@ def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
 
 
 def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a statistic in an evaluation, as `COLUMNS` and `bias`.
+    """The rows of an evaluation for one statistic, with the columns of `Trial.cells`.
 
-    A direct estimate with records needs a figure with an interval. If the interval is missing, it does not contain the
-    estimate. If the figure is missing though its error is known, the error is infinite.
+    Every cell with records should have a figure with an interval. A missing interval counts as one that does not contain
+    the direct estimate. A missing figure has an infinite error.
     """
     bias = (rows["synthetic"] - rows["direct"]) / rows["direct_se"].where(rows["direct_se"] > 0)
     lost = rows["synthetic"].isna() & rows["direct"].notna() & (rows["direct_se"] > 0)
@@ -155,18 +155,18 @@ def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFram
     made = pd.DataFrame({"cell": rows[labels].astype(str).agg(" / ".join, axis=1) if labels else "all"}, index=rows.index)
     made = made.assign(mechanism=candidate.label, guarantee=candidate.guarantee, table=table, statistic=statistic)
     made = made.assign(error_in_direct_se=bias.abs().where(~lost, np.inf), covered=held.astype(float).where(asked))
-    return made.assign(bias=bias, draw=0)[[*COLUMNS, "bias"]]
+    return made.assign(bias=bias, records=rows["records"], draw=0)[[*COLUMNS, "bias", "records"]]
 
 
 Confirmed = dict[str, Trial | None]
-"""Trials on the other half, by the candidate's label; None where a candidate could not be run there."""
+"""Trials on the other half, by label; None where a candidate could not be run there."""
 
 
 def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None]) -> tuple[list[Trial], bool, Confirmed]:
     """Trials in the order of `RULE`, whether the first is good enough, and the trials on the other half.
 
-    `again` runs a candidate there. The first is always run. A candidate that is not good enough there goes after those
-    that are.
+    `again` runs a candidate on the other half. The first candidate is always run there. One that is not good enough there
+    moves behind those that are, and the next one is run.
     """
     other: Confirmed = {}
 
@@ -183,7 +183,7 @@ def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None
 
 
 def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Trial]:
-    """Trials by `RULE`: good ones first, then strict ones, then by score. Ties with the first are ordered by their jobs."""
+    """Orders trials by `RULE`: good ones, then strict ones, then by score; the jobs decide between ties with the first."""
 
     def group(each: Trial) -> tuple[bool, bool]:
         return not good(each), not each.candidate.strict
@@ -195,9 +195,10 @@ def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Tri
 
 
 class Findings(NamedTuple):
-    """Trials in the order of the rule, and whether the first, recommended one is good enough on both halves.
+    """Results of all trials. `trials` are ordered by the rule, so the first is the recommended one.
 
-    Further fields are trials on the other half by label, and the candidates that could not be run.
+    `good` says whether the first is good enough on both halves. `confirmed` holds the trials on the other half, and
+    `refused` the candidates that could not be run.
     """
 
     trials: list[Trial]
@@ -207,7 +208,7 @@ class Findings(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """A job, its public file, the findings, and the reason why a run on a similar file would refuse."""
+    """A rehearsal's job, public file and results. `caution` says why a run on a similar file would refuse, if it would."""
 
     job: Job
     source: str
@@ -229,15 +230,15 @@ class Rehearsal(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Verdict on the first mechanism."""
+        """What the first mechanism is: recommended, or only the least bad one."""
         return "Recommended" if self.good else "None is good enough; the least bad is"
 
     @property
     def best(self) -> Trial:
-        """The recommended trial, or the least bad one."""
+        """The trial of the recommended mechanism, or of the least bad one."""
         return self.trials[0]
 
     @property
     def confirmed(self) -> Trial | None:
-        """Trial of the recommended mechanism on the other half; None where it could not be run there."""
+        """The recommended mechanism's trial on the other half; None where it could not be run there."""
         return self.findings.confirmed[self.best.candidate.label]

@@ -1,4 +1,4 @@
-"""Stores the results of a study: one Parquet part for each replicate, the tidy table and the summary."""
+"""Stores a study's results: one Parquet file for each replicate, then the table of all of them and its summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def records_path(folder: Path, case: str) -> Path:
 
 
 def write_results(path: Path, case: str, number: int, results: Sequence[Result]) -> None:
-    """Writes a replicate's part atomically: case, mechanism, epsilon (exact, text), replicate, measure, value."""
+    """Writes a replicate's part atomically: case, mechanism, epsilon (exact, as text), replicate, measure, value."""
     columns = {
         "case": [case] * len(results),
         "mechanism": [r.mechanism for r in results],
@@ -41,7 +41,7 @@ def write_results(path: Path, case: str, number: int, results: Sequence[Result])
 
 
 def write_records(path: Path, case: str, rows: Sequence[RecordRows]) -> None:
-    """Record-level by-products of the first replicate, long: case, mechanism, epsilon, record, column, value."""
+    """Writes record-level by-products of the first replicate: case, mechanism, epsilon, record, column, value."""
     empty = {"record": [0], "value": [0.0], "case": "", "mechanism": "", "epsilon": "", "column": ""}
     frames = [pd.DataFrame(empty).iloc[:0]]
     frames += [
@@ -64,9 +64,9 @@ def read_part(path: Path) -> pd.DataFrame | None:
 
 
 def tidy(parts: Sequence[pd.DataFrame], cases: int) -> pd.DataFrame:
-    """Combines all parts in order: (case,) mechanism, epsilon, replicate, measure, value.
+    """Combines the parts, in order, into one table: mechanism, epsilon, replicate, measure, value.
 
-    `case` only if there are several.
+    A column `case` stands first if there are several cases.
     """
     table = pd.concat(parts, ignore_index=True)
     table["epsilon"] = pd.to_numeric(table["epsilon"].map(as_number))
@@ -80,7 +80,7 @@ def as_number(epsilon: str) -> float:
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean, standard deviation (n − 1) and number of replicates of every measure, in order of appearance."""
+    """Mean, standard deviation (n − 1) and number of replicates of every measure, in order of first appearance."""
     by = [name for name in ("mechanism", "epsilon", "measure", "case") if name in table]
     grouped = table.groupby(by, sort=False, dropna=False)["value"]
     found = grouped.agg(mean="mean", sd="std", replicates="count").reset_index()
@@ -94,7 +94,7 @@ def write_table(folder: Path, table: pd.DataFrame, summary: pd.DataFrame) -> Non
 
 
 def versions() -> Mapping[str, str]:
-    """Versions that a replicate's figures may depend on."""
+    """Versions of packages on which a replicate's figures may depend."""
     packages = ("dpdist", "numpy", "scipy", "randomgen", "numba")
     return {"python": platform.python_version()} | {name: _version(name) for name in packages}
 
@@ -107,5 +107,5 @@ def _version(package: str) -> str:
 
 
 def identity_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts that must agree for parts of two runs to be combined."""
+    """Facts that must be equal in two runs before their parts may be combined."""
     return {"study": dict(identity), "versions": dict(versions())}

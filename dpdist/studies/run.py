@@ -1,4 +1,4 @@
-"""Runs a study: replicates as tasks, results table, summary, page. After a kill, the same command resumes."""
+"""Runs a study: computes replicates in parallel, and writes results, summary and page. Killed runs can be resumed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def run(
     ----------
     study : from `load_study` or `parse_study`.
     out : the folder.
-    replicates : in place of the study's own number; a larger one adds to what is there.
-    listener : receives progress events.
+    replicates : number of replicates in place of the study's. If it is larger, existing replicates are kept.
+    listener : is called with progress events.
     data : the folder of files that a study of files reads.
 
     Returns

@@ -1,4 +1,4 @@
-"""Settings that all kinds of study share, frozen and validated once; each kind adds its own keys."""
+"""Settings that all kinds of study share, such as seed and replicates. They are validated once and then frozen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _text(value: Any) -> Any:
 
 
 class Study(Frozen):
-    """Settings of studies of all kinds."""
+    """Settings of a study of any kind; each kind adds its own."""
 
     kind: str
     study: Name
@@ -52,30 +52,30 @@ class Study(Frozen):
 
     @property
     def grid(self) -> tuple[str, ...]:
-        """Values of ε as exact text; one empty text where there is no grid."""
+        """Values of ε as exact text; one empty text for a study without ε."""
         return tuple(budget_text(epsilon) for epsilon in self.epsilons) or ("",)
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """Labels whose results do not depend on ε. They are shown under each ε and counted once."""
+        """Labels of results that do not depend on ε. A page shows them under each ε, but counts them once."""
         return ()
 
     def key_of(self, case: str, number: int | None = None) -> Key:
-        """Key of the random numbers of a case, or of its `number`-th replicate."""
+        """Key of the random numbers of a case, or of its replicate `number`."""
         key = Key(self.seed.to_bytes(32, "big")).child(case)
         return key if number is None else key.child(str(number))
 
     def replicates_of(self, case: int) -> int:
-        """Number of replicates of a case, by its position."""
+        """Number of replicates of the case at this position."""
         return self.replicates
 
     def with_data(self, folder: str) -> Self:
-        """The study with another folder of files; a study that reads no files does not change."""
+        """The study with another folder of files. A study that reads no files stays as it is."""
         return self
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Facts that determine a replicate. Results of studies that agree in them may be combined."""
+        """Settings that determine a replicate. Results may be combined only if their studies agree in these."""
         return self.model_dump(mode="json", exclude=_DECIDES_NOTHING)
 
     @model_validator(mode="after")
@@ -105,7 +105,7 @@ class Study(Frozen):
 
 
 class StudyOfArms(Study):
-    """Settings of studies that compare labelled arms at every ε, by a fixed list of measures."""
+    """Settings of a study that compares labelled mechanisms (arms) at every ε, by a fixed list of measures."""
 
     mechanisms: tuple[Any, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""Settings of a study file for its page: findings, limits, tables with published figures, figures."""
+"""Settings in a study file for its page: limits to check, notes, published figures to compare with, and figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row(Frozen):
 
 
 class Published(Frozen):
-    """States which published figures are means, so that this study's figures can be compared with them."""
+    """States which published figures are means over how many replicates, so that they can be compared with this study's."""
 
     column: str = Field(description="key of the column with the published mean, or with an interval's ends")
     sd: str | None = Field(default=None, description="key of the column with the sd between published replicates")
@@ -59,18 +59,18 @@ class Figure(Frozen):
 
 
 class Note(Frozen):
-    """A note for readers of the findings: the meaning of classes, labels and definitions. It has no figure of a run."""
+    """A note for readers of the findings, such as a definition. It quotes no figure of a run."""
 
     title: str
     text: str
 
 
 class Limit(Frozen):
-    """A limit for measures. The page states which results meet the limit, from the study's own rows.
+    """A limit for measures. The page states which results meet it, computed from the study's rows.
 
-    With `over: replicates`, the mean's interval is compared with the limit; with `over: all`, the worst replicate is.
-    With `over: cells`, the figure is the median over cells of a ratio of errors, with its error over resampled
-    replicates. `below` names a mechanism whose measure, in the same replicates, should be larger.
+    With `over: replicates`, the interval of the mean is compared with the limit. With `over: all`, the worst replicate is.
+    With `over: cells`, the figure is a median over cells of a ratio of errors, with its error over resampled replicates.
+    `below` names a mechanism whose measure should be larger in the same replicates.
     """
 
     title: str
@@ -100,14 +100,14 @@ class Limit(Frozen):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The two ends between which a figure, or a difference from `below`, should lie."""
+        """The two ends between which a figure should lie; with `below`, between which the difference should lie."""
         if self.below is not None:
             return -inf, 0.0
         low = -inf if self.at_least is None else self.at_least
         return low, inf if self.at_most is None else self.at_most
 
     def beyond(self, value: float) -> float:
-        """Distance by which a value exceeds the limit; negative where the value meets the limit."""
+        """How far a value lies outside the limit; negative where it lies inside."""
         low, high = self.ends
         return max(low - value, value - high)
 

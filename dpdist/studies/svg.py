@@ -1,4 +1,4 @@
-"""Turns an SVG document into an element of an HTML page."""
+"""Turns an SVG document into an element that stands inside an HTML page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def inline(svg: str, prefix: str, title: str) -> str:
-    """An SVG document as an element of a page: no prologue, metadata or namespaces, but a name and unique identifiers."""
+    """The document without prologue, metadata and namespaces, but with a name and with identifiers unique on the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)

@@ -1,4 +1,4 @@
-"""Decides whether a figure reproduces and a limit holds, from a run's own replicates and their interval."""
+"""Decides, from a run's replicates, whether a published figure reproduces and whether a limit is met."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dpdist.core.records import Floats
 
 CONFIDENCE = 0.95
 MARGIN_IN_SD = 0.5
-"""Distance, in standard deviations between replicates, within which two figures are the same for a reader."""
+"""Distance, in standard deviations between replicates, within which two figures count as the same."""
 ROUNDING = 1e-9
-"""Relative difference of two figures that are computed exactly."""
+"""Relative difference within which two figures without Monte Carlo error count as the same."""
 
 
 class Verdict(Enum):
-    """Verdict of a run on a claim."""
+    """What a run shows about a claim: yes, no, or too few replicates to tell."""
 
     YES = "yes"
     NO = "no"
@@ -26,21 +26,21 @@ class Verdict(Enum):
 
 
 class Interval(NamedTuple):
-    """A mean over replicates with the ends of its interval, which are infinite if one replicate gives no spread."""
+    """A mean over replicates, and its interval; the ends are infinite with a single replicate."""
 
     lower: float
     mean: float
     upper: float
 
     def within(self, low: float, high: float) -> Verdict:
-        """States whether the mean lies between two limits, as far as the interval shows."""
+        """Whether the mean lies between two limits, as far as the interval can show."""
         if low <= self.lower and self.upper <= high:
             return Verdict.YES
         return Verdict.NO if self.upper < low or high < self.lower else Verdict.TOO_FEW
 
 
 def mean_interval(values: Floats) -> Interval:
-    """Student's interval of the mean over replicates, (replicate,)."""
+    """Student's 95 % interval of a mean over replicates, (replicate,)."""
     mean, n = float(values.mean()), len(values)
     if n < 2:
         return Interval(-np.inf, mean, np.inf)
@@ -49,7 +49,7 @@ def mean_interval(values: Floats) -> Interval:
 
 
 class Estimate(NamedTuple):
-    """An estimate that is a mean over replicates: the mean, the standard deviation between replicates, their number."""
+    """A figure that is a mean over replicates: the mean, the standard deviation between replicates, and their number."""
 
     mean: float
     sd: float
@@ -66,10 +66,10 @@ def estimate_of(values: Floats) -> Estimate:
 
 
 def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
-    """States whether two means are the same figure: within half a standard deviation between replicates.
+    """Whether two means agree within half a standard deviation between replicates.
 
     The answer is yes where the whole interval of their difference lies within that margin, and no where it lies outside.
-    The interval is Welch's: both means have a Monte Carlo error.
+    It is Welch's interval, because both means have a Monte Carlo error.
     """
     if ours.replicates < 2:
         return Verdict.TOO_FEW

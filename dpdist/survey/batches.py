@@ -1,4 +1,4 @@
-"""Reads typed batches of a release's records, and computes a number for each record's frame row."""
+"""Reads a survey file in batches of checked, typed records, and numbers the records' combinations of categories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def changed_while_read(source: Source) -> DataError:
 def checked_batches(
     job: Job, source: Source, findings: Findings | None = None, tick: Tick = lambda rows: None
 ) -> Iterator[Checked]:
-    """Yields typed batches of the records that belong to the release; problems go to `findings`."""
+    """Yields the records that belong to the release as typed batches; problems of the file are added to `findings`."""
     findings = Findings() if findings is None else findings
     first = 0
     needed = needed_columns(job)
@@ -65,7 +65,7 @@ def strides(levels: Mapping[str, tuple[Level, ...]]) -> dict[str, int]:
 
 
 def frame_key(codes: Mapping[str, Codes], levels: Mapping[str, tuple[Level, ...]], size: int) -> Ints:
-    """One number per combination of categories, in the frame's sort order (all 0 where there is no category)."""
+    """One number per record or row for its combination of categories, in the frame's sort order; 0 without categories."""
     key = np.zeros(size, dtype=np.int64)
     for name, stride in strides(levels).items():
         key += codes[name].astype(np.int64) * stride

@@ -1,4 +1,4 @@
-"""Counts a file in one pass: finds every problem and builds the public frame, and writes nothing."""
+"""Reads a survey file once before a run: checks every record, and counts the records in every row of the frame."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from dpdist.survey.units import UnitsMet
 
 @dataclass(frozen=True)
 class Populations:
-    """Population sizes in survey.fpc: units of every design stratum (stratum,), and PSUs with stratum and code.
+    """Population sizes from the columns that survey.fpc names, for finite population corrections.
 
-    `second` is the number of records in a PSU's population, and `records` is the number in the sample.
+    `strata` has the units of every design stratum (stratum,). `psus` is a table of the sampled PSUs with `stratum`, the
+    PSU's code `psu`, `second`, the number of records in the PSU's population, and `records`, the number in the sample.
     """
 
     strata: Floats
@@ -44,7 +45,7 @@ class Census:
     """Strata in which an outcome or the weight (under a lognormal law, its logarithm) does not vary."""
     populations: Populations | None = None
     small: SmallCounts | None = None
-    """Sample counts by privacy units; None where a record is the unit, or where no count is published."""
+    """How many published sample counts have few privacy units; None if a record is the unit, or no count is published."""
 
 
 def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
@@ -92,7 +93,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
 
 
 def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
-    """PSUs of every design stratum, also of those outside the universe (stratum,)."""
+    """Number of PSUs in every design stratum, including PSUs that have no record in the universe (stratum,)."""
     names = frame.design_strata
     codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
     stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
@@ -101,7 +102,7 @@ def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
 
 
 def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list[pd.DataFrame]) -> Populations:
-    """Population sizes, which are equal for all records of a stratum or PSU. Raises `DataError`."""
+    """Population sizes by design stratum and PSU. Raises `DataError` if records of one stratum or PSU state several."""
     told = pd.concat(sizes)
     told["stratum"] = frame.design_stratum[np.searchsorted(keys, told["key"])]
     problems = []
@@ -121,21 +122,21 @@ def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list
 
 
 def _tally(records: pd.DataFrame) -> pd.DataFrame:
-    """Number of records and range of outcomes and weight per combination; a lognormal law has their logarithms."""
+    """Number of records, and range of every outcome and of the weight, per combination; under a lognormal law of logs."""
     names = [name for name in records if name not in ("key", "records")]
     extent = {f"{name}_{end}": (name, how) for name in names for end, how in (("low", "min"), ("high", "max"))}
     return records.groupby("key").agg(records=("records", "sum"), **extent)
 
 
 def _added(groups: Any) -> pd.DataFrame:
-    """The sum of tallies by group."""
+    """Merges tallies by group: adds the numbers of records, and takes the widest ranges."""
     hows = {"records": "sum", "low": "min", "high": "max"}
     tally: pd.DataFrame = groups.agg({name: hows[name.rpartition("_")[2]] for name in groups.obj})
     return tally
 
 
 def design_of(job: Job, census: Census) -> Design:
-    """The design outside the frame: population sizes by stratum and by (stratum, PSU code)."""
+    """The facts of the design that the frame does not have: population sizes by stratum and by (stratum, PSU code)."""
     told, none = census.populations, np.empty(0)
     psus = None
     if told is not None and told.psus is not None:

@@ -1,4 +1,4 @@
-"""Checks a raw batch against the job's rules: yields typed values, and records problems. Nothing is spent or written."""
+"""Checks a batch of raw records against the job's rules: returns typed values and notes every problem."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import garbled, replicates
 
 LARGEST_WEIGHT = 1e15
-"""Weight beyond which a sum of weights in float64 no longer changes by a record of weight 1."""
+"""Largest weight. A sum of larger weights in float64 would no longer change by a record of weight 1."""
 LARGEST_NAME = 2.0**53
-"""Number beyond which float64 does not distinguish whole numbers."""
+"""Largest whole number that names a unit. Beyond it float64 does not distinguish neighbouring whole numbers."""
 
 
 class Checked(NamedTuple):
-    """Records of a batch that belong to the release; arrays (record,), `codes` by category."""
+    """Records of a batch that belong to the release. Arrays have the shape (record,); `codes` are by category."""
 
     row: Ints
     codes: dict[str, Codes]
@@ -31,9 +31,9 @@ class Checked(NamedTuple):
     weight: Floats
     psu: pa.Array | None
     population: Floats
-    """Units of the population that each stage sampled from, (record, column of survey.fpc)."""
+    """Population sizes of the stages of sampling, (record, column of survey.fpc)."""
     replicates: Floats
-    """(record, replicate), float64; it has no column unless replicates are requested."""
+    """Replicate weights, (record, replicate), float64; no columns unless the job names replicate weights."""
     others: Floats | None = None
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
     unclipped: Floats | None = None
@@ -42,7 +42,7 @@ class Checked(NamedTuple):
     """Name of the record's privacy unit, where the job has a unit other than the record."""
 
     def take(self, which: Mask) -> Checked:
-        """A selection of the records."""
+        """The records for which `which` (record,) is true."""
         arrow = pa.array(which)
         return Checked(
             self.row[which],
@@ -59,7 +59,7 @@ class Checked(NamedTuple):
 
     @property
     def outcomes(self) -> tuple[Floats, ...]:
-        """Every outcome, (record,) each."""
+        """Every outcome, each of shape (record,)."""
         return (self.outcome, *(() if self.others is None else self.others.T))
 
 
@@ -96,7 +96,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
 
 
 def _names(column: str, what: str, b: Batch) -> pa.Array:
-    """Values of a column that names groups of records, as texts."""
+    """Names of groups of records, such as PSUs, as texts. Missing names are noted as problems."""
     return _complete(pc.cast(b.text(column), pa.string()), column, what, b)
 
 
@@ -106,7 +106,7 @@ def _complete(names: pa.Array, column: str, what: str, b: Batch) -> pa.Array:
 
 
 def _unit_names(column: str, b: Batch) -> pa.Array:
-    """Names of privacy units as texts. Numbers must be whole, so that 1 and 1.0 are one unit."""
+    """Names of privacy units as texts. Numbers must be whole, so that 1 and 1.0 name one unit."""
     values = b.text(column)
     if pa.types.is_floating(values.type):
         missing = pa.array(np.asarray(pc.is_null(values, nan_is_null=True)))
@@ -120,7 +120,7 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
 
 
 def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
-    """Columns of a design, (record, column)."""
+    """Values of numeric design columns, (record, column). Values for which `wrong` is true are noted as problems."""
     found = np.empty((len(b.row), len(names)))
     for k, name in enumerate(names):
         values, missing = b.numbers(name)
@@ -131,7 +131,7 @@ def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Cal
 
 
 def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
-    """Distinct (code of every design stratum column, PSU) of the records that have all of them."""
+    """The distinct PSUs of a batch, each with the codes of its design strata, from records that have all of these."""
     levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
     codes = [positions(b.text(name), known, exact=not b.text_only) for name, known in levels]
     names = pc.cast(b.text(psu), pa.string())
@@ -143,7 +143,7 @@ def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
 
 
 def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
-    """Values in the file, and the values that the release uses, which are clipped if the job says so."""
+    """The values of an outcome in the file, and those that the release uses, which are clipped if the job says so."""
     column = job.columns[name]
     assert column.bounds is not None
     low, high = column.bounds
@@ -170,7 +170,7 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
 
 
 def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
-    """Values that the family cannot take."""
+    """Notes values as problems that the model's family cannot take, such as a negative value of a lognormal outcome."""
     support = family_facts(job).support
     allowed = f"{support.text} for a {job.family} model"
     outside = ~support.inside(values) & np.isfinite(values)
@@ -191,7 +191,7 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
 
 
 def _weight(job: Job, b: Batch) -> Floats:
-    """The weight column, or ones where there is none."""
+    """The weight of every record, or ones where the job names no weight."""
     name = job.survey.weight
     if name is None:
         return np.ones(len(b.row))
@@ -214,7 +214,7 @@ def _weight(job: Job, b: Batch) -> Floats:
 
 
 def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, b: Batch) -> None:
-    """Values that differ from a declared level only by spaces, or by the encoding in which the file was read."""
+    """Notes values that differ from a declared level only by spaces or by a wrong encoding, with a remedy."""
     texts = [str(level) for level in levels]
     shown = ", ".join(map(repr, texts[:8])) + (", …" if len(texts) > 8 else "")
     remedy = f"delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes"

@@ -82,9 +82,9 @@ class CsvSource:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> DataError:
-        """Describes the error of a whole file or of a line.
+        """The error for a file or a line that Arrow cannot read.
 
-        Only the number of Arrow's message is kept, because the rest quotes it.
+        Of Arrow's message only the line number is kept, because the rest quotes the line.
         """
         if problem := misread(self.path, self.written):
             return DataError(self.name, [problem])

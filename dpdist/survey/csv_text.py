@@ -1,4 +1,4 @@
-"""Reads a CSV file again as text to explain an error by its encoding, its separator and the lines of its rows."""
+"""Explains why a CSV file cannot be read (its encoding or separator), and finds the lines of its rows for messages."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ WINDOWS = frozenset(range(0x80, 0xA0)) - {0x81, 0x8D, 0x8F, 0x90, 0x9D}
 
 
 class Written(NamedTuple):
-    """The format of a CSV file."""
+    """How a CSV file is written: its encoding and its separator."""
 
     encoding: str = "utf-8"
     separator: str = ","
 
     @property
     def decoding(self) -> str:
-        """The codec of the file; UTF-8's byte order mark is not part of the text."""
+        """The codec that decodes the file. For UTF-8 it skips a byte order mark at the start."""
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
 
 
 UTF8 = Written()
-"""The default format."""
+"""How CSV files are written by default."""
 
 
 def guessed(path: Path) -> Written:
-    """Guesses the format of a CSV file from its bytes and its first line. Raises `OSError`, `EOFError`."""
+    """Guesses encoding and separator of a CSV file, from its bytes and its first line. Raises `OSError`, `EOFError`."""
     encoding = "utf-8"
     if (fault := _undecoded(path, "utf-8")) is not None:
         encoding = fault.likely
@@ -45,7 +45,7 @@ def guessed(path: Path) -> Written:
 
 
 def misread(path: Path, written: Written = UTF8) -> Problem | None:
-    """Explains why no line of the file can be read, by an encoding or a separator other than stated."""
+    """The problem of a file written in an encoding or with a separator other than stated; None if neither is found."""
     shown = codecs.lookup(written.encoding).name.upper()
     try:
         if (fault := _undecoded(path, written.encoding)) is not None:
@@ -65,9 +65,9 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
 
 
 def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
-    """The line, from 1, where each row of data (from 0) begins, as far as the file can be read so far.
+    """The line (from 1) where each of these rows of data (from 0) begins; empty if the file cannot be read.
 
-    Line breaks within quotes count; empty lines are no rows.
+    Line breaks within quotes count as lines; empty lines are no rows.
     """
     found: dict[int, int] = {}
     try:
@@ -86,21 +86,21 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
 
 
 def _add(path: Path, key: str, value: str) -> str:
-    """The line to add to a job after the path, or the option for init."""
+    """Says how to state an encoding or a separator: the line to add to the job, or the option of `dpdist init`."""
     shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
     there = f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
     return f"{there}; where --input names it: --set 'input.{key}={shown}'"
 
 
 class _Fault(NamedTuple):
-    """The line of the first byte that an encoding cannot read, and the likely encoding of the file."""
+    """The line of the first byte that an encoding cannot read, and the encoding that the file probably has."""
 
     line: int
     likely: str
 
 
 def _undecoded(path: Path, encoding: str) -> _Fault | None:
-    """The first fault in the file, if any."""
+    """The first byte of the file that the encoding cannot read; None if it can read the whole file."""
     decoder, line, start = codecs.getincrementaldecoder(encoding)(), 1, b""
     with _opened(path) as file:
         while block := file.read(HEADER_BYTES):
@@ -118,7 +118,7 @@ def _undecoded(path: Path, encoding: str) -> _Fault | None:
 
 
 def _likely(start: bytes, block: bytes) -> str:
-    """The likely encoding of a file that is not UTF-8, from its mark, its zero bytes, or characters of Windows alone."""
+    """The probable encoding of a file that is not UTF-8, from its byte order mark, zero bytes, or Windows' characters."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if b"\0" in start:
@@ -127,7 +127,7 @@ def _likely(start: bytes, block: bytes) -> str:
 
 
 def _header(path: Path, encoding: str) -> str:
-    """The first line, as much of it as can be read."""
+    """The first line; with a wrong encoding, as much of it as can be read."""
     with _opened(path) as file, io.TextIOWrapper(file, encoding=encoding, errors="replace") as text:
         return text.readline(HEADER_BYTES)
 

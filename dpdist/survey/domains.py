@@ -1,11 +1,12 @@
-"""Derives domains of columns from a public file's values or a codebook, and names and types from a header."""
+"""Proposes levels and bounds of columns for a new job, from a public file or a codebook; also finds columns' types."""
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -27,16 +28,24 @@ CODEBOOK = "lines of column, then level (and label), or low and high"
 
 @dataclass(frozen=True)
 class Domain:
-    """Levels of a category, or bounds of a number, and their source; `holes` is true if values are missing."""
+    """Levels of a category or bounds of a number, and the source they are from; `holes` is true if values are missing.
+
+    `codes` are the whole numbers of a column with bounds, if they are few enough to be levels.
+    """
 
     origin: str
     levels: tuple[Level, ...] | None = None
     bounds: tuple[float, float] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     holes: bool = False
+    codes: tuple[int, ...] = ()
+
+    def of_category(self) -> Domain:
+        """The domain for a category: whole numbers become levels."""
+        return replace(self, levels=self.codes, bounds=None) if self.levels is None and self.codes else self
 
     def of_number(self) -> Domain:
-        """The domain for an outcome or a weight: numeric levels become bounds."""
+        """The same domain for an outcome or a weight: whole-number levels become bounds."""
         if self.levels is None or not all(str(each).lstrip("-").isdecimal() for each in self.levels):
             return self
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
@@ -70,7 +79,10 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
-    """Columns that are a finer or coarser form of the first one, so that crossing them gives no more cells."""
+    """Columns that are a finer or coarser form of the column `first`.
+
+    Crossing it with such a column gives no more cells.
+    """
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
     for batch in source.batches([first, *pairs]) if pairs else ():
         columns = {name: _decoded(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
@@ -81,10 +93,10 @@ def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
 
 
 def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, Domain]:
-    """Domains that the values of a file show; columns with too many levels have none.
+    """Domains of the named columns, from a file's values; a column of texts with too many levels has none.
 
-    Texts are in order of first occurrence or in alphabetical order. Every value is read; a confidential file is read only
-    if the custodian says so.
+    Texts are in the order of the file's own list of categories, if it has one. Others are in alphabetical order; numbers
+    are in order of size. Every value is read. Callers read a confidential file only if the custodian permits it.
     """
     kinds(source)
     met = {name: _Met(source.text_only, in_order) for name in names if name in source.columns}
@@ -95,14 +107,16 @@ def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = Tru
 
 
 class _Met:
-    """Values seen in a column: whether all are numbers, their range, and the levels while they are few."""
+    """Collects the values of a column: whether all are numbers, their range, and their levels while they are few."""
 
     def __init__(self, text_only: bool, in_order: bool) -> None:
         self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, None](), False
+        self.listed = False
         self.number, self.whole, self.low, self.high = True, True, math.inf, -math.inf
 
     def add(self, values: pa.Array) -> None:
-        if pa.types.is_dictionary(values.type) and values.type.ordered:
+        if pa.types.is_dictionary(values.type) and self.in_order:
+            self.listed = True
             self.levels |= dict.fromkeys(values.dictionary.to_pylist()[: MOST_LEVELS + 1])
         values = _decoded(values)
         self.holes |= values.null_count > 0
@@ -131,10 +145,17 @@ class _Met:
         if self.number and math.isfinite(self.low) and math.isfinite(self.high):
             if self.whole and len(self.levels) <= FEW_NUMBERS:
                 return Domain(origin, levels=tuple(sorted(int(each) for each in self.levels)), holes=self.holes)
-            return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes)
+            codes = tuple(sorted(int(each) for each in self.levels)) if self.whole and few else ()
+            return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes)
         kind = {type(each) for each in self.levels}
-        levels = tuple(self.levels if self.in_order and kind == {str} else sorted(self.levels, key=str))
+        levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
         return Domain(origin, levels=levels, holes=self.holes) if few and kind in ({str}, {bool}) else None
+
+
+def _by_size(level: Level) -> list[tuple[int, float, str]]:
+    """The place of a text in alphabetical order, in which numbers go by size: 5-9 stands before 10-14."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", str(level))
+    return [(0, float(part), "") if part[:1].isdigit() else (1, 0.0, part.casefold()) for part in parts if part]
 
 
 def _decoded(values: pa.Array) -> pa.Array:
@@ -142,7 +163,7 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 
 def outward(low: float, high: float) -> tuple[float, float]:
-    """Ends rounded outward to two digits, so that they are not the values of single records."""
+    """Bounds that contain both numbers, rounded outward to two significant digits, so that neither is a record's value."""
     made = _rounded(low, math.floor), _rounded(high, math.ceil)
     return made if made[0] < made[1] else (made[0], made[0] + 1.0)
 
@@ -157,7 +178,7 @@ def _rounded(value: float, way: Callable[[float], int]) -> float:
 
 
 def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
-    """Domains from a CSV codebook of any layout; levels of a column of numbers are numbers.
+    """Domains from a CSV codebook with one line per level, or one with bounds; numeric columns have numeric levels.
 
     Raises `DataError`.
     """

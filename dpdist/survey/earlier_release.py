@@ -1,4 +1,4 @@
-"""Checks an earlier release as a reference: it must fit the job and the current cells, and come from other periods."""
+"""Checks that an earlier release may be the reference of this job: it fits the cells, and is from other periods."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class ReferenceRelease:
-    """An earlier release that fits the job; `row` is the first row of the current frame in every point's cell, (point,)."""
+    """An earlier release that fits the job. A point is one released record of a cell that stands for several records."""
 
     carried: EarlierPoints
     row: Codes
     table: pa.Table
-    """Points: row of the current frame, number of the variable, standing (effective sample size), weight, outcome."""
+    """One row per point: row of the current frame, number of the outcome, effective sample size, weight, outcome."""
 
     @property
     def sha256(self) -> str:
@@ -39,7 +39,7 @@ class ReferenceRelease:
         return self.carried.records
 
     def first_outcome(self) -> Records:
-        """The first outcome's points as records, in frame order."""
+        """The points of the first outcome as records, in the order of the frame."""
         own = self.table.to_pandas()
         own = own[own["variable"] == 0].sort_values("frame", kind="stable")
         frame, none = own["frame"].to_numpy(dtype=np.int32), np.full(len(own), -1, dtype=np.int32)
@@ -47,7 +47,10 @@ class ReferenceRelease:
 
 
 def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
-    """Checks the job's earlier release against the job and the current file. Raises `DataError`, naming its folder."""
+    """Reads the job's earlier release, and checks it against the job and the current file.
+
+    Raises `DataError`, naming the release's folder.
+    """
     assert job.reference is not None
     assert job.reference.earlier is not None
     carried = read_earlier(Path(job.reference.earlier))
@@ -76,7 +79,7 @@ def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
 
 
 def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Problem]:
-    """Differences between the earlier release and the job that are not allowed, and those that are required."""
+    """Every reason for which the earlier release may not be this job's reference."""
     where, other = "reference.release", earlier.job
     columns = [*job.cell_columns, *job.outcomes]
     same = {
@@ -102,9 +105,9 @@ def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Prob
 
 
 def _is_root(job: Job, source: Source, earlier: EarlierPoints) -> bool:
-    """True if the chain began at the current file, in any order or format.
+    """True if the first release of the chain had the current file as its public reference, in any order or format.
 
-    Old releases only have a checksum of the bytes.
+    The reference must be a different file. Releases of old versions only have a checksum of the file's bytes.
     """
     root = earlier.root
     if root.get("sha256") == source.fingerprint():

@@ -1,4 +1,4 @@
-"""Collects problems in a batch of records: reads values as the job describes them, and counts problems by place."""
+"""Reads the values of a batch of records as the job describes them, and counts the problems of a file by their kind."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Mask = NDArray[np.bool_]
 
 @dataclass
 class Findings:
-    """Problems by (column, what is wrong), and the records that stated rules dropped or clipped (confidential counts)."""
+    """Problems of a file by (column, what is wrong), and confidential counts of records that rules dropped or clipped."""
 
     problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     seen: int = 0
     rows: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    """The first rows with each problem, from 0."""
+    """The first rows (from 0) that have each problem."""
     units: set[tuple[int | str, ...]] = field(default_factory=set)
-    """Codes of the PSUs of the whole file, with their design strata.
+    """The PSUs of the whole file, each as the codes of its design strata and its name.
 
     PSUs without a record in the universe were sampled too, so they are included.
     """
@@ -42,7 +42,10 @@ class Findings:
         self.problems[where, found] = Problem(where, found, allowed, remedy, count, places, tuple(values[:SHOWN]))
 
     def placed(self, lines: Callable[[set[int]], Mapping[int, int]]) -> list[Problem]:
-        """Every problem. Its places are lines of the file where `lines` can convert its rows."""
+        """Every problem, with lines of the file as its places.
+
+        Where `lines` does not know a row's line, the row is named.
+        """
         known = lines({row for rows in self.rows.values() for row in rows})
         return [
             replace(
@@ -57,7 +60,7 @@ class Findings:
 
 
 class Batch:
-    """One raw batch under check. `keep` shrinks as rules drop records; problems are counted over kept records only."""
+    """One raw batch during its check. `keep` is false for records that rules dropped; their problems are not counted."""
 
     def __init__(self, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool):
         self.batch, self.findings, self.text_only = batch, findings, text_only
@@ -79,12 +82,12 @@ class Batch:
             self.keep &= ~where
 
     def text(self, column: str) -> pa.Array:
-        """Values as plain text or numbers, dictionaries decoded."""
+        """A column's values as plain texts or numbers; values of a dictionary column are decoded."""
         values = self.batch.column(column)
         return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
     def numbers(self, column: str) -> tuple[Floats, Mask]:
-        """Values as float64, and a mask of missing ones (null or NaN)."""
+        """A column's values as float64, and a mask of missing values (null or NaN)."""
         values = self.text(column)
         if self.text_only:
             values = pc.utf8_trim_whitespace(values)
@@ -102,7 +105,7 @@ class Batch:
         return numbers, np.isnan(numbers)
 
     def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
-        """The numbers that texts represent, and a mask of missing ones."""
+        """The numbers that the job's `codes` give to a column's texts, and a mask of missing values."""
         values = self.text(column)
         missing = np.asarray(pc.is_null(values))
         position = positions(values, list(codes), exact=False)
@@ -115,7 +118,7 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
-    """Position of each value in `levels`, −1 if it is not a level; values are compared as texts, unless `exact`."""
+    """Position of each value in `levels`; −1 if it is not a level. Values are compared as texts, unless `exact`."""
     try:
         known = pa.array(levels).cast(values.type) if exact else None
     except (pa.ArrowException, OverflowError):

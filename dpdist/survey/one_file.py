@@ -1,4 +1,4 @@
-"""Shared code for sources that consist of one file with typed columns."""
+"""The common part of sources that are one file with typed columns: Parquet, and files of SAS, Stata and SPSS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpdist.core.files import sha256
 
 @dataclass(frozen=True)
 class OneFile(ABC):
-    """A file with typed columns. It has no lines and no known truth; `DataError` is raised where it cannot be read."""
+    """A file with typed columns, without text lines or known true figures. Raises `DataError` if it cannot be read."""
 
     path: Path
 

@@ -1,6 +1,6 @@
-"""Sorts the records of a file into frame order, by a counting sort into memory-mapped scratch files.
+"""Sorts a file's records into the order of the frame, in memory-mapped scratch files, so that memory use stays small.
 
-Memory stays flat whatever the file's size.
+The sort is a counting sort: the census has counted the records of every frame row, so each record's place is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.core.records import Codes, Frame, Ints, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.estimation.direct import Replicated
 from dpdist.estimation.domains import replication
 from dpdist.estimation.variance import crossed_products, replicate_df
@@ -66,24 +66,26 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
 
 
 def records_as_they_came(job: Job, source: Source, census: Census, outcome: int) -> Iterator[Records]:
-    """The file's records in their own order, with an outcome as in the file, read in one more pass.
+    """The file's records in the file's order, with one outcome before clipping; the file is read again.
 
-    The pass is needed because only clipped values are stored. Raises `DataError` if the file changed since the census.
+    The file is read because the stored records have clipped values only. Raises `DataError` if it changed since the census.
     """
     frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
     known, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source):
         row = _rows(checked, frame, known, source)
         met += np.bincount(row, minlength=len(frame))
-        assert checked.unclipped is not None
-        values, psu = checked.unclipped[:, outcome], _psu_codes(checked, psu_values, source)
+        values, psu = _as_it_came(checked, outcome), _psu_codes(checked, psu_values, source)
         yield Records(checked.row, row, values, checked.weight, psu)
     if not np.array_equal(met, frame.count):
         raise changed_while_read(source)
 
 
 def _rows(checked: Checked, frame: Frame, known: Ints, source: Source) -> Codes:
-    """Frame row of every record (record,); `known` holds the frame's keys. Raises `DataError` if it has none."""
+    """Frame row of every record (record,); `known` has the frame's keys.
+
+    Raises `DataError` for a record of no frame row.
+    """
     key = frame_key(checked.codes, frame.levels, len(checked.row))
     row = np.searchsorted(known, key).astype(np.int32)
     if not np.array_equal(known[np.minimum(row, len(known) - 1)], key):
@@ -92,7 +94,7 @@ def _rows(checked: Checked, frame: Frame, known: Ints, source: Source) -> Codes:
 
 
 def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
-    """Code of every record's PSU (record,), −1 where the job declares none. Raises `DataError` for an unknown one."""
+    """Code of every record's PSU (record,); −1 where the job names none. Raises `DataError` for a PSU not in `levels`."""
     if checked.psu is None:
         return np.full(len(checked.row), -1, dtype=np.int32)
     code = pc.index_in(checked.psu, value_set=levels)
@@ -102,9 +104,9 @@ def _psu_codes(checked: Checked, levels: pa.Array, source: Source) -> Codes:
 
 
 def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> Replicated | None:
-    """Sums of the replicate weights, and of their products with an outcome, per frame row; the outcome is not clipped.
+    """Per frame row, the sums of replicate weights and of their products with an outcome, which is not clipped.
 
-    The file is read once more. None where the job names no replicate weights.
+    The file is read once more. The result is None where the job names no replicate weights.
     """
     said = job.survey.replicate_weights
     if said is None:
@@ -117,15 +119,26 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
         if said.df is None:
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
-        values = checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
-        np.add.at(b, row, checked.replicates * values[:, None])
+        np.add.at(b, row, checked.replicates * _as_it_came(checked, outcome)[:, None])
     return Replicated(a, b, replication(said), said.df or replicate_df(products))
 
 
-def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
-    """A memory map whose disk space is reserved at once, because a later write on a full disk would kill the process.
+def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
+    """Replicate weights (record, replicate), in the order of `records_as_they_came`; None where the job names none."""
+    if job.survey.replicate_weights is None:
+        return None
+    return np.concatenate([checked.replicates for checked in checked_batches(job, source)])
 
-    A column's values are contiguous.
+
+def _as_it_came(checked: Checked, outcome: int) -> Floats:
+    """An outcome as in the file."""
+    return checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
+
+
+def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
+    """A memory map of a new file. Its disk space is reserved at once: a later write on a full disk would kill the process.
+
+    The values of a column are contiguous.
     """
     made = np.lib.format.open_memmap(path, "w+", kind, shape, fortran_order=True)
     if hasattr(os, "posix_fallocate"):
@@ -135,9 +148,9 @@ def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:
 
 
 def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
-    """Releases memory maps to the system's file cache, so that they no longer count as this process's memory.
+    """Lets the system drop memory-mapped pages from this process's memory; they remain in the file.
 
-    The maps are shared, so their content stays. Slices are skipped.
+    The maps are shared, so no value is lost. Slices of maps are skipped.
     """
     for each in arrays:
         if each is not None and isinstance(each.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

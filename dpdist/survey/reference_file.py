@@ -1,7 +1,8 @@
-"""Reads a reference, a file that the job declares public, by the job's own columns, universe and design.
+"""Reads a job's reference, a file that the job declares public, with the job's own columns, universe and design.
 
-The reference must be a different file, because its constants must not depend on the current file. The current file is
-refused under any name or format. A file that shares more records with it than chance allows is refused too (`likeness`).
+The reference must be a different file than the confidential one, because its constants must not depend on confidential
+records. The confidential file is refused under any name or format. A file is refused too if it shares more records with
+the confidential one than chance explains (`survey.same_file`).
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
 NEARLY_ALL = 0.9
-"""Share of a reference's weights outside their public bounds above which the bounds are judged wrong."""
+"""Largest share of a reference's weights outside the job's public bounds. Beyond it, the bounds are judged wrong."""
 
 
 @dataclass(frozen=True)
 class ReferenceFile:
-    """A reference that fits the job and the current file's frame."""
+    """A reference that fits the job and the frame of the current file, which is the confidential one."""
 
     source: Source
     census: Census
     sha256: str
     row: Ints
-    """Row of the current frame for every row of the reference's frame, (row,).
+    """For every row of the reference's frame, the row of the current frame with the same stratum and predictors.
 
-    −1 where the current file has no such record.
+    It is −1 where the current file has no such record. The shape is (row,).
     """
 
     def counts(self, frame: Frame) -> Ints:
-        """Reference records per row of the current frame, (row,)."""
+        """Number of reference records per row of the current frame, (row,)."""
         on = self.row >= 0
         return np.bincount(self.row[on], weights=self.census.frame.count[on], minlength=len(frame)).astype(np.int64)
 
@@ -54,12 +55,15 @@ class ReferenceFile:
 
     @property
     def records(self) -> int:
-        """Number of records under the universe and the rules, including combinations that the current file lacks."""
+        """Number of reference records after universe and rules, including those of combinations not in the current file."""
         return int(self.census.frame.count.sum())
 
 
 def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda rows: None) -> ReferenceFile:
-    """Checks the job's reference against the job and the current file. Raises `DataError`, naming the reference."""
+    """Reads the job's reference, and checks it against the job and the current file.
+
+    Raises `DataError`, naming the reference.
+    """
     assert job.reference is not None
     said = job.reference
     if said.file is not None and not Path(said.file).exists():
@@ -93,9 +97,9 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
 
 
 def _weight_bounds(job: Job, source: Source) -> Problem | None:
-    """Checks that public weights do not nearly all lie outside bounds at which the job clips.
+    """The problem of a reference whose weights nearly all lie outside the bounds at which the job clips them.
 
-    Clipping alone would not refuse them.
+    Without this check, clipping would hide bounds in a wrong unit.
     """
     name = job.survey.weight
     declared = job.columns.get(name) if name is not None else None
@@ -115,7 +119,7 @@ def _weight_bounds(job: Job, source: Source) -> Problem | None:
 
 
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
-    """The reference's records under rows of the *current* frame, in its order; other combinations are left out."""
+    """The reference's records, sorted by rows of the current frame; records of other combinations are left out."""
     placed = place(job.by_record, reference.source, reference.census, scratch, tick)
     row = reference.row[placed.frame]
     order = np.argsort(row, kind="stable")
@@ -125,7 +129,7 @@ def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tic
 
 
 def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
-    """The columns that the job copies from its reference, with all rows in the file's order; categories are texts."""
+    """The columns that the job copies from its reference: all rows in the file's order, with categories as texts."""
     for batch in source.batches(job.microdata.columns):
         plain = [v.dictionary_decode() if pa.types.is_dictionary(v.type) else v for v in batch.columns]
         yield pa.Table.from_arrays(plain, names=batch.schema.names).select(list(job.microdata.columns))
@@ -138,9 +142,9 @@ def _current(reference: Source) -> DataError:
 
 
 def _matched(job: Job, frame: Frame, other: Frame) -> tuple[Ints, list[str]]:
-    """For every row of the other frame, the first row of the frame with its stratum and predictors.
+    """For every row of `other`, the first row of `frame` with the same stratum and predictors, or −1.
 
-    And rows without a match.
+    The second result names the combinations of `frame` that `other` lacks.
     """
     names = job.reference_columns
     first: dict[tuple[int, ...], int] = {}

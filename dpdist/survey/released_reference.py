@@ -1,8 +1,8 @@
-"""Reads an earlier release of reference_tables as a reference for the next: its points and its chain of releases.
+"""Reads an earlier release of reference_tables as a reference: its points, guarantee and chain of earlier releases.
 
-All of these facts are public. Releases of a chain compose adaptively: given all earlier releases, each costs its own ε.
-So a person in all files of a chain loses at most the sum. An earlier release is read once, here, into objects that later
-code trusts. Its statements on ε are compared with each other.
+A chain is a series of releases, each of which has the one before as its reference. All facts read here are public.
+Given all earlier releases, each release costs its own ε. So a person in all files of a chain loses at most the sum. The
+statements of a release about ε are compared with each other once, here. Later code trusts what this module returns.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LONGEST = 1000
 """Largest number of releases of a chain."""
 NUMBER = re.compile(r"\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,2})?|\d{1,60}/\d{1,60}")
 AGREEING = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta", "reference")
-"""Facts of a release's guarantee that its statement repeats."""
+"""Names of the facts of a release's guarantee that its statement must repeat."""
 
 
 def _exact_text(value: Any) -> Any:
-    """Checks an exact number before any arithmetic, because a short text with a large exponent would take hours."""
+    """Checks the text of an exact number before any arithmetic: a short text with a large exponent would take hours."""
     if not isinstance(value, str) or not NUMBER.fullmatch(value):
         raise ValueError('an exact number in quotes is expected, for example "10.8" or "1/3"')
     return value
@@ -62,13 +62,17 @@ Size = Annotated[int, Field(ge=0, le=int(LARGEST_WEIGHT), strict=True)]
 
 
 class _Stored(BaseModel):
-    """A part of a release's statements about itself; unknown keys are dropped."""
+    """A part of a release's stored statements about itself; unknown keys are dropped."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class _Costs(_Stored):
-    """A strict guarantee of reference_tables. An exchange is two zero-outs, but moves gates by as much as one."""
+    """The exact, strict guarantee of a release: ε, and ε under an exchange of one record for another.
+
+    An exchange costs at least ε and at most 2ε, because it is two changes of a record's weight to or from zero. Under
+    adjacency `substitution` it costs ε.
+    """
 
     adjacency: Adjacency
     epsilon: Exact
@@ -85,7 +89,7 @@ class _Costs(_Stored):
 
 
 class Link(_Costs):
-    """One release of a chain."""
+    """One release of a chain, with its guarantee and the checksum of its manifest."""
 
     dataset: Name
     period: Label
@@ -94,7 +98,7 @@ class Link(_Costs):
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        """The link in JSON terms."""
+        """The release as JSON values, in the order of keys in which it is stored."""
         order = ("dataset", "period", "adjacency", "epsilon", "substitution_epsilon", "delta", "histogram", "manifest")
         said = self.model_dump(mode="json", exclude_none=True)
         return {name: said[name] for name in order if name in said}
@@ -121,7 +125,7 @@ class Before(Root):
 
     @property
     def beginning(self) -> dict[str, Any]:
-        """The reference of the chain's first release, in JSON terms."""
+        """The reference of the chain's first release as JSON values."""
         return (self.root or self).model_dump(mode="json", exclude_unset=True, include=set(Root.model_fields))
 
     @model_validator(mode="after")
@@ -164,23 +168,23 @@ class EarlierPoints:
     root: Mapping[str, Any]
     """The reference of the chain's first release, as stated."""
     points: pa.Table
-    """One row per point: the cell's levels, variable, standing (effective sample size), weight, outcome."""
+    """One row per point: levels of the cell, variable, `standing` (effective sample size), weight and outcome."""
     records: int
-    """Number of records of the release's own file, as published: noisy where sizes are secret."""
+    """Number of records of the earlier release's confidential file, as published; noisy where sizes are secret."""
 
     @property
     def chain(self) -> list[dict[str, Any]]:
-        """The links in JSON terms."""
+        """The releases of the chain as JSON values."""
         return [link.as_stored for link in self.links]
 
 
 def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
-    """The loss of a person in all files of the chain, as exact text."""
+    """The privacy loss of a person in all files of the chain, as an exact text; `name` is the key of the loss to add."""
     return budget_text(sum((Fraction(one[name]) for one in chain), Fraction(0)))
 
 
 def read_earlier(folder: Path) -> EarlierPoints:
-    """Reads an earlier release. Raises `DataError`, naming the file, if it is incomplete or inconsistent."""
+    """Reads an earlier release. Raises `DataError`, naming its folder, if it is incomplete or inconsistent."""
     try:
         return _read(folder)
     except Damaged as error:
@@ -225,7 +229,10 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
 
 
 def _check_exchange(spent: Spent, job: Job) -> None:
-    """Checks the ε of an exchange against the release's job, which states the ε of gates; an exchange costs that ε once."""
+    """Checks that the stated ε of an exchange follows from ε and the job.
+
+    The ε of gates is paid once, all other ε twice.
+    """
     gates = job.accept.epsilon if job.accept is not None else 0
     due = spent.epsilon if spent.adjacency == "substitution" else 2 * spent.epsilon - gates
     if spent.substitution_epsilon != due:

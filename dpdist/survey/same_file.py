@@ -1,17 +1,21 @@
-"""Decides whether two files are the same: compares what the job reads of their records, as multisets and in order.
+"""Decides whether two files have the same records, from the values that the job reads and from the records' order.
 
-K = Σ_v (s_v − l_v)⁺ counts the records of the smaller file that are less frequent in the other one. An independent file
-of the same law has a large K. The reason: given the pooled records, and how many each file has under every combination of
-public codes, all allocations of records to the files are equally likely, s_v is hypergeometric within its combination,
-and the s_v are negatively associated (Joag-Dev and Proschan 1983). e^(−λ(2s_v − t_v)⁺) falls with s_v, so for every λ ≥ 0
+The test counts how many records of the smaller file the larger file lacks. For every value v of a record, s_v is the
+number of records with that value in the smaller file, l_v in the larger one, and t_v = s_v + l_v. The count is
+K = Σ_v max(s_v − l_v, 0). If the files are independent samples from one law, K is large.
 
-    P(K ≤ k) ≤ e^(λk) ∏_v E e^(−λ(2s_v − t_v)⁺).
+This follows by conditioning on the pooled records, and on the number that each file has of every combination of public
+codes. All allocations of records to the files are then equally likely. So s_v is hypergeometric within its combination,
+and the s_v are negatively associated (Joag-Dev and Proschan 1983). The term exp(−λ max(2s_v − t_v, 0)) falls with s_v, so
+for every λ ≥ 0
 
-Fewer than half of the missing records expected, at a bound under FALSE_ALARM, is no coincidence. Files with few distinct
-values overlap in any case, and only the order of their records distinguishes them.
+    P(K ≤ k) ≤ exp(λk) ∏_v E exp(−λ max(2s_v − t_v, 0)).
 
-In large files only the records of some values are compared, those whose numbers are multiples of a power of two. These
-are the same values in both files, with all their records. So everything above applies to them.
+The files count as the same if K is less than half of its expectation and this bound is less than FALSE_ALARM. Files with
+few distinct values overlap in any case, and only the order of their records distinguishes them.
+
+In large files only some values are compared: those whose hash number is a multiple of a power of two. These are the same
+values in both files, with all their records, so the bound applies to them too.
 """
 
 from __future__ import annotations
@@ -33,38 +37,48 @@ from dpdist.survey.source import Source
 Hashes = NDArray[np.uint64]
 
 ALONE, SHARED = 0.9, 0.5
-"""If a share ALONE of either file's records are unique, then SHARED current records in the reference are no coincidence."""
-HELD = 0.9
-"""Share of the smaller file's records that the other must have before the probability of chance is computed."""
-FALSE_ALARM = 1e-6
-"""False-alarm probability for an independent file of the same law."""
-TURNS = 40
-"""Changes from a record to the next with the same codes, beyond those of a sorted file, in a common beginning and end."""
-LARGEST = 2**20
-"""Records of a file that are compared.
+"""Shares for files whose records hardly repeat.
 
-A larger file has the records of half of its values, a quarter, … (unless values are few).
+If the distinct values of each file number more than ALONE of its records, the files count as the same once more than
+SHARED of the current file's distinct values are in the reference too.
+"""
+HELD = 0.9
+"""Share of the smaller file's records that the larger one must have before the probability of chance is computed."""
+FALSE_ALARM = 1e-6
+"""Largest probability of refusing a file that is an independent sample from the same law."""
+TURNS = 40
+"""Smallest number of changes between neighbouring records in the common part of two files that proves a common order.
+
+Changes between records with different codes do not count, nor does the number of changes that a sorted file has.
+"""
+LARGEST = 2**20
+"""Number of records above which a file is thinned before the comparison.
+
+The records of half of its values are kept, then of a quarter, and so on, unless the file has few values.
 """
 SLOPES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
-"""Values of λ that are tried."""
+"""Values of λ at which the bound is computed; the smallest bound is used."""
 
 
 class Hashed(NamedTuple):
-    """A number per record, in the file's order, from all that the job reads of it; and one from its categories alone."""
+    """Hash numbers per record, in the file's order: `record` of all that the job reads, `codes` of the categories alone."""
 
     record: Hashes
     codes: Hashes
     divisor: int = 1
-    """A power of two. Records whose number is not a multiple of it were left out."""
+    """A power of two. Records whose hash number is not a multiple of it were left out."""
 
     def thinned(self, divisor: int) -> Hashed:
-        """The records that remain under a larger divisor."""
+        """The records that remain for a larger divisor."""
         kept = self.record % np.uint64(divisor) == 0
         return self if divisor <= self.divisor else Hashed(self.record[kept], self.codes[kept], divisor)
 
 
 def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, largest: int | None = None) -> Hashed:
-    """The file's records under the universe, by the named categories; by default all of the job's categories."""
+    """Hash numbers of the file's records in the universe, by the named categories or all of the job's categories.
+
+    A file with more than `largest` records is thinned.
+    """
     whole, thinner = list[Hashed](), True
     for checked in checked_batches(job.by_record, source):
         codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
@@ -87,19 +101,22 @@ def _size(parts: Sequence[Hashed]) -> int:
 
 
 def content(job: Job, source: Source) -> str:
-    """SHA-256 of the facts of the records that a fit reads, in any order and format of the file."""
+    """SHA-256 of the values that a fit reads of the file's records; it does not depend on order and file format."""
     names = tuple(dict.fromkeys([*job.strata, *job.likelihood_predictors]))
     return hashlib.sha256(np.sort(hashed(job, source, names).record).astype("<u8").tobytes()).hexdigest()
 
 
 def table_content(job: Job, source: Source) -> str:
-    """SHA-256 of the facts of a table's records, in any order and format; a large file has some values only."""
+    """SHA-256 of the values that a table reads of the file's records; a large file is thinned first.
+
+    It does not depend on the order of the records and on the file format.
+    """
     found = hashed(job, source, tuple(sorted(job.cell_columns)), LARGEST)
     return hashlib.sha256(np.sort(found.record).astype("<u8").tobytes()).hexdigest()
 
 
 def same_records(current: Hashed, reference: Hashed) -> bool:
-    """True if one file is equal to the other, nearly equal, or part of it, as far as their records show."""
+    """True if one file is equal to the other, nearly equal to it, or part of it, as far as the values show."""
     divisor = max(current.divisor, reference.divisor)
     current, reference = current.thinned(divisor), reference.thinned(divisor)
     a, b = current.record, reference.record
@@ -114,7 +131,7 @@ def same_records(current: Hashed, reference: Hashed) -> bool:
 
 
 def in_order(small: Hashed, large: Hashed) -> bool:
-    """True if the small file begins and ends like the large one, except for a few records between, in no sorted order."""
+    """True if the small file begins and ends like the large one, in an order that sorting does not explain."""
     a, b, size = small.record, large.record, len(small.record)
     start, end = _in_common(a, b[:size]), _in_common(a[::-1], b[::-1][:size])
     end = min(end, size - start)
@@ -128,7 +145,7 @@ def in_order(small: Hashed, large: Hashed) -> bool:
 
 
 def held(small: Hashed, large: Hashed) -> bool:
-    """True if the large file contains more of the small one's records than an independent file of the same law would."""
+    """True if the large file has more of the small file's records than an independent sample from the same law would."""
     n, size = len(small.record), len(small.record) + len(large.record)
     pooled = np.concatenate([small.record, large.record])
     _, first, value = np.unique(pooled, return_index=True, return_inverse=True)
@@ -145,8 +162,11 @@ def held(small: Hashed, large: Hashed) -> bool:
 
 
 def chance(law: Ints, missing: int) -> tuple[float, float]:
-    """E K and a bound of log P(K ≤ missing); `law` (value, 3): records of a value's combination, pooled and the small
-    file's, and pooled records of the value."""
+    """The expectation of K, and an upper bound of log P(K ≤ `missing`), with K as in the module's description.
+
+    `law` (value, 3) has per value: pooled records of its combination of codes, the small file's records of that
+    combination, and pooled records of the value.
+    """
     distinct, times = np.unique(law, axis=0, return_counts=True)
     pooled, drawn, total = distinct.T
     low, high = np.maximum(0, drawn + total - pooled), np.minimum(total, drawn)
@@ -169,7 +189,7 @@ def _log_choose(n: Ints, k: Ints) -> Floats:
 
 
 def _in_common(a: Hashes, b: Hashes) -> int:
-    """Length of the common beginning of two arrays."""
+    """Length of the part with which both arrays begin."""
     differ = a != b
     return int(differ.argmax()) if differ.any() else len(a)
 

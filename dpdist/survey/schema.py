@@ -11,7 +11,7 @@ from dpdist.core.errors import Problem
 from dpdist.job import Column, Job
 
 SHOWN = 20
-"""Number of a file's columns that a message lists."""
+"""Largest number of a file's columns that a message lists."""
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
@@ -24,7 +24,7 @@ def needed_columns(job: Job) -> tuple[str, ...]:
 
 
 def replicates(job: Job) -> tuple[str, ...]:
-    """Columns of replicate weights."""
+    """Names of the columns of replicate weights."""
     said = job.survey.replicate_weights
     return () if said is None else said.columns
 
@@ -43,7 +43,7 @@ def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
-    """Problems of missing columns and wrong types, before any record is read."""
+    """Problems of missing columns and of columns of a wrong type."""
     problems = []
     for name in needed_columns(job):
         if name not in schema.names:
@@ -81,7 +81,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
 
 
 def missing_column(name: str, names: Sequence[str]) -> Problem:
-    """Problem of a missing column. It names a column with another encoding's spelling, or with a similar name."""
+    """The problem of a missing column. It names a column that is the same name in a wrong encoding, or a similar name."""
     if any(each in names for each in garbled(name)):
         found = "missing column; the file has its name as a text in UTF-8 looks in another encoding"
         remedy = "the file is in UTF-8: write encoding: utf-8 beside its path, or leave encoding out"
@@ -92,21 +92,21 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
 
 
 def did_you_mean(near: Sequence[str], otherwise: str) -> str:
-    """The remedy for an unknown name: the nearest known one."""
+    """The remedy for an unknown name: the nearest known name, or `otherwise` if there is none."""
     return f"did you mean '{near[0]}'?" if near else otherwise
 
 
 def garbled(text: str) -> set[str]:
-    """Reading of a UTF-8 text as Latin-1 or as Windows' code page; none for plain ASCII."""
+    """The texts that a UTF-8 text becomes when it is read as Latin-1 or Windows-1252; empty for plain ASCII."""
     stored = text.encode()
     read = {stored.decode("latin-1"), stored.decode("cp1252", errors="ignore")}
     return read - {text}
 
 
 def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]], pa.Schema]) -> list[Problem]:
-    """Problems of columns to copy from a reference: missing, duplicate, or without single values.
+    """Problems of the columns to copy from a reference: missing, there twice, or with lists as values.
 
-    `schema` gives the types of columns that are there.
+    `schema` returns the types of columns.
     """
     problems, wanted = [], job.microdata.columns
     for name in wanted:
@@ -126,7 +126,7 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first 20 of a file's columns."""
+    """The first columns of a file, as text for a message."""
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 

@@ -1,9 +1,13 @@
-"""Simulates surveys with known population figures; deterministic in the seed and streamed, for any size (METHODS §7).
+"""Simulates survey samples from a population whose true totals are known; they depend on the seed alone (METHODS §7).
 
-`doctorates`: stand-ins for the 2017 Survey of Doctorate Recipients. Salary is lognormal around its group's figure, log
-inclusion probability = log salary + noise, stratified systematic PPS by field with n_f ∝ N_f, weight = 1/π. Under `law:
-top_coded`, salaries are left-skewed in logs, rounded and top-coded instead. Salaries and gaps between groups may have
-grown. A second outcome, hours per week, is lognormal and grows with salary; its noise has separate streams.
+`doctorates` is modelled on the 2017 Survey of Doctorate Recipients. Salary is lognormal around the figure of its group
+(field and sex). A unit's inclusion probability grows with its size, log size = log salary + noise. The sample is drawn
+systematically with probability proportional to size, stratified by field. A field's sample size is proportional to its
+population. A record's weight is 1 divided by its inclusion probability.
+
+Under `law: top_coded`, salaries are left-skewed in logs, rounded and top-coded instead. `growth` raises all salaries, and
+`gap` scales the differences between the sexes. A second outcome, hours per week, is lognormal and grows with salary; its
+noise has random streams of its own. Population and sample are made in chunks, so their size is not limited by memory.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ LOG_GAP = np.array([0.0, 0.10, 0.12, 0.14, 0.15, 0.18, 0.20, 0.22])
 CHUNK = 65_536
 TOP_CODE = 150e3
 HOURS, HOURS_SLOPE, HOURS_SD = 42.0, 0.3, 0.15
-"""Hours per week at a group's figure of salary, slope of log hours on log salary, and sd of log hours given salary."""
+"""Hours per week at a group's figure of salary; slope of log hours on log salary; sd of log hours given salary."""
 OUTCOMES = ("salary", "hours")
 SCHEMA = pa.schema(
     [("field", pa.string()), ("sex", pa.string()), *((name, pa.float64()) for name in (*OUTCOMES, "weight"))]
@@ -45,7 +49,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Truth:
-    """Population counts and salary totals per (field, sex), both (8, 2). Totals of hours are computed on request."""
+    """Population counts and salary totals per (field, sex), both (8, 2). Totals of hours are computed when asked for."""
 
     count: Floats
     total: Floats
@@ -58,12 +62,15 @@ class Truth:
 
 @dataclass(frozen=True)
 class Doctorates:
-    """A simulated survey: `batches()` streams the sample, `truth` holds the population's figures."""
+    """A simulated survey: `batches` yields the sample, `truth` has the population's figures."""
 
     settings: Simulate
 
     def population(self) -> Iterator[tuple[Codes, Codes, Floats, Floats]]:
-        """Chunks of (field, sex, salary, size). Every chunk has its own generator, so that it can be made again."""
+        """Chunks of the population: arrays of field, sex, salary and size.
+
+        A chunk has its own random stream, so it can be made again.
+        """
         said = self.settings
         for chunk, start in enumerate(range(0, said.population, CHUNK)):
             rng = np.random.default_rng([said.seed, chunk])
@@ -97,14 +104,14 @@ class Doctorates:
         return total
 
     def hours(self, chunk: int, field: Codes, sex: Codes, salary: Floats) -> Floats:
-        """Hours per week of a chunk of the population, (unit,)."""
+        """Hours per week of one chunk of the population, (unit,)."""
         noise = np.random.default_rng([self.settings.seed, chunk, 1]).standard_normal(len(salary))
         above = np.log(salary / MEN_SALARY[field]) + LOG_GAP[field] * sex
         return np.asarray(HOURS * np.exp(HOURS_SLOPE * above + HOURS_SD * noise))
 
     @cached_property
     def allocation(self) -> Ints:
-        """Sample size per field, proportional to its population, summing to n (largest remainders)."""
+        """Sample size per field, proportional to the field's population; rounded so that the sizes add up to the sample."""
         share = self.truth.count.sum(axis=1) * self.settings.sample / self.settings.population
         size = np.floor(share).astype(np.int64)
         rest = np.argsort(size - share, kind="stable")[: self.settings.sample - int(size.sum())]
@@ -113,7 +120,10 @@ class Doctorates:
 
     @cached_property
     def _rate(self) -> Floats:
-        """c_f with Σ min(1, c_f · size) = n_f, found by repeated passes that set aside certainty units."""
+        """Per field, the factor c such that the inclusion probabilities min(1, c · size) add up to the field's sample size.
+
+        Units with probability 1 raise the factor for the others, so passes are repeated until it no longer changes.
+        """
         rate = np.zeros(len(FIELDS))
         certain_at = np.full(len(FIELDS), np.inf)
         while True:
@@ -129,7 +139,7 @@ class Doctorates:
             certain_at = np.divide(1.0, rate, out=np.full(len(FIELDS), np.inf), where=rate > 0)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The sample, in population order."""
+        """Batches of the sample, in the order of the population."""
         rng = np.random.default_rng([self.settings.seed, 2**32])
         reached = rng.random(len(FIELDS))
         for chunk, (field, sex, salary, size) in enumerate(self.population()):

@@ -1,4 +1,4 @@
-"""Sources of microdata behind one protocol: files, streams, tables in memory and simulated surveys."""
+"""Opens a job's microdata, which may be a file, a table in memory or a simulated survey, behind one protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dpdist.survey.unreadable import FORMATS, STATISTICAL, unreadable
 
 BATCH_ROWS = 65_536
 IN_MEMORY = "the table in memory"
-"""Text that replaces a file's name."""
+"""Text that stands for a file's name in messages about a table in memory."""
 ONE_TYPE = "texts, numbers, booleans or dates, of one type in a column"
 
 
@@ -37,14 +37,14 @@ Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | None
 
 
 class Source(Protocol):
-    """A stream of record batches in row order."""
+    """Microdata as a stream of record batches, in the order of rows."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def text_only(self) -> bool:
-        """True for CSV: every value is text until the job says what it is."""
+        """True if every value is text until the job says what it is, as in CSV files."""
         ...
 
     @property
@@ -52,13 +52,13 @@ class Source(Protocol):
 
     @property
     def rows(self) -> int | None:
-        """Number of rows, where known without reading."""
+        """Number of rows; None if only reading would show it."""
         ...
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
 
     def lines(self, rows: set[int]) -> Mapping[int, int]:
-        """The line of the file where each of these rows (from 0) begins, as far as lines exist and are known."""
+        """The lines of the file in which these rows (from 0) begin; empty for a source without lines."""
         ...
 
     def fingerprint(self) -> str:
@@ -70,9 +70,10 @@ class Source(Protocol):
 
 
 def open_source(job: Job, path: Input = None, written: TextFile | None = None) -> Source:
-    """The job's input, or the given file or table in its place. Raises `DataError` for one that cannot be read.
+    """The job's input, or the given file or table in its place.
 
-    `written` is the format of a CSV file, by default that of the job's input.
+    `written` is how a CSV file is written, by default as the job's input. Raises `DataError` if a file cannot be read, and
+    `JobError` if there is no input or the wrong kind of input.
     """
     said = job.input
     if isinstance(path, pd.DataFrame):
@@ -177,7 +178,10 @@ class TableSource:
 
 
 def arrow(frame: pd.DataFrame) -> pa.Table:
-    """A data frame as an Arrow table, without its index. Raises `DataError`, which names columns of several types."""
+    """A data frame as an Arrow table, without its index.
+
+    Raises `DataError`, which names columns with values of several types.
+    """
     names = [str(name) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         problem = Problem(twice[0], "two columns of this name", "a name of its own for every column", "rename one")

@@ -1,4 +1,4 @@
-"""Reads files of SAS, Stata and SPSS in chunks through pyreadstat (extra `formats`), with codes instead of labels."""
+"""Reads files of SAS, Stata and SPSS in chunks through pyreadstat (`dpdist[formats]`), as codes without their labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK_VALUES = 1 << 23
 
 @dataclass(frozen=True)
 class StatisticalSource(OneFile):
-    """A SAS, Stata or SPSS file. Numbers and dates are float64; empty texts and all missing codes are missing values."""
+    """A SAS, Stata or SPSS file. Numbers and dates are read as float64, empty texts and missing-value codes as missing."""
 
     encoding: str | None = None
 
@@ -45,7 +45,7 @@ class StatisticalSource(OneFile):
 
     @property
     def labels(self) -> Mapping[str, Mapping[object, str]]:
-        """Labels of values in the file, by column."""
+        """Labels of values by column, from the file's header."""
         found: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
         return found
 
@@ -78,7 +78,7 @@ class StatisticalSource(OneFile):
         return found  # type: ignore[no-any-return]
 
     def _damaged(self, kind: str, error: Exception) -> DataError:
-        """A damaged file's error without pyreadstat's message, which may quote a value."""
+        """The error for a damaged file. It leaves pyreadstat's message out, which may quote a value."""
         if "ncod" in str(error) or isinstance(error, UnicodeError | LookupError):
             remedy = "add encoding: beside its path, as in encoding: latin-1"
             return unreadable(self.name, "its texts are in another encoding than it says", remedy)

@@ -1,4 +1,4 @@
-"""Refuses public totals that no weights of the sample can meet, before anything is spent."""
+"""Finds public totals that no weights of the sample can meet, so that a run is refused before it spends anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpdist.job.tables import Rake
 
 
 def rake_problems(job: Job, frame: Frame) -> list[Problem]:
-    """Problems of totals that no weights of this sample can meet."""
+    """Problems of raking totals: cells without a record, totals beyond public bounds, totals that contradict each other."""
     margins, problems = margins_of(job, frame), []
     for rake, margin in zip(job.rake, margins, strict=True):
         empty = [
@@ -37,7 +37,7 @@ def rake_problems(job: Job, frame: Frame) -> list[Problem]:
 
 
 def _beyond_bounds(job: Job, frame: Frame, rake: Rake, margin: Margin) -> list[Problem]:
-    """Problems of totals that no weights within their public bounds can meet, and so no clipped weights."""
+    """Problems of totals that no weights within the public bounds can meet; clipped weights could not meet them either."""
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None:
         return []

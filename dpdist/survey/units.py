@@ -1,8 +1,8 @@
-"""Limits the records of one privacy unit to the stated maximum, in the file's order.
+"""Keeps at most the stated number of records of every privacy unit (such as a household), in the file's order.
 
-A unit's name is its exact text, or its whole number in a numeric column. A file in which two names differ in spelling
-alone is refused, whatever they mean. If both names meant one household, it would have twice its records and twice ε. If
-two households were treated as one, the second would decide which records of the first count.
+A unit's name is its exact text, or its whole number in a numeric column. A file is refused if two names differ in
+spelling alone, because nobody can know whether they mean one unit. If they did, the unit would have twice its records,
+and twice ε. If they were treated as one but meant two, records of one unit would decide which records of the other count.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dpdist.survey.findings import Findings, Mask
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
 INVISIBLE = ("Cc", "Cf")
-"""Unicode categories of invisible characters."""
+"""Unicode categories of invisible characters: control and format."""
 
 
 def folded(name: str) -> str:
-    """The common form of names that differ in spelling alone; empty for a name without visible characters.
+    """The common form of all names that differ in spelling alone; empty for a name without visible characters.
 
-    The form ignores blanks at the ends, repeated blanks, case, Unicode form, invisible characters, and the format of
-    numbers.
+    The form ignores blanks at the ends, repeated blanks, case, Unicode form, invisible characters, and how a number is
+    written.
     """
     if name.isascii() and name.isdigit():
         return name.lstrip("0") or "0"
@@ -39,9 +39,9 @@ def folded(name: str) -> str:
 
 
 class Bounded:
-    """Counts the records of every unit over the batches of one pass; stores a name and a number for each unit.
+    """Drops the records of a unit beyond its maximum, over the batches of one pass; it keeps every unit's name and number.
 
-    Whether a record exceeds the maximum depends only on records of its own unit.
+    Whether a record is dropped depends only on records of its own unit.
     """
 
     def __init__(self, job: Job, findings: Findings):
@@ -50,7 +50,10 @@ class Bounded:
         self.spelled = dict[str, str]()
 
     def __call__(self, checked: Checked) -> Checked:
-        """Returns the batch without records beyond the maximum, and counts these as problems or as left out."""
+        """Returns the batch without records beyond the maximum.
+
+        They count as problems, or as left out if the job says so.
+        """
         if self.said is None or checked.unit is None or not len(checked.row):
             return checked
         code, names = pd.factorize(np.array(checked.unit.to_pylist(), dtype=object))
@@ -73,7 +76,10 @@ class Bounded:
         return checked.take(~beyond)
 
     def _without(self, checked: Checked, code: Ints, wrong: Mask, problem: tuple[str, str, str]) -> tuple[Checked, Ints]:
-        """The batch without records of the wrong names (name,), which are reported as a problem."""
+        """The batch without records whose names are wrong.
+
+        `code` numbers each record's name, and `wrong` has the shape (name,).
+        """
         bad = wrong[code]
         if not bad.any():
             return checked, code
@@ -91,7 +97,7 @@ AMBIGUOUS = (
 
 
 class UnitsMet:
-    """Counts distinct units in every published sample count up to the job's minimum, so that no more names are stored."""
+    """Counts distinct units in every published sample count, up to the job's minimum, so that few names are stored."""
 
     def __init__(self, job: Job):
         self.least = job.frame_minimum
@@ -99,7 +105,7 @@ class UnitsMet:
         self.full = set[int]()
 
     def __call__(self, key: Ints, names: list[str]) -> None:
-        """Adds records of a batch: the number of their count (record,), and their units."""
+        """Adds the records of a batch: `key` (record,) is the number of the sample count, `names` has the units' names."""
         met = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
         met = met[~met["key"].isin(self.full)]
         for number, name in zip(met["key"].tolist(), met["name"].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Reads value labels from the headers of SAS, Stata and SPSS files as a codebook; no record is read."""
+"""Reads value labels from the headers of SAS, Stata and SPSS files, as a codebook for a new job; no record is read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dpdist.survey.statistical_file import StatisticalSource
 
 
 def labelled(path: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
-    """Levels and their labels by column.
+    """Domains of columns from a file's value labels. Raises `DataError`.
 
-    Levels that a public file shows do not change; labels are added to them. Labels may exist for special codes alone,
-    such as reasons for a missing number. Raises `DataError`.
+    Where a public file has shown a column's levels (`seen`), these stay, and labels are added to them. A column may have
+    labels for special codes alone, such as reasons for a missing number.
     """
     made = {}
     for name, labels in StatisticalSource(path).labels.items():
@@ -34,7 +34,7 @@ def labelled(path: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -
 
 
 def _code(value: object) -> Level | None:
-    """A labelled value as a level: a whole number or a text; none for other values."""
+    """A labelled value as a level: a whole number or a text; None for other values."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return value if isinstance(value, str | int) else None

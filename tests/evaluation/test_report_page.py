@@ -20,6 +20,7 @@ import pytest
 import small_release
 from typer.testing import CliRunner
 
+import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.records import Records
@@ -266,6 +267,20 @@ def test_a_release_that_is_published_again_has_a_page_of_its_own(workspace: Path
         assert published() == html, "without an evaluation the page is left alone"
     finally:
         (workspace / "confidential" / "away").rename(evaluation)
+
+
+def test_publish_in_python_writes_the_page_again_as_the_command_does(workspace: Path, html: str) -> None:
+    """Where there is one. Control: without a page none is written, and nothing is said of it."""
+    page, said = workspace / "confidential" / "report.html", list[str]()
+    page.write_text("of another release", encoding="utf-8")
+    dpdist.publish(workspace, lambda event: said.append(event.note))
+    assert page.read_text(encoding="utf-8") == html
+    page.unlink()
+    dpdist.publish(workspace, lambda event: said.append(event.note))
+    assert not page.exists()
+    assert not any("report.html" in each for each in said)
+    page.write_text(html, encoding="utf-8")
+    page.chmod(0o600)
 
 
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,7 +350,9 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
         totals.append(model.figures(theta, "salaries")["count"][0, -1])
         if number < 10:
             key = SimpleNamespace(generator=lambda _: rng)
-            release = SimpleNamespace(frame=frame, job=job, seed=key, theta=lambda *_, theta=theta: theta)
+            release = SimpleNamespace(
+                frame=frame, job=job, design_effects=(), seed=key, theta=lambda *_, theta=theta: theta
+            )
             cells = model.tables[0].cells
             said.append(noisy_figures._variances(release, model, job.tables[0], cells)[0][-1])
             old.append(noisy_figures._composition(release, cells, *(values[0] for values in model.expect(theta)))[0][-1])

@@ -1,8 +1,9 @@
-"""A public design effect: it multiplies sampling variances, never the noise of protection, and is said."""
+"""Public design effects: they multiply sampling variances, never the noise of protection, and are said."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from simulated_doctorates import simulated
 
 import dpdist
 from dpdist.core.errors import JobError
+from dpdist.job import DesignEffect
 from dpdist.publish.folder import publish
 from dpdist.publish.released import ReleasedObject, read_release
 
@@ -37,7 +39,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
     return read_release(dpdist.run(dpdist.parse_job(JOB), workspace) / "released")
 
 
-def under(release: ReleasedObject, effect: float | None, folder: Path) -> pd.DataFrame:
+def under(release: ReleasedObject, effect: float | tuple[DesignEffect, ...] | None, folder: Path) -> pd.DataFrame:
     survey = release.job.survey.model_copy(update={"design_effect": effect})
     publish(replace(release, job=release.job.model_copy(update={"survey": survey})), folder)
     return pd.read_parquet(folder / "tables" / "salaries.parquet")
@@ -65,4 +67,42 @@ def test_the_statement_says_the_figure_and_whose_it_is(release: ReleasedObject, 
 @pytest.mark.parametrize(("effect", "told"), [("0.8", "below 1"), ("1000", "from 1 to 100"), (".nan", "finite")])
 def test_an_effect_that_is_no_effect_is_refused(effect: str, told: str) -> None:
     with pytest.raises(JobError, match=told):
+        dpdist.parse_job(JOB.replace("{weight: weight,", f"{{weight: weight, design_effect: {effect},"))
+
+
+def test_every_figure_takes_the_first_effect_that_is_of_its_statistic_and_its_columns(
+    release: ReleasedObject, tmp_path: Path
+) -> None:
+    """By hand: T(effect) = T(1) + (effect − 1) (T(2) − T(1)), cell by cell. A figure that no entry fits keeps T(1)."""
+    listed = [
+        {"effect": 3.0, "statistics": ["count"], "by": ["sex"]},
+        {"effect": 9.0, "statistics": ["count"], "by": ["sex"]},
+        {"effect": 5.0, "by": []},
+        {"effect": 1.5, "statistics": ["total"], "outcome": "salary"},
+    ]
+    tables = {
+        name: under(release, effect, tmp_path / name).query("estimator == 'parameters'")
+        for name, effect in {"one": 1.0, "two": 2.0, "list": tuple(map(DesignEffect.model_validate, listed))}.items()
+    }
+    one, two, found = (tables[name]["standard_error"].to_numpy() ** 2 for name in ("one", "two", "list"))
+    counts, whole = (tables["one"]["statistic"] == "count").to_numpy(), (tables["one"]["sex"] == "Total").to_numpy()
+    effect = np.where(whole, 5.0, np.where(counts, 3.0, 1.0))
+    np.testing.assert_allclose(found, one + (effect - 1.0) * (two - one), rtol=1e-9)
+    said = json.loads((tmp_path / "list" / "statement.json").read_text())["standard_errors"]
+    assert any("public design effects, which the job states" in line and "3 (count, by sex)" in line for line in said)
+    assert any("No design effect is known of mean of salary in some of salaries" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("effect", "told"),
+    [
+        ("reference", "no clusters are stated"),
+        ("[{effect: 2, by: [field, age]}]", "no table has the column 'age'"),
+        ("[{effect: 2, outcome: wage}]", "'wage' is no outcome"),
+        ("[{effect: 2, statistics: [cuont]}]", "did you mean 'count'"),
+        ("refrence", "did you mean 'reference'"),
+    ],
+)
+def test_an_effect_without_a_source_or_a_figure_is_refused(effect: str, told: str) -> None:
+    with pytest.raises(JobError, match=re.escape(told)):
         dpdist.parse_job(JOB.replace("{weight: weight,", f"{{weight: weight, design_effect: {effect},"))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ from pages import ROOT, blocks
 import dpdist
 from dpdist.evaluation.opening import open_evaluation
 from dpdist.evaluation.summary import by_statistic, overall
+from dpdist.evaluation.verdict import FAR_MEDIAN, NOMINAL
+from dpdist.evaluation.verdict_words import NO_FAULT, NOT_ACCURATE
 
 pytestmark = pytest.mark.slow
 
 DRAWS = 2
+HELD = 0.85
+GOOD = ("histograms by region", "histograms, ε = 3")
+"""Ways whose intervals hold what is asked of a first release; docs/explanation/accuracy.md says what the others hold."""
 PAGE = ROOT / "docs" / "tutorials" / "my-own-file.md"
 
 
@@ -39,9 +45,15 @@ def jobs() -> dict[str, str]:
 def test_a_first_release_is_as_good_as_its_first_line_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Printed: errors in direct standard errors and coverage. A statistic far off is never called free of fault."""
+    """Printed: errors in direct standard errors and coverage.
+
+    The page's own job, and histograms by region, hold .85 of direct estimates over both draws; at 90 % fewer of 30 cells
+    have a probability below .2 a statistic, and the intervals are wider than that here. The first line says "no fault" only
+    where intervals hold .9 and the median error is small.
+    """
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
+    shares = defaultdict[str, list[float]](list)
     exec(next(block.text for block in blocks(PAGE) if block.language == "python"), names)
     for draw in range(DRAWS):
         dpdist.run(dpdist.parse_job(jobs()[name]), tmp_path / f"{draw}", counted=False)
@@ -51,6 +63,13 @@ def test_a_first_release_is_as_good_as_its_first_line_says(
             error = group["synthetic_error_in_se"]
             held = ((group["synthetic_lower"] <= group["direct"]) & (group["direct"] <= group["synthetic_upper"])).mean()
             print(f"{name}, {statistic}: {error.median():.2f} / {error.max():.1f}, held {held:.2f}")
-            if error.median() > 1.5:
-                assert head.startswith(("not accurate", "do not publish", "not as good as it says"))
+            shares[statistic].append(float(held))
+            if error.median() > FAR_MEDIAN:
+                assert head.startswith((NOT_ACCURATE, "do not publish", "not as good as it says"))
+            if head == NO_FAULT:
+                assert held >= NOMINAL, statistic
+                assert error.median() <= FAR_MEDIAN, statistic
         print(f"  {head}")
+    if name in GOOD:
+        for statistic, each in shares.items():
+            assert sum(each) / DRAWS >= HELD, (statistic, each)

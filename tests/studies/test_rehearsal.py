@@ -16,6 +16,7 @@ from dpdist.core.errors import JobError
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
 from dpdist.studies.rehearsal import recommended, rehearse, small
+from dpdist.studies.rehearsal_advice import COARSEN, LARGER, NOISY, advice
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_halves import halved, public_reference, public_source
 from dpdist.studies.rehearsal_page import page
@@ -23,6 +24,7 @@ from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
     RULE,
+    Findings,
     Rehearsal,
     Trial,
     cells_of,
@@ -218,6 +220,28 @@ def test_largest_error_bias_and_coverage_weigh_as_the_median_does() -> None:
         assert worse.error <= 0.4
         assert not worse.good
         assert first_of([worse, sound]) == "sound"
+
+
+def test_where_none_is_good_enough_the_page_says_which_cells_are_off_and_what_to_do(
+    rehearsed: tuple[Path, Rehearsal],
+) -> None:
+    """Cells of few records are to be merged; others need budget. Control: nothing is said of a good one."""
+    _, made = rehearsed
+    far = made_up("far", True, 0.3, 1.0)
+    cells = far.cells.assign(records=[3, 500, *[80] * 8], error_in_direct_se=[22.0, 9.0, *[0.3] * 8], bias=0.0)
+
+    def of(trial: Trial) -> Rehearsal:
+        return made._replace(findings=Findings([trial], trial.good, {trial.candidate.label: trial}, []))
+
+    off = of(Trial(far.candidate, cells, 0, 1.0))
+    said = advice(off)
+    assert said[0].startswith("the first half, t, count: 2 of 10 cells are more than 4 direct standard errors off")
+    assert "a (3 records), b (500 records)" in said[0]
+    assert said[1:3] == [COARSEN, LARGER]
+    assert COARSEN in page(off)
+    assert advice(of(made_up("noisy", True, 1.4, 1.0)))[1] == NOISY
+    assert advice(of(made_up("good", True, 0.3, 1.0))) == []
+    assert "What to change" not in page(of(made_up("good", True, 0.3, 1.0)))
 
 
 def test_scores_that_tie_within_their_error_prefer_the_reference_and_then_the_simpler_job() -> None:

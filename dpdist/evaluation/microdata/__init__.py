@@ -1,4 +1,4 @@
-"""Measures of similarity between two files of records, weighted or not, for published microdata.
+"""Measures how similar two files of records are, weighted or not: for published microdata and for studies.
 
-Results are confidential.
+Comparisons with confidential records are confidential.
 """

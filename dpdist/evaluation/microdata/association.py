@@ -1,8 +1,9 @@
-"""Association consistency: do tests of independence come to the same conclusion on synthetic records ([S], section 4.3.2).
+"""Measures association consistency: do tests of independence conclude the same from synthetic records ([S], §4.3.2)?
 
-Pearson's χ² of every pair of columns, on counts of records. Over several sets the statistics are combined as Li, Meng,
-Raghunathan and Rubin (1991) do: with d the mean over k degrees of freedom and r = (1 + 1/m) times the variance of √χ²,
-D = (d/k − (m + 1)/(m − 1) r)/(1 + r), held against F with k and k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
+For every pair of columns the test is Pearson's χ² on counts of records. Statistics of m synthetic sets are combined as by
+Li, Meng, Raghunathan and Rubin (1991). Let k be the degrees of freedom, d the mean of the statistics over k, and r = (1 +
+1/m) times the variance of their square roots. Then D = (d − (m + 1)/(m − 1) r)/(1 + r) is compared with the F law with k
+and k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from dpdist.evaluation.microdata.coded import Coded
 
 
 def statistics(records: Coded, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
-    """χ² and degrees of freedom of every pair; levels that no record has are left out. Without any, both are 0."""
+    """χ² and degrees of freedom of every pair, without levels that no record has.
+
+    Both are 0 where no two levels are left.
+    """
     made = np.zeros((2, len(pairs)))
     total = float(records.weight.sum())
     for place, pair in enumerate(pairs):
@@ -30,7 +34,7 @@ def statistics(records: Coded, pairs: Sequence[tuple[int, int]]) -> tuple[Floats
 
 
 def p_value(values: Floats, degrees: float) -> float:
-    """Of one file's χ², or of several sets' combined; 1 without degrees of freedom."""
+    """The p-value of one file's χ², or of several sets' χ² combined; 1 with 0 degrees of freedom."""
     if degrees <= 0:
         return 1.0
     m = len(values)
@@ -43,7 +47,7 @@ def p_value(values: Floats, degrees: float) -> float:
 
 
 def consistency(confidential: Coded, sets: Sequence[Coded], level: float = 0.05) -> float:
-    """Share of pairs of columns whose test comes to the same conclusion at a level, from 0 to 1."""
+    """Share of pairs of columns, from 0 to 1, whose tests at this level come to the same conclusion."""
     pairs = list(combinations(range(len(confidential.sizes)), 2))
     (own, degrees), others = statistics(confidential, pairs), [statistics(each, pairs) for each in sets]
     values, freedom = (np.array([each[k] for each in others]) for k in (0, 1))

@@ -1,10 +1,10 @@
-"""pMSE and SPECKS: measures of how well a logistic regression separates synthetic records from confidential ones.
+"""Computes pMSE and SPECKS, which measure how well a logistic regression separates synthetic from confidential records.
 
-Both files are stacked, each with half of the weight. Main effects of all levels, and products of all pairs of columns if
-asked for, predict which file a record is of. pMSE is the mean squared distance of the predicted probability from 1/2,
-from 0 to 1/4 (Woo et al. 2009; Snoke et al. 2018). SPECKS is the largest distance of the two files' distribution
-functions of that probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge keeps the fit finite where levels
-separate the files.
+Both files are put together, each with half of the weight. The regression predicts which file a record comes from, by main
+effects of all levels and, if asked for, products of pairs of columns. pMSE is the mean squared distance of the predicted
+probability from 1/2, from 0 to 1/4 (Woo et al. 2009; Snoke et al. 2018). SPECKS is the largest distance between the two
+files' distribution functions of that probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge penalty keeps the fit
+finite where levels separate the files.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dpdist.core.records import Floats
 from dpdist.evaluation.microdata.coded import Coded
 
 RIDGE = 1e-6
-"""Ridge penalty for a stacked file of total weight 1."""
+"""Ridge penalty, where the two files together have the weight 1."""
 NEWTON_STEPS, CLOSE = 50, 1e-10
 TIE = 1e-8
-"""Scores no farther apart than this are one: rounding orders equal ones by file."""
+"""Probabilities this close together count as equal; otherwise rounding would order equal ones by file."""
 
 
 class Propensity(NamedTuple):
@@ -31,7 +31,7 @@ class Propensity(NamedTuple):
 
 
 def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Propensity:
-    """Distances of two files by the probability of being synthetic."""
+    """pMSE and SPECKS of two files; `pairs` adds products of pairs of columns to the regression."""
     both = np.concatenate([confidential.codes, synthetic.codes])
     x = indicators(Coded(both, confidential.sizes, np.ones(len(both))), pairs)
     weight = np.concatenate([each.weight / (2.0 * each.weight.sum()) for each in (confidential, synthetic)])
@@ -42,7 +42,7 @@ def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Pr
 
 
 def indicators(records: Coded, pairs: bool = False) -> Floats:
-    """An intercept, each level but a column's first, and products of those of two columns."""
+    """Design matrix: an intercept, an indicator of each level but a column's first, and products for pairs of columns."""
     single = [
         [(records.codes[:, k] == level).astype(float) for level in range(1, size)] for k, size in enumerate(records.sizes)
     ]
@@ -53,7 +53,7 @@ def indicators(records: Coded, pairs: bool = False) -> Floats:
 
 
 def logistic(x: Floats, y: Floats, weight: Floats, ridge: float = RIDGE) -> Floats:
-    """Coefficients by Newton's method, (column,); the ridge leaves out the first column."""
+    """Coefficients of a weighted logistic regression by Newton's method, (column,). The intercept has no penalty."""
     beta, penalty = np.zeros(x.shape[1]), np.full(x.shape[1], ridge)
     penalty[0] = 0.0
     for _ in range(NEWTON_STEPS):
@@ -72,7 +72,10 @@ def hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
 
 
 def _largest(score: Floats, signed: Floats) -> float:
-    """Largest distance of two distribution functions of a score, from weights of the one and minus those of the other."""
+    """Largest distance of two files' distribution functions.
+
+    `signed` is half of each record's weight, negative for the records of one file.
+    """
     order = np.argsort(score, kind="stable")
     ordered, steps = score[order], np.cumsum(signed[order])
     last = np.append(np.diff(ordered) > TIE, True)

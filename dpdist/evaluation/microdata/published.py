@@ -1,4 +1,4 @@
-"""Measures the utility of published records of coded columns and writes confidential/microdata.json."""
+"""Measures how useful published coded records are, by comparison with the file; writes confidential/microdata.json."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dpdist.storage.workspace import Workspace
 
 FILE = "microdata.json"
 MOST = 200_000
-"""Records of each file that are compared; of more, a random part."""
+"""Largest number of records of each file that are compared; a larger file is sampled at random."""
 
 
 def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
-    """Published records beside the file's; nothing where the mechanism releases no coded columns."""
+    """Compares published records with the file's; does nothing where the mechanism releases no coded columns."""
     model = builder_of(plan.job).build(plan.job, plan.frame, plan.frame.rows_of(0))
     if isinstance(model, Marginals):
         found = Confidential(_beside(space, plan, model, key.generator("microdata")))
@@ -45,6 +45,6 @@ def _beside(space: Workspace, plan: Plan, model: Marginals, rng: np.random.Gener
 
 
 def _coded(model: Marginals, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> Coded:
-    """At most MOST records, in the file's own form."""
+    """The records as codes; with `rng`, at most `MOST` of them, chosen at random."""
     found = Coded(codes, model.sizes, weight)
     return found if rng is None or len(weight) <= MOST else found.take(rng.permutation(len(weight))[:MOST])

@@ -1,7 +1,7 @@
-"""Interval overlap of a logistic regression fitted to two files (Karr et al. 2006).
+"""Measures how far the confidence intervals of a logistic regression on two files overlap (Karr et al. 2006).
 
-The overlap of intervals I and J is the mean of |I ∩ J|/|I| and |I ∩ J|/|J|; apart, it is 0. Standard errors are those of
-the weighted score equations with records as units (sandwich).
+The overlap of intervals I and J is the mean of |I ∩ J|/|I| and |I ∩ J|/|J|; it is 0 if they are apart. Standard errors come
+from the sandwich formula for weighted estimating equations, with records as units.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.propensity import hessian, indicators, logistic
 
 REACH = 1.959963984540054
-"""Standard errors to the ends of a 95 % interval."""
+"""Half width of a 95 % interval, in standard errors."""
 
 
 class Fitted(NamedTuple):
-    """Coefficients and their standard errors, (coefficient,)."""
+    """Coefficients and their standard errors, (coefficient,) each."""
 
     beta: Floats
     error: Floats
 
 
 def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]) -> Fitted:
-    """A regression of having a level of one column on the levels of others."""
+    """Fits a logistic regression: does column `outcome` have this level, given the levels of other columns?"""
     sizes = tuple(records.sizes[k] for k in predictors)
     x = indicators(Coded(records.codes[:, list(predictors)], sizes, records.weight))
     y = (records.codes[:, outcome] == level).astype(float)
@@ -41,7 +41,7 @@ def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]
 
 
 def overlap(one: Fitted, other: Fitted) -> Floats:
-    """Overlap of the 95 % intervals of every coefficient."""
+    """Overlap of the 95 % intervals of each coefficient, (coefficient,)."""
     low = np.maximum(one.beta - REACH * one.error, other.beta - REACH * other.error)
     high = np.minimum(one.beta + REACH * one.error, other.beta + REACH * other.error)
     shared = np.maximum(high - low, 0.0)

@@ -1,4 +1,4 @@
-"""A confidential table of all similarity measures between a published file of coded columns and the confidential file."""
+"""Lists all similarity measures between a published file of coded columns and the confidential file. It is confidential."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dpdist.evaluation.microdata.regression import fitted, overlap
 
 ORDERS = (1, 2, 3)
 MOST_LEVELS = 50
-"""Largest number of levels of a column that regressions use."""
+"""Largest number of levels of a column that a regression uses."""
 
 
 def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0) -> Mapping[str, float]:
-    """Measures by name, weighted and unweighted.
+    """Measures by name, with weights and without.
 
-    `outcome` is the column whose second level a logistic regression explains.
+    `outcome` is the column whose second level a logistic regression predicts.
     """
     found: dict[str, float] = {}
     orders = [

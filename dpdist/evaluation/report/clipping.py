@@ -1,4 +1,4 @@
-"""Counts the records of a run that were clipped at public bounds, and at the limits of its measurements."""
+"""Counts a run's records that were clipped: at public bounds, and at the limits of its noisy measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITS = ["centre", "weight_cap", "half_width"]
 
 
 class Clipped(NamedTuple):
-    """Number of records that one rule clips, by row of the frame."""
+    """Number of records, by frame row, that one rule clips."""
 
     rule: str
     records: Ints
@@ -29,18 +29,18 @@ class Clipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Limits by row of the frame, (row, outcome), NaN where nothing is clipped; the weight's are (row,)."""
+    """Limits by frame row, (row, outcome), and of the weight, (row,); NaN where nothing is clipped."""
 
     job: Job
     low: Floats
     high: Floats
     cap: Floats
     measured: bool
-    """True for limits of measurements, false for public bounds."""
+    """True for the limits of measurements, false for public bounds."""
 
 
 def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
-    """Returns every rule with the number of records that it clips in each frame row, also rules that clip nothing."""
+    """Returns every rule with its number of clipped records in each frame row; rules that clip nothing are included."""
     found = dict[str, Ints]()
     rules = [_public(job, frame), *_measured(space, job, frame)]
     for block in each_block(space.records):
@@ -52,7 +52,10 @@ def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
 
 
 def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
-    """Counts records at public bounds, to which they were set when they were read, or outside limits of a measurement."""
+    """Yields for each rule whether it clips a record, (record,).
+
+    Public bounds clip at or beyond a bound, because records were set to it when they were read; measurements only beyond.
+    """
     over = np.greater if rules.measured else np.greater_equal
     where = "beyond the limits of its cell's measurement" if rules.measured else "at its public bounds or beyond"
     for j, (name, values) in enumerate(zip(rules.job.outcomes, records.outcomes.T, strict=True)):
@@ -74,7 +77,7 @@ def _public(job: Job, frame: Frame) -> Rules:
 
 
 def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
-    """Counts records that are clipped at the release's measurement limits, where these limits depend on a cell."""
+    """The limits at which the release's measurements clip, where these depend on the cell."""
     if not (space.newest / FILE).is_file():
         return
     rows = pq.read_table(space.newest / FILE).to_pandas()

@@ -1,4 +1,4 @@
-"""Makes the report's sections on errors: by statistic with comparators, then cell by cell."""
+"""Makes the custodian report's sections on errors: by statistic, beside comparators, and then cell by cell."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
 from dpdist.publish.writers.dotplot import chart, height_of
 
 LEAST_AXIS, TIMES = 3.0, 1.5
-"""Smallest end of the error axis in SE, and its largest end as a multiple of the release's largest error."""
+"""Smallest end of the error axis, in standard errors; and its largest end over the release's largest error."""
 TALLEST = 1_000
-"""Largest height of a drawing, in its units, that fits on one printed page."""
+"""Largest height of a drawing that fits on a printed page, in units of the drawing."""
 
 
 def errors_section(material: Material, number: int, name: str, rows: pd.DataFrame) -> Section:
-    """Returns the errors by statistic: a summary with comparators and their guarantees, then errors cell by cell."""
+    """Makes a table's section: errors by statistic beside comparators with their guarantees, then errors cell by cell."""
     made = Section(f"errors-{number}", f"Errors: {name}", [SCALE])
     guarantee = str(material.statement["guarantee"])
     for statistic, group in by_statistic(rows):
@@ -42,7 +42,7 @@ def errors_section(material: Material, number: int, name: str, rows: pd.DataFram
 
 
 def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
-    """Returns errors in direct standard errors, largest first. Column heads name the guarantee of each estimate."""
+    """Errors in direct standard errors, the largest first. Column heads name each estimate's guarantee."""
     hows = list(estimates_of(rows))
     of = {
         how: guarantee if how.startswith("synthetic") else "" if how == "clipping" else class_of(rows, how) for how in hows
@@ -59,7 +59,7 @@ def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
 
 
 def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[Figure]:
-    """Draws the distances of base cells and margins as dots, if they fit on the page."""
+    """Draws the errors of cells and margins as dots, if they fit on the page."""
     hows = [how for how in estimates_of(rows) if rows[f"{how}_error_in_se"].notna().any()]
     if len(rows) > MOST_PLOTTED or not hows:
         return

@@ -1,4 +1,4 @@
-"""Collects the inputs of the custodian's report: a workspace with its release, its evaluations and its records."""
+"""Collects what the custodian's report is made of: a workspace with its release, evaluations and records."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace
 
 MOST_DRAWN = 20_000
-"""Largest number of records from which a distribution function is drawn."""
+"""Largest number of records that a plotted distribution function is based on."""
 BOUNDS = ("unweighted_record_bound", "weighted_record_bound")
 
 
 class Drawn(NamedTuple):
-    """Records for the page's drawings, (record,) each."""
+    """Records for the page's plots, (record,) each."""
 
     record: Ints
     outcomes: list[Floats]
@@ -36,12 +36,12 @@ class Drawn(NamedTuple):
 
 
 class RecordBounds(NamedTuple):
-    """Record bounds and privacy weights. Counts are of all rows of the file; drawings use rows evenly spread over it."""
+    """Record bounds and privacy weights. Counts are over all records; plots use records evenly spread over the file."""
 
     drawn: pd.DataFrame
     largest: pd.Series[float]
     weight: Floats
-    """Privacy weight of each drawn record, (record,)."""
+    """Privacy weights of the records in plots, (record,)."""
     rows: int
     weighted_down: int
 
@@ -55,7 +55,7 @@ class Material:
     tables: Mapping[str, pd.DataFrame]
     statement: Mapping[str, Any]
     unjudged: Sequence[str]
-    """Published tables, or statistics of a table, that have no evaluation."""
+    """Published tables, or statistics of a table, without an evaluation."""
 
     @property
     def job(self) -> Job:
@@ -67,7 +67,7 @@ class Material:
 
     @cached_property
     def bounds(self) -> RecordBounds | None:
-        """Reads bounds and privacy weights by record, for mechanisms that have them. The file is read in parts."""
+        """Record bounds and privacy weights, for mechanisms that have them. The file is read in parts."""
         path = self.space.confidential / "bounds.parquet"
         if not path.is_file():
             return None
@@ -86,7 +86,7 @@ class Material:
 
     @cached_property
     def strata(self) -> pd.DataFrame:
-        """Returns one row per stratum, with every diagnostic in a separate column."""
+        """One row for each stratum, with every diagnostic in a column."""
         path = self.space.confidential / "strata.parquet"
         rows: pd.DataFrame = pq.read_table(path).to_pandas() if path.is_file() else pd.DataFrame()
         if "diagnostics" not in rows:
@@ -96,9 +96,9 @@ class Material:
 
     @cached_property
     def records(self) -> Drawn:
-        """Returns at most MOST_DRAWN records, evenly spread over the file."""
+        """At most MOST_DRAWN records, evenly spread over the file."""
         which = thinned(int(self.frame.count.sum()), MOST_DRAWN)
-        # indexed by number, because views of a slice would keep every block in memory
+        # indexed by number, because a view of a slice would keep its whole block in memory
         parts = [block.take(np.arange(len(block))[which]) for block in each_block(self.space.records)]
         outcomes = [np.concatenate(each) for each in zip(*(part.outcomes.T for part in parts), strict=True)]
         record, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("record", "weight"))
@@ -106,7 +106,7 @@ class Material:
 
 
 def evenly_spread(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Returns at most MOST_DRAWN rows of a Parquet file, evenly spread over the file, which is read in parts."""
+    """At most MOST_DRAWN rows of a Parquet file, evenly spread. The file is read in parts."""
     with pq.ParquetFile(path) as file:
         step, start, parts = thinned(file.metadata.num_rows, MOST_DRAWN).step, 0, []
         for batch in batches(file, columns):

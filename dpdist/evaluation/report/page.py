@@ -1,4 +1,4 @@
-"""Writes `confidential/report.html`: the quality of a release, on one self-contained page for the custodian alone."""
+"""Writes `confidential/report.html`, a self-contained page on a release's quality, for the custodian alone."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from pathlib import Path
 import jinja2
 
 from dpdist.core.files import private, sha256, write_text
+from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.evaluation.judged import judged
+from dpdist.evaluation.opening import evaluations
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.parts import Section
 from dpdist.evaluation.report.sections import sections
 from dpdist.evaluation.report.verdict_section import limits_of_the_job
 from dpdist.evaluation.summary import LOOKED, Overall, overall
 from dpdist.evaluation.verdict_words import NOT_ACCURATE
+from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.released import read_release
+from dpdist.storage.log import confidential_log
+from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace
 
 MARKING = (
@@ -28,11 +33,11 @@ UNJUDGED = (
     "alone sees the records."
 )
 HEAVIEST = 1_000_000
-"""Largest size of the page in bytes. On a larger page figures are left out, from the last one."""
+"""Largest size of the page in bytes. A larger page loses its figures, the last one first."""
 
 
 def write_report(material: Material) -> Path:
-    """Writes the page, readable by its owner only. The same workspace gives the same bytes."""
+    """Writes the page, which only its owner can read. The same workspace always gives the same bytes."""
     space = material.space
     made, verdict = list(sections(material)), stated(material)
     looked = [] if "acceptance" in material.statement else [LOOKED]
@@ -45,8 +50,25 @@ def write_report(material: Material) -> Path:
     return space.report
 
 
+def write_report_again(space: Workspace, listener: Listener) -> None:
+    """Writes a page that stands already again, from what is published now.
+
+    The release does not depend on it, so its failure is a note. Messages may quote a record: they stay in confidential/log.
+    """
+    if is_url(space.place) or not space.report.exists() or not evaluations(space):
+        return
+    with confidential_log(space) as log:
+        try:
+            write_report(material_of(space))
+        except Exception as error:
+            log.exception("report.html")
+            remedy = f"`dpdist report {space.place} --open` writes it again"
+            said = f"confidential/report.html was not written ({type(error).__name__}). The release stands. {remedy}"
+            listener(Event("note", "publish", note=said))
+
+
 def material_of(space: Workspace) -> Material:
-    """Collects the inputs of the verdict and of the page. Raises `WorkspaceError` where the run has no evaluation."""
+    """Collects the input of the verdict and of the page. Raises `WorkspaceError` where the run has no evaluation."""
     release = read_release(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
     found = judged(space, release)
@@ -54,7 +76,7 @@ def material_of(space: Workspace) -> Material:
 
 
 def _lighter(made: list[Section]) -> bool:
-    """Leaves out one figure and states that it is left out. Returns False where no figure remains."""
+    """Leaves out one figure, and says so on the page. Returns False where no figure is left."""
     for section in reversed(made):
         if section.figures:
             section.sentences.append(f"Left out, as the page would be too heavy: {section.figures.pop().caption}.")
@@ -78,14 +100,17 @@ def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
 
 
 def stated(material: Material) -> Overall:
-    """Returns the verdict on the intervals, or the failure of a job's limit where the intervals pass.
+    """Returns the verdict on the intervals; or, where these pass, the limits of the job that failed.
 
-    Parts that were added by a later `publish` are stated as not judged.
+    It names the parts of the release that a later `publish` added, which are not judged.
     """
     found, failed = overall(material.tables), [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
     if not found.fails and failed:
         also = f"; {found.head}" if NOT_ACCURATE in found.head else ""
         found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}{also}", fails=True)
+    if design := design_in_words(material.job, material.release.design_effects):
+        direct = "Direct standard errors are those of the sample's design."
+        found = found._replace(sentences=[*found.sentences, " ".join([direct, *design])])
     if material.unjudged:
         head = f"{found.head}; not judged: {'; '.join(material.unjudged)}"
         found = found._replace(head=head, sentences=[*found.sentences, UNJUDGED])
@@ -93,7 +118,7 @@ def stated(material: Material) -> Overall:
 
 
 def _facts(material: Material) -> Iterator[tuple[str, str]]:
-    """Identifies the release and its claims, in the statement's words."""
+    """Lines that identify the release and state its guarantee."""
     said = material.statement
     yield "Release", f"{said['dataset']}, {said['period']}"
     yield "Published as", f"manifest.json with SHA-256 {sha256(material.space.newest / MANIFEST)}"

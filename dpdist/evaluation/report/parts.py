@@ -1,4 +1,4 @@
-"""The parts of a section of the custodian's report: sentences, tables and figures."""
+"""Defines the parts of a section in the custodian's report: sentences, tables and figures."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from markupsafe import Markup
 from dpdist.evaluation.summary import brief
 
 MOST_ROWS = 60
-"""Largest number of rows of a table on the page; the other rows are in the files of the evaluation."""
+"""Largest number of rows of a table on the page. All rows are in the files of the evaluation."""
 
 
 class Cell(NamedTuple):
     text: str
     value: str = ""
-    """The value to sort by; empty for a text."""
+    """The value to sort by; empty for text."""
 
 
 class Grid(NamedTuple):
-    """A table: a caption, heads, rows whose first `stub` cells are labels, and notes."""
+    """A table: a caption, headings, rows whose first `stub` cells are labels, and notes."""
 
     caption: str
     heads: Sequence[str]
@@ -32,7 +32,7 @@ class Grid(NamedTuple):
     notes: Sequence[str] = ()
 
     def is_text(self, column: int) -> bool:
-        """True for a column of texts, which are aligned left."""
+        """True for a column of text, which is aligned left."""
         return not any(row[column].value for row in self.rows)
 
 
@@ -43,7 +43,7 @@ class Figure(NamedTuple):
 
 @dataclass
 class Section:
-    """One section of the report; `name` is the target of links."""
+    """One section of the report. Links refer to it by `name`."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ class Section:
 
 
 def cell(value: object) -> Cell:
-    """Formats a text unchanged, a truth value as yes or no, a figure rounded, and a missing value as empty."""
+    """Formats a value for a table: text as it is, yes or no, a rounded number, or nothing where it is missing."""
     if isinstance(value, bool | np.bool_):
         return Cell("yes" if value else "no")
     if isinstance(value, int | np.integer):
@@ -64,17 +64,17 @@ def cell(value: object) -> Cell:
 
 
 def rounded(value: float) -> str:
-    """Rounds to four digits, or to all digits before the point."""
+    """Rounds to four significant digits; from 1,000 on to whole numbers."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def error(value: float) -> Cell:
-    """Formats a size in standard errors."""
+    """Formats an error that is in standard errors."""
     return Cell("", "NaN") if np.isnan(value) else Cell(brief(value), f"{value:.6g}")
 
 
 def grid(caption: str, table: pd.DataFrame, stub: int = 1, notes: Iterable[str] = ()) -> Grid:
-    """Makes a table of the page from a data frame: its first rows, and their total number."""
+    """Makes a table of the page from a data frame: its first rows, and a note on how many there are."""
     shown = [[cell(value) for value in row] for row in table.head(MOST_ROWS).itertuples(index=False)]
     more = [f"The first {MOST_ROWS} of {len(table):,} rows."] if len(table) > MOST_ROWS else []
     return Grid(caption, [str(name) for name in table.columns], shown, stub, [*notes, *more])

@@ -1,4 +1,4 @@
-"""Draws plots of the custodian's report as SVG: points of records, and distribution functions. They are confidential."""
+"""Draws the custodian report's plots as SVG: records as points, and distribution functions. They are confidential."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dpdist.core.records import Floats
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 320, 70, 20, 30, 44
 MOST_POINTS = 1500
 CURVE_POINTS = 240
-"""Points at which a distribution function is drawn."""
+"""Number of points at which a distribution function is drawn."""
 WIDE_RANGE = 30.0
 """Ratio of largest to smallest value above which an axis of positive values is logarithmic."""
 
 
 class Axis(NamedTuple):
-    """An axis of values between `low` and `high`, logarithmic if `log`."""
+    """An axis of values from `low` to `high`, logarithmic if `log` is true."""
 
     name: str
     low: float
@@ -27,7 +27,7 @@ class Axis(NamedTuple):
     log: bool
 
     def at(self, value: Floats) -> Floats:
-        """Returns the position on the axis, from 0 to 1."""
+        """Returns positions on the axis, from 0 to 1."""
         low, high = np.log10([self.low, self.high]) if self.log else (self.low, self.high)
         with np.errstate(divide="ignore", invalid="ignore"):
             scaled = (np.log10(value) if self.log else value) - low
@@ -35,7 +35,7 @@ class Axis(NamedTuple):
 
     @property
     def ticks(self) -> Floats:
-        """Returns round values within the axis."""
+        """Round values within the axis."""
         if self.log:
             powers = 10.0 ** np.arange(np.floor(np.log10(self.low)), np.ceil(np.log10(self.high)) + 1)
             every = np.outer(powers, [1.0, 2.0, 5.0] if len(powers) < 5 else [1.0]).ravel()
@@ -46,7 +46,7 @@ class Axis(NamedTuple):
 
 
 def axis(name: str, *values: Floats) -> Axis:
-    """Makes an axis that contains all values."""
+    """Makes an axis that holds all values."""
     every = np.concatenate(values)
     every = every[np.isfinite(every)]
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
@@ -55,12 +55,12 @@ def axis(name: str, *values: Floats) -> Axis:
 
 
 def thinned(number: int, most: int = MOST_POINTS) -> slice:
-    """Returns at most the given number of positions, evenly spread."""
+    """A slice with at most `most` of `number` positions, evenly spread."""
     return slice(0, None, max(1, -(-number // most)))
 
 
 def scatter(name: str, x: Axis, y: Axis, points: Mapping[str, tuple[Floats, Floats]]) -> Markup:
-    """Draws points by group. Several groups have one panel each, because they would hide each other."""
+    """Draws points, with one panel for each group, because groups in one panel would hide each other."""
     width = (WIDTH - LEFT - RIGHT * len(points)) / len(points)
     parts = list[str]()
     for number, (group, (across, up)) in enumerate(points.items()):
@@ -76,7 +76,7 @@ def scatter(name: str, x: Axis, y: Axis, points: Mapping[str, tuple[Floats, Floa
 
 
 def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]) -> Markup:
-    """Draws distribution functions of samples, by group, with weights if there are any."""
+    """Draws the distribution function of each group, weighted if the group has weights."""
     y = Axis("share of records, or of weight", 0.0, 1.0, False)
     parts = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True))
     share = np.linspace(0.0, 1.0, CURVE_POINTS)
@@ -91,7 +91,7 @@ def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]
 
 
 def distribution(values: Floats, weight: Floats | None, at: Floats) -> Floats:
-    """Returns the share of weight, or of records, that is at most t, for every t of `at`."""
+    """The share of weight, or of records, at or below each value in `at`."""
     order = np.argsort(values, kind="stable")
     summed = np.concatenate([[0.0], np.cumsum(np.ones(len(values)) if weight is None else weight[order])])
     return np.asarray(summed[np.searchsorted(values[order], at, side="right")] / (summed[-1] or 1.0))
@@ -102,7 +102,7 @@ def _up(share: Floats) -> Floats:
 
 
 def _frame(x: Axis, y: Axis, left: float, width: float, labelled: bool) -> Iterator[str]:
-    """Draws grid lines with labels below, labels at the left on request, and the names of both axes."""
+    """Draws grid lines with labels below, on request also at the left, and the names of both axes."""
     base, taken = HEIGHT - BOTTOM, -np.inf
     for tick, share in zip(x.ticks.tolist(), x.at(x.ticks).tolist(), strict=True):
         place = left + width * share

@@ -1,4 +1,4 @@
-"""Makes the report's sections on records: their bounds and weights, and the distribution of synthetic records."""
+"""Makes the custodian report's sections on records: bounds and privacy weights, and real beside synthetic records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats 
 
 
 def distributions_section(material: Material) -> Section:
-    """Shows records and synthetic records of the first set: distribution functions, and outcomes against weights."""
+    """Shows distribution functions of real and synthetic records, and their outcomes against weights, for the first set."""
     made = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
     job, known = material.job, material.records
     read = evenly_spread(material.space.newest / "synthetic" / "set-1.parquet", job.components)

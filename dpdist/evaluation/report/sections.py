@@ -1,4 +1,4 @@
-"""Makes the sections of the custodian's report from the files of a run's workspace. All of it is confidential."""
+"""Makes all sections of the custodian's report from the files of a run's workspace. They are confidential."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpdist.evaluation.report.verdict_section import verdict_section
 
 
 def sections(material: Material) -> Iterator[Section]:
-    """Returns all sections in the order of the page, the verdict first."""
+    """Yields all sections in the order of the page, the verdict first."""
     yield verdict_section(material)
     if material.bounds is not None:
         yield bounds_section(material, material.bounds)
@@ -28,7 +28,7 @@ def sections(material: Material) -> Iterator[Section]:
 
 
 def diagnostics_section(material: Material) -> Section:
-    """Shows diagnostics of every stratum's fit."""
+    """Shows the diagnostics of every stratum's fit."""
     made, rows = Section("diagnostics", "Diagnostics"), material.strata
     if not len(rows):
         made.sentences.append("The mechanism fits no strata: there is nothing to diagnose.")
@@ -50,7 +50,7 @@ def _pair(value: object) -> str:
 
 
 def timings_section(material: Material) -> Section:
-    """Shows the seconds of every stage, from the status of a finished run."""
+    """Shows the seconds that each stage took, from the status of a finished run."""
     made, path = Section("timings", "Timings"), material.space.status
     said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if said.get("state") != "finished":

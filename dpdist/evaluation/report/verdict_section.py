@@ -1,4 +1,4 @@
-"""Makes the report's verdict section: worst cells, thresholds, clipped records, single records."""
+"""Makes the custodian report's first section, the verdict: worst cells, limits, clipped records, lone records."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from dpdist.publish.printed import printed
 
 WORST = 10
 NAMED = 10
-"""Number of frame rows that are listed: rows with one record, and rows with the most clipped records."""
+"""Number of frame rows that are listed: rows with a single record, and rows with the most clipped records."""
 SCALE = (
     "Errors are distances from the direct estimate, in its standard errors (SE). It is about 1 SE from the truth itself."
 )
 
 
 def verdict_section(material: Material) -> Section:
-    """Shows worst cells by name, coverage, thresholds, clipped records, and frame rows with a single record."""
+    """Shows the worst cells, the job's limits, coverage, clipped records, and frame rows with a single record."""
     made = Section("verdict", "Verdict")
     made.grids += [_worst(material.tables), _thresholds(material), *_clipping(material)]
     made.grids.append(_singletons(material.frame))
@@ -57,7 +57,7 @@ def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
 
 
 def _thresholds(material: Material) -> Grid:
-    """Lists limits of the job and of the verdict with the measured values. Failed limits come first."""
+    """Lists the limits of the job and of the verdict beside the measured values; failed ones come first."""
     rows = [*limits_of_the_job(material), *_coverage(material.tables)]
     rows.sort(key=lambda row: row[-1])
     return Grid(
@@ -66,7 +66,7 @@ def _thresholds(material: Material) -> Grid:
 
 
 def limits_of_the_job(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Lists limits of the job: threshold, limit, measured value, and whether it failed or was met."""
+    """Yields the limits that the job states: name, limit, measured value, and whether it was met or failed."""
     yield from _gates(material)
     yield from _targets(material)
     yield from _quality(material)
@@ -78,7 +78,7 @@ def _gates(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Lists the targets of tuned weights: the largest bound over strata."""
+    """Yields the limit that tuned privacy weights had to meet, with the largest record bound of any stratum."""
     rows = material.strata
     if "database_bound" in rows and np.isfinite(material.release.target) and rows["database_bound"].notna().any():
         largest = float(rows["database_bound"].max())
@@ -86,7 +86,7 @@ def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def _quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Lists printed figures that the presentation's rules flag or leave out."""
+    """Yields the numbers of printed figures that the job's rules of quality flag or leave out."""
     rules = material.job.presentation.quality
     for said in material.job.tables:
         form = printed(material.job, said, pq.read_table(material.space.newest / "tables" / f"{said.name}.parquet"))
@@ -99,7 +99,7 @@ def _quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
 
 
 def _coverage(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, object, object, str]]:
-    """States how many direct estimates lie in 90 % intervals, and the error of the figure of all records."""
+    """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
     for name, each in verdicts(tables).items():
         if each is None:
             continue
@@ -119,7 +119,7 @@ def _met(met: object) -> str:
 
 
 def _clipping(material: Material) -> Iterator[Grid]:
-    """Shows shares of clipped records by rule, and the frame rows where most of the records are clipped."""
+    """Shows the share of records that each rule clips, and the frame rows where most records are clipped."""
     frame, job = material.frame, material.job
     found = clipped(material.space, job, frame)
     rows = []
@@ -140,7 +140,7 @@ def _clipping(material: Material) -> Iterator[Grid]:
 
 
 def _singletons(frame: Frame) -> Grid:
-    """Lists combinations of public columns with one record. Anyone who knows these columns identifies the person."""
+    """Lists combinations of public columns with a single record. Whoever knows these columns knows whose record it is."""
     single = np.flatnonzero(frame.count == 1)
     said = [f"{len(single):,} of {int((frame.count > 0).sum()):,} combinations of public columns have a single record."]
     said += [f"The first {NAMED} are named."] if len(single) > NAMED else []
@@ -149,5 +149,5 @@ def _singletons(frame: Frame) -> Grid:
 
 
 def row_name(frame: Frame, row: int) -> str:
-    """Describes a row of the frame in words."""
+    """The levels of a frame row as text."""
     return ", ".join(str(frame.levels[name][codes[row]]) for name, codes in frame.codes.items()) or "all"

@@ -1,4 +1,4 @@
-"""Checks one key of a job against another when the job is read; every problem has its path and remedy."""
+"""Checks the keys of a job against each other when it is read. Every problem has its path and a remedy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dpdist.job import Job
 from dpdist.job.checks.acceptance import acceptance
 from dpdist.job.checks.columns import categories, roles, universe
 from dpdist.job.checks.comparators import comparators
+from dpdist.job.checks.design import design_effects
 from dpdist.job.checks.earlier import calibration, fit, reference
 from dpdist.job.checks.mechanisms import noise_of_budget
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
@@ -20,12 +21,13 @@ __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
 
 def contradictions(job: Job) -> list[Contradiction]:
-    """Every contradiction; empty when the job is consistent."""
+    """Lists every contradiction between keys; empty where the job is consistent."""
     if against := list(likelihood(job)):
         return against
     return [
         *categories(job),
         *roles(job),
+        *design_effects(job),
         *universe(job),
         *units(job),
         *outcomes(job),

@@ -1,4 +1,4 @@
-"""Checks the gates of a job against its tables, bounds, mechanism and budget."""
+"""Checks a job's gates against its tables, bounds, mechanism and budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COUNT = Statistic(name="count")
 
 
 def acceptance(job: Job) -> Iterator[Contradiction]:
-    """Gates need a strict release with noise of pure ε, over bounded weights and outcomes."""
+    """Gates need a strict release under ε alone, without δ, and bounded weights and outcomes."""
     chosen = job.accept
     if chosen is None:
         return

@@ -1,4 +1,4 @@
-"""Checks the columns of a job in their roles: categories, outcome, weight, PSU, universe."""
+"""Checks that every column of a job suits its role: category, outcome, weight, PSU, or column of the universe."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WRITTEN = {
     *("synthetic", "synthetic_se", "synthetic_df", "synthetic_lower", "synthetic_upper", "synthetic_records"),
     *(*get_args(Comparator), "truth"),
 }
-"""Columns that frames and tables have beside the categories."""
+"""Names of columns that frames and tables have besides categories. No category may have such a name."""
 
 
 def categories(job: Job) -> Iterator[Contradiction]:
-    """Columns used as categories need declared levels, appear once in each list, and have unique names."""
+    """Columns used as categories must have declared levels, stand once in each list, and have unique names."""
     lists: list[tuple[Path, tuple[str, ...]]] = [
         (("strata",), job.strata),
         (("model", "predictors"), job.likelihood_predictors),
@@ -54,7 +54,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
 
 
 def roles(job: Job) -> Iterator[Contradiction]:
-    """Outcome, weight and PSU are different columns, and each meets the conditions of its role."""
+    """Outcome, weight and PSU must be different columns, each with what its role needs."""
     outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     for outcome in outcomes:
         if outcome not in job.columns or job.columns[outcome].bounds is None:
@@ -85,7 +85,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
 
 
 def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
-    """Replicate weights replace PSUs and populations, and their columns have no other role."""
+    """Replicate weights exclude PSUs and population sizes, and their columns may have no other role."""
     outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     replicated = job.survey.replicate_weights
     if replicated is not None and weight is None:

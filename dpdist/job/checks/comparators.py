@@ -1,4 +1,4 @@
-"""Checks that the job meets the needs of its comparators, before anything is spent."""
+"""Checks, before anything is spent, that a job meets the needs of the comparators that it names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.job.families import FAMILIES
 
 
 def comparators(job: Job) -> Iterator[Contradiction]:
-    """FBS and FBP need a weight, and an outcome that can be lognormal."""
+    """The comparators FBS and FBP need a weight, and an outcome that can be lognormal."""
     wanted = " and ".join(how for how in ("fbs", "fbp") if how in job.compare)
     if not wanted:
         return
@@ -29,7 +29,7 @@ def comparators(job: Job) -> Iterator[Contradiction]:
 
 
 def _never_lognormal(column: Column) -> str | None:
-    """States why no file with this public domain can be lognormal apart from zeros."""
+    """The reason why no column with these bounds or codes can be lognormal, zeros apart; None if it can."""
     low, high = column.bounds or (0.0, float("inf"))
     support = FAMILIES["lognormal"].support
     if low < support.low or high <= support.low:

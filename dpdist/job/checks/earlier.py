@@ -1,4 +1,4 @@
-"""Checks the settings of an earlier period: a reference, a calibration."""
+"""Checks what a job takes from earlier periods: its reference, its calibration, and limits on a family's fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpdist.job.families import parametric
 
 
 def reference(job: Job) -> Iterator[Contradiction]:
-    """A reference is given where the mechanism needs one, and not where no constant would be fixed on it."""
+    """A mechanism that needs a reference must have one, and one that would not use it must not."""
     mechanism, name, said = job.mechanism, job.mechanism.name, job.reference
     if mechanism.needs_reference and said is None:
         found = f"'{name}' {mechanism.needs_reference} of a public file"
@@ -40,7 +40,7 @@ def reference(job: Job) -> Iterator[Contradiction]:
 
 
 def fit(job: Job) -> Iterator[Contradiction]:
-    """Checks the demands on a fit that is measured."""
+    """Limits on a family's fit need a reference with records, on which the fit is measured."""
     if job.fit == Fit():
         return
     said = job.reference
@@ -53,7 +53,7 @@ def fit(job: Job) -> Iterator[Contradiction]:
 
 
 def release_or_histogram(job: Job) -> Iterator[Contradiction]:
-    """Checks what an earlier release or the current file's histograms can replace, and what they need."""
+    """An earlier release, or histograms of the current file, serve as a reference for some mechanisms and settings only."""
     said, name = job.reference, job.mechanism.name
     if said is None or said.holds_records:
         return
@@ -80,7 +80,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
 
 
 def _histogram_alone(job: Job) -> Iterator[Contradiction]:
-    """Checks what bins need that no earlier release provides."""
+    """Histograms of the current file have no period, and cannot serve comparators that need an earlier file."""
     if job.reference is not None and job.reference.period is not None:
         yield Contradiction(("reference", "period"), "histograms are of the current file", "leave it out")
     if any(how in job.compare for how in ("laplace_finest", "reference_only")):
@@ -96,7 +96,7 @@ def _histogram_alone(job: Job) -> Iterator[Contradiction]:
 
 
 def calibration(job: Job) -> Iterator[Contradiction]:
-    """A calibration belongs to this job's data, model, mechanism and budget, and to another period."""
+    """A calibration must be for this job's data, model, mechanism and budget, and from another period."""
     said = job.calibration
     if said is None:
         return

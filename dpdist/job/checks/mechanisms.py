@@ -1,4 +1,4 @@
-"""Checks budget and mechanism against each other. A mechanism's specification has further checks."""
+"""Checks a job's budget against its mechanism. The mechanism's specification has further checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpdist.job.contradiction import Contradiction
 
 
 def noise_of_budget(job: Job) -> Iterator[Contradiction]:
-    """Gaussian noise needs a delta; a job with other noise must not state one."""
+    """Gaussian noise needs a δ. With other noise a job must not state one."""
     if job.mechanism.gaussian and job.budget.delta is None:
         found = "under Gaussian noise no epsilon holds alone"
         remedy = 'add delta, below one over the number of records, as in delta: "1e-6"'

@@ -1,4 +1,4 @@
-"""Checks the model: its outcomes, its family, its sampler."""
+"""Checks a job's model: outcomes, family, a user's program, and sampler."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from math import isfinite
 
 import numpy as np
 
-from dpdist.job import SAMPLERS, Job, Prior, Sampler
-from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job import SAMPLERS, Job, MechanismSpec, Prior, Sampler, those
+from dpdist.job.contradiction import Contradiction, declared, listed
 from dpdist.job.families import FAMILIES, families_for, family_facts
 
 
 def likelihood(job: Job) -> Iterator[Contradiction]:
-    """A model is stated for mechanisms that fit one, and for no other."""
+    """A model must be stated for a mechanism that fits one, and for no other."""
     name = job.mechanism.name
     if (statistics := job.mechanism.statistics is not None) and job.model is not None:
         yield Contradiction(("model",), f"'{name}' fits no likelihood", "leave model out: outcome stands beside it")
@@ -22,8 +22,13 @@ def likelihood(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("mechanism", "name"), found, "add model: {family: lognormal}, or another family")
 
 
+def several_outcomes(spec: type[MechanismSpec]) -> bool:
+    """True if a mechanism can take several outcomes: by noise on all of them, or by a posterior of them together."""
+    return bool(spec.several_outcomes or not (spec.clamps or spec.adds_noise))
+
+
 def outcomes(job: Job) -> Iterator[Contradiction]:
-    """Several outcomes need a mechanism or family that accepts several."""
+    """Several outcomes need a mechanism, or a family, that accepts several."""
     names, family, mechanism = job.outcomes, job.family, job.mechanism
     if len(names) == 1:
         return
@@ -41,10 +46,9 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         found = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
         yield Contradiction(("sampler", "name"), found, "take exact, or name one outcome")
     if mechanism.clamps or mechanism.adds_noise:
-        known = " or ".join(("weighted", "weighted_e", "unweighted"))
-        yield Contradiction(
-            ("mechanism", "name"), f"'{mechanism.name}' takes one outcome, and {len(names)} are named", f"take {known}"
-        )
+        found, able = f"'{mechanism.name}' takes one outcome, and {len(names)} are named", those(several_outcomes)
+        remedy = "take a mechanism that takes several, or name one outcome"
+        yield Contradiction(("mechanism", "name"), found, remedy, listed(able, len(able)))
     proper = job.likelihood.prior.name == "proper" or mechanism.fallback == "proper_prior"
     if proper and job.likelihood.prior.records <= len(names):
         found = f"with {len(names)} outcomes a prior worth {job.likelihood.prior.records:g} records is improper"
@@ -58,7 +62,7 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
 
 
 def family_keys(job: Job) -> Iterator[Contradiction]:
-    """Checks the family's keys, and the outcomes that it accepts."""
+    """The family's keys must suit it, and so must the outcomes."""
     family, model, facts = job.family, job.likelihood, family_facts(job)
     if facts.weight is True and job.survey.weight is None:
         yield Contradiction(
@@ -80,7 +84,7 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
 
 
 def _within_support(job: Job) -> Iterator[Contradiction]:
-    """Bounds and codes of outcomes are values that the family supports."""
+    """Bounds and codes of outcomes must be values that the family's law can have."""
     family, support = job.family, family_facts(job).support
     for outcome in declared(job):
         bounds = job.columns[outcome].bounds
@@ -95,7 +99,7 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
 
 
 def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
-    """Refuses keys of the lognormal family in jobs of other families, where the values are fixed."""
+    """Refuses keys of the lognormal family under other families, where their values are fixed."""
     family, model = job.family, job.likelihood
     if model.synthesis != "fbs" and family == "scores":
         found = "under 'scores' the population's law has no closed form: the weight is no power of its score"
@@ -112,7 +116,7 @@ def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
 
 
 def _of_a_program(job: Job) -> Iterator[Contradiction]:
-    """A user's program is complete, and its names are not used elsewhere."""
+    """A user's program needs all of its keys, and names that nothing else uses."""
     model = job.likelihood
     for name in ("program", "parameters"):
         if not getattr(model, name):
@@ -135,7 +139,7 @@ def _of_a_program(job: Job) -> Iterator[Contradiction]:
 
 
 def _parameters(job: Job) -> Iterator[Contradiction]:
-    """Checks names and sizes of a user's parameters."""
+    """A user's parameters need valid names and sizes."""
     model, columns = job.likelihood, {*job.strata, *job.likelihood.predictors}
     for name, dims in model.parameters.items():
         if name in ("chain", "draw", "stratum", *columns) or not name.isidentifier():
@@ -152,7 +156,7 @@ def _parameters(job: Job) -> Iterator[Contradiction]:
 
 
 def _without_a_program(job: Job) -> Iterator[Contradiction]:
-    """Refuses keys of a user's program in jobs of other families."""
+    """Refuses keys of a user's program under families that have their own."""
     model = job.likelihood
     for name in ("program", "parameters", "data", "log_lik"):
         if getattr(model, name):
@@ -162,7 +166,7 @@ def _without_a_program(job: Job) -> Iterator[Contradiction]:
 
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
-    """The sampler is one of the family's, and has only settings that apply to it."""
+    """The sampler must be one of the family's, without settings of other samplers."""
     sampler, known = job.sampler, SAMPLERS.get(job.family, ())
     if not known:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):

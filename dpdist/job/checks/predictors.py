@@ -1,4 +1,4 @@
-"""Checks protected predictors: the conditions of noisy sample counts on adjacency, columns, budget and mechanism."""
+"""Checks protected predictors, whose sample counts get noise: adjacency, columns, budget and mechanism must allow it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dpdist.job import LEAST_BUDGET, Job
 from dpdist.job.contradiction import Contradiction
 
 MOST_COMBINATIONS = 2**20
-"""Largest number of combinations of levels. All of them are published, with and without a record."""
+"""Largest number of combinations of levels. All are published, whether or not a record has them."""
 AT = ("predictors", "protect")
 
 
 def predictors(job: Job) -> Iterator[Contradiction]:
-    """Noisy counts need a frame in which neighbours may differ, and take a part of the budget."""
+    """Noisy counts need an adjacency under which sizes are secret, and a part of the budget."""
     if job.predictors is None:
         return
     if reason := job.mechanism.against_noisy_frame(job):

@@ -1,4 +1,4 @@
-"""Checks labels and rules of print: each names a column, level or table of the job, and names are unique."""
+"""Checks a job's labels and rules of print: they must name columns, levels and tables of the job, each once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.presentation import ColumnText
 
 WIDE = ".wide"
-"""End of the name of a table's printed form."""
+"""Ending that the printed form adds to a table's name."""
 
 
 def presentation(job: Job) -> Iterator[Contradiction]:
@@ -43,7 +43,7 @@ def _unknown(path: Path, what: str, name: str, known: Collection[str]) -> Contra
 
 
 def _levels(path: Path, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
-    """Labels of levels name declared levels, are all different, and do not name the margins."""
+    """Labels of levels must name declared levels, be all different, and not be the name of the margins."""
     if not text.levels:
         return
     if column is None or column.levels is None:
@@ -70,7 +70,7 @@ def _twice(path: Path, labels: dict[str, str], what: str) -> Iterator[Contradict
 
 
 def _files(job: Job) -> Iterator[Contradiction]:
-    """A table's printed form is written next to the table, under a name that no other table may have."""
+    """No table may have the name under which another table's printed form is written."""
     names = {table.name for table in job.tables}
     for i, table in enumerate(job.tables):
         if table.name.removesuffix(WIDE) in names - {table.name}:
@@ -79,7 +79,7 @@ def _files(job: Job) -> Iterator[Contradiction]:
 
 
 def _estimator(job: Job) -> Iterator[Contradiction]:
-    """The printed estimator is one that the release has."""
+    """The estimator to print must be one that the release has."""
     wanted, path = job.presentation.estimator, ("presentation", "estimator")
     if wanted == "records" and job.mechanism.whole_tables:
         found = f"'{job.mechanism.name}' makes no synthetic records"
@@ -89,7 +89,7 @@ def _estimator(job: Job) -> Iterator[Contradiction]:
 
 
 def _quality(job: Job) -> Iterator[Contradiction]:
-    """A smallest count needs a table with counts; unreliable figures need a threshold that names them."""
+    """A smallest count needs a table with counts; hiding unreliable figures needs a threshold for them."""
     said, path = job.presentation.quality, ("presentation", "quality")
     for table in job.tables if said.minimum is not None else ():
         if all(statistic.name != "count" for statistic in table.statistics):
@@ -101,7 +101,7 @@ def _quality(job: Job) -> Iterator[Contradiction]:
 
 
 def _registry(job: Job) -> Iterator[Contradiction]:
-    """An entry needs a guarantee that holds for every file, and an organisation that answers for it."""
+    """A registry entry needs a guarantee that holds for every file, and an organisation that is responsible."""
     if job.presentation.registry is None:
         return
     path = ("presentation", "registry")

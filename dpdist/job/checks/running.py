@@ -1,4 +1,4 @@
-"""Checks the settings for the place where a job runs: a scheduler and its links."""
+"""Checks the settings for an external scheduler on which a job runs, and for the links to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
-    """A running scheduler has a full address, and its links are encrypted or stay on this machine."""
+    """An external scheduler needs a full address, and links that are encrypted or stay on this machine."""
     said, path = runtime.scheduler, ("runtime", "scheduler")
     if said is None:
         if runtime.tls is not None:

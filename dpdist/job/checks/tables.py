@@ -1,4 +1,4 @@
-"""Checks the publication: tables, promises, public totals."""
+"""Checks what a job publishes: its tables and statistics, its promises, and public totals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import product
 
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table, those
+from dpdist.job.checks.models import several_outcomes
 from dpdist.job.contradiction import Contradiction, Path, listed
 from dpdist.job.families import family_facts
 from dpdist.job.tables import Rake
@@ -32,7 +33,7 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
 
 
 def _statistic(job: Job, table: Table, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
-    """A statistic uses the job's outcomes and its table's columns, and the mechanism provides it."""
+    """A statistic must use outcomes of the job and columns of its table, and the mechanism must provide it."""
     yield from _given(job, statistic, path)
     if statistic.of is not None:
         yield from _compared(job, table, statistic, path)
@@ -59,7 +60,7 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Path) -> Iter
 
 
 def _given(job: Job, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
-    """Refuses what a mechanism cannot provide, and names the mechanisms that can."""
+    """Refuses a statistic that the mechanism does not provide, and names mechanisms that do."""
     spec = job.mechanism
     if statistic.name not in spec.gives:
         found = f"'{job.mechanism.name}' gives no {statistic.name}"
@@ -67,13 +68,20 @@ def _given(job: Job, statistic: Statistic, path: Path) -> Iterator[Contradiction
         found = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
     else:
         return
-    able = those(lambda each: statistic.name in each.gives and (each.shape or not statistic.of_shape))
+    several = statistic.over is not None
+    able = those(
+        lambda each: (
+            statistic.name in each.gives
+            and (each.shape or not statistic.of_shape)
+            and (several_outcomes(each) or not several)
+        )
+    )
     remedy = "take a mechanism that gives it, or leave the statistic out"
     yield Contradiction(path, found, remedy, listed(able, len(able)))
 
 
 def _compared(job: Job, table: Table, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
-    """A difference is taken from a level of a column of its table."""
+    """A difference must be from a level of a column of its table."""
     if statistic.column not in table.by:
         found = f"'{statistic.column}' is no column of table '{table.name}'"
         yield Contradiction(path, found, "compare levels of one of its columns", listed(table.by) or "no column")
@@ -91,7 +99,9 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Path) -> Contradiction:
     if statistic.name == "ratio":
         pair = outcomes[:2] if len(outcomes) > 1 else ()
         remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
-        return Contradiction(path, "a ratio is of two modelled outcomes", remedy)
+        able = those(lambda each: "ratio" in each.gives and several_outcomes(each))
+        allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
+        return Contradiction(path, "a ratio is of two modelled outcomes", remedy, allowed)
     constants = {
         "quantile": f", at: {statistic.at}",
         "proportion": f", above: {statistic.above:.10g}" if statistic.above else "",
@@ -102,7 +112,7 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Path) -> Contradiction:
 
 
 def modelled(job: Job) -> Iterator[Contradiction]:
-    """Tables use columns that the model distinguishes. For other columns the model has only the average."""
+    """A table may use only columns that the model distinguishes. For other columns the model knows only the average."""
     if not job.fits_likelihood:
         return
     ways = "strata or model.predictors" if family_facts(job).predictors else "strata"
@@ -115,7 +125,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
 
 
 def copied(job: Job) -> Iterator[Contradiction]:
-    """Copied columns need reference records, from which synthetic records are made, and are not in the release."""
+    """Copying columns needs a reference with records to copy from, and columns that the release does not have otherwise."""
     names, path = job.microdata.columns, ("microdata", "columns")
     if not names:
         return
@@ -141,7 +151,7 @@ def copied(job: Job) -> Iterator[Contradiction]:
 
 
 def promises(job: Job) -> Iterator[Contradiction]:
-    """Checks that the stated promises and publications are possible."""
+    """What the job promises and what it publishes must go together."""
     anywhere = job.budget.exchange == "anywhere"
     if anywhere and job.budget.adjacency != "substitution":
         found = f"{job.budget.adjacency} exchanges no record"
@@ -166,7 +176,7 @@ def promises(job: Job) -> Iterator[Contradiction]:
 
 
 def _secret_sizes(job: Job) -> Iterator[Contradiction]:
-    """Under add_remove, or an exchange anywhere, no public value may show how many records there are, or where."""
+    """Under add_remove, or exchange: anywhere, no public value may show how many records there are, or where."""
     why = "add_remove" if job.budget.adjacency == "add_remove" else "exchange: anywhere"
     for path in (("strata",), ("survey", "design_strata")):
         if job.strata if path == ("strata",) else job.survey.design_strata:
@@ -185,7 +195,7 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
 
 
 def raked_totals(job: Job) -> Iterator[Contradiction]:
-    """Raked totals cover every combination of levels once, and those of several margins have one sum."""
+    """Public totals must cover every combination of levels once; totals of several margins must have the same sum."""
     if job.likelihood.synthetic_weights == "expected" and (job.family, job.likelihood.synthesis) != ("lognormal", "fbs"):
         yield Contradiction(
             ("model", "synthetic_weights"), "only 'lognormal' with synthesis: fbs draws weights", "leave it out"
@@ -222,7 +232,7 @@ def _columns(rake: Rake) -> str:
 
 
 def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
-    """Totals of two margins have the same sums by their common columns, and over all records."""
+    """Yields sums in which two margins differ: by the columns that they share, and over all records."""
     shared = [name for name in rake.by if name in other.by]
     own, others = (_summed(job, each, shared) for each in (rake, other))
     for levels in sorted(own.keys() & others.keys()):
@@ -234,7 +244,7 @@ def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradi
 
 
 def _summed(job: Job, rake: Rake, columns: Sequence[str]) -> dict[tuple[str, ...], float]:
-    """Sums totals by the levels of some of their columns."""
+    """Sums public totals by the levels of some of their columns."""
     sums: dict[tuple[str, ...], float] = {}
     for combination in _combinations(job, rake):
         known = dict(zip(rake.by, map(str, combination), strict=True))

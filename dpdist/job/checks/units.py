@@ -1,4 +1,4 @@
-"""Checks the privacy unit: its column has no other role, and the mechanism bounds the loss of several records."""
+"""Checks a job's privacy unit: its column has no other role, and the mechanism bounds the loss of several records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dpdist.job.contradiction import Contradiction
 
 
 def units(job: Job) -> Iterator[Contradiction]:
-    """A unit of several records needs a strict mechanism and a separate column."""
+    """A unit with several records needs a strict mechanism, and a column of its own."""
     said = job.privacy_unit
     if said is None:
         return

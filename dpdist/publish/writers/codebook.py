@@ -1,4 +1,4 @@
-"""Writes `codebook.json`: every CSV file as CSV on the Web metadata, with the labels of columns and levels."""
+"""Writes `codebook.json`: describes every CSV file as CSV on the Web metadata, with labels of columns and levels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG = {
     "upper": "upper limit of the 90 % interval",
     "suppressed": "true where there is no estimate",
 }
-"""Descriptions of the columns of a table's long file, besides those of its cells."""
+"""Descriptions of the columns in a table's long file, apart from the columns that name its cells."""
 FURTHER = {
     "statistic": "what the figure is, with its constants, as the job asks for it",
     "variable": "the outcome that it is of; of a ratio, both",
@@ -72,7 +72,7 @@ def _columns(job: Job) -> list[dict[str, Any]]:
 
 
 def _named(header: str, number: int, datatype: Any, description: str = "") -> dict[str, Any]:
-    """A column by its header in the file."""
+    """A column's description; `titles` is its header in the file."""
     name = re.sub(r"[^A-Za-z0-9_.]", "_", header).lstrip("_") or "column"
     return {"name": f"{name}_{number}", "titles": header, "datatype": datatype} | (
         {"dc:description": description} if description else {}
@@ -80,7 +80,7 @@ def _named(header: str, number: int, datatype: Any, description: str = "") -> di
 
 
 def _one_of(texts: Sequence[str]) -> dict[str, str]:
-    """The datatype of text that is one of these."""
+    """The datatype of a text that is one of the given texts."""
     return {"base": "string", "format": "|".join(re.sub(r"([\\^$.|?*+(){}\[\]])", r"\\\1", plain(text)) for text in texts)}
 
 

@@ -1,7 +1,8 @@
-"""`codebook.xml`: the synthetic records as a codebook of the Data Documentation Initiative, DDI Codebook 2.5.
+"""Writes `codebook.xml`: the synthetic records described in DDI Codebook 2.5, of the Data Documentation Initiative.
 
-Texts are the job's `presentation:` and the statement's own words. Names and values are those that stand in the files:
-level by level as texts in Parquet and CSV, as numbered codes in Stata and SPSS files, which are variables of their own.
+Texts come from the job's `presentation:` and from the privacy statement. Names and values are given as they stand in the
+files. Parquet and CSV files hold levels as texts; Stata and SPSS files hold numbered codes. So these two layouts are
+described as separate variables.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dpdist.publish.writers.microdata import level_codes, variable_names
 
 NAMESPACE = "ddi:codebook:2_5"
 TEXTS, CODES = {"parquet": "Apache Parquet", "csv": "CSV, UTF-8"}, {"dta": "Stata", "sav": "SPSS"}
-"""File endings with levels as texts and as codes, with a description of these files."""
+"""File endings of the two layouts, levels as texts and levels as codes, with descriptions of the files."""
 APOSTROPHE = "An apostrophe stands before a name or level that a spreadsheet would run as a formula."
 WEIGHT = "Use the weight {} in every estimate."
 WEIGHT_ID = "W1"
@@ -32,7 +33,7 @@ COPIED = "; {} copied from records of the reference"
 
 
 class Layout(NamedTuple):
-    """Files of one layout, and the form of columns and levels in them."""
+    """The files that share a layout, and the form that names of columns and levels have in them."""
 
     letter: str
     """First letter of the variables' ids."""
@@ -65,7 +66,7 @@ def write_ddi(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
 
 
 def _layouts(job: Job, columns: Sequence[str]) -> Iterator[Layout]:
-    """Texts, and codes where there are files with codes."""
+    """The layout with texts, and the one with codes if any file has codes."""
     formats, own = job.presentation.formats, {name: job.columns[name].levels or () for name in job.modelled_columns}
     texts = {name: {level: str(level) for level in levels} for name, levels in own.items()}
     files = _files(job, "F", ["parquet", *(end for end in TEXTS if end in formats)])
@@ -76,13 +77,13 @@ def _layouts(job: Job, columns: Sequence[str]) -> Iterator[Layout]:
 
 
 def _files(job: Job, letter: str, ends: Sequence[str]) -> dict[str, str]:
-    """Ids of files by their paths, set by set."""
+    """Ids of files by path, one set after the other."""
     paths = [f"synthetic/set-{number}.{end}" for number in range(1, job.synthetic_sets + 1) for end in ends]
     return {path: f"{letter}{number}" for number, path in enumerate(paths, start=1)}
 
 
 def _study(job: Job, title: str, statement: Mapping[str, Any]) -> Element:
-    """The study: whose records they are, whom they describe, how they were made and may be used."""
+    """The study: whose records they are, whom they describe, how they were made, and how they may be used."""
     text, study = job.presentation, Element("stdyDscr")
     cited = SubElement(study, "citation")
     named = SubElement(cited, "titlStmt")
@@ -141,7 +142,7 @@ def _file(public: Path, name: str, number: str, columns: int) -> Element:
 
 
 def _variable(job: Job, layout: Layout, schema: pa.Schema, name: str) -> Element:
-    """A column of the records: its label and unit, and its levels as they stand in the files, or its public bounds."""
+    """A column of the records: its label and unit, and its levels as they stand in the files, or else its public bounds."""
     text, levels, columns = job.presentation, layout.levels.get(name), schema.names
     facts = {"ID": f"{layout.letter}{columns.index(name) + 1}", "name": layout.names[name]}
     facts |= {"files": " ".join(layout.files.values())}

@@ -1,4 +1,4 @@
-"""Draws dot plots of a printed table as SVG: one line per row, one dot per estimate, with a bar for its 90 % interval."""
+"""Draws dot plots of a printed table as SVG: a line for each row, a dot for each estimate, a bar for its 90 % interval."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from dpdist.publish.printed import Printed, figure_text
 MOST_ROWS, FEWEST_DOTS = 60, 3
 WIDTH, LABELS, RIGHT, TOP, STEP = 760, 250, 55, 34, 9
 LONGEST, LAST = 33, 12
-"""Characters of a label, and of its end, which remains where the middle is left out. A title shows the whole label."""
+"""Longest label, in characters; and the part of a longer label's end that stays when its middle is left out.
+
+A title shows the whole label.
+"""
 COLOURS = 8
-"""Number of colours. With more groups, further dots are hollow, in the same colours."""
+"""Number of colours. Groups beyond them get hollow dots in the same colours."""
 LETTER, LINE = 7, 18
 """Pixels of a letter, and of a line of the legend."""
 TICKS = 5
@@ -28,9 +31,9 @@ class Plot(NamedTuple):
 
 
 def plots(table: Printed) -> Iterator[Plot]:
-    """Draws one plot per statistic, of tables that fit on a page. A level across has a separate colour and line.
+    """Draws one plot for each statistic, if the table fits on a page. Each level across has its own colour and line.
 
-    Counts and totals are drawn without margins, because their cells would be too small next to them.
+    Plots of counts and totals leave out `Total` rows and columns, beside which the cells would be too small to see.
     """
     if len(table.rows) > MOST_ROWS:
         return
@@ -80,12 +83,12 @@ def chart(
 
 
 def height_of(groups: int) -> int:
-    """Returns the height of a label with that number of groups, in the drawing's units. A printed page has about 1,100."""
+    """Returns the height of a row with this number of dots, in units of the drawing. A printed page has about 1,100."""
     return max(22, STEP * (groups + 1))
 
 
 def _ticks(values: Floats) -> Floats:
-    """Returns round numbers that span all values, with 0 where it is near."""
+    """Returns round numbers that cover all values; they begin at 0 where it is near."""
     known = values[np.isfinite(values)]
     low, high = float(known.min()), float(known.max())
     low = 0.0 if 0.0 < low < 0.5 * high else low

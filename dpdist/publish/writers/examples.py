@@ -1,4 +1,4 @@
-"""Writes worked examples for synthetic records, with actual files and columns and a published figure to reproduce."""
+"""Writes example programs (R, Stata, SAS, Python) that read a release's synthetic records and reproduce one figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Example(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A published figure that the mean over sets reproduces."""
+    """A published figure that equals the mean over sets."""
 
     table: str
     statistic: str
@@ -47,7 +47,7 @@ def names_of(job: Job) -> Names:
 
 
 def check_of(tables: Sequence[tuple[Printed, pa.Table]], outcome: str) -> Check | None:
-    """The mean of the first outcome over all records, where a table has it."""
+    """The published mean of the outcome over all records, where a table has it."""
     for printed, table in tables:
         for row in table.to_pylist():
             everybody = all(row[name] == TOTAL for name in table.column_names[: table.column_names.index("statistic")])
@@ -58,7 +58,7 @@ def check_of(tables: Sequence[tuple[Printed, pa.Table]], outcome: str) -> Check 
 
 
 def examples(job: Job, check: Check | None) -> Iterator[Example]:
-    """How to read all sets and take the mean of an outcome over them, for everybody and by a column."""
+    """Programs that read all sets and take the mean of the first outcome over them, for all records and by one column."""
     names = names_of(job)
     told = f"  # {check.value!r} in tables/{check.table}.csv, estimator records" if check else ""
     yield Example("R", _r(names, told))

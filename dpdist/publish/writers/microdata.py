@@ -1,4 +1,4 @@
-"""Writes synthetic records for statistical packages, in addition to Parquet: CSV, and Stata and SPSS files with labels."""
+"""Writes the synthetic records in more formats than Parquet: CSV, and Stata and SPSS files with labels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dpdist.job.presentation import Presentation
 from dpdist.publish.writers.cells import plain
 
 CREATED = datetime(2000, 1, 1)
-"""Fixed time of writing, so that the same release gives the same bytes."""
+"""Fixed value for the time of writing, so that the same release gives the same bytes."""
 LONGEST_NAME, LONGEST_LABEL = 32, 80
 """Largest length of Stata's variable names and labels, in characters."""
 
 
 def write_microdata(folder: Path, job: Job) -> None:
-    """Writes every set-<k>.parquet again in the job's formats."""
+    """Writes every set-<k>.parquet once more in each format that the job names."""
     for number in range(1, job.synthetic_sets + 1):
         path = folder / f"set-{number}.parquet"
         if "csv" in job.presentation.formats:
@@ -40,9 +40,9 @@ def write_microdata(folder: Path, job: Job) -> None:
 
 
 def write_measurements_stata(path: Path, job: Job) -> None:
-    """Writes measurements.dta next to the Parquet of the noisy measurements, where the job asks for Stata.
+    """Writes measurements.dta beside the Parquet file of noisy measurements, where the job asks for Stata.
 
-    Texts stay texts.
+    Levels stay texts, without codes.
     """
     if "dta" not in job.presentation.formats or not path.is_file():
         return
@@ -60,7 +60,7 @@ def write_measurements_stata(path: Path, job: Job) -> None:
 
 
 def _write_csv(path: Path, to: Path) -> None:
-    """Writes levels by their texts, reading and writing in parts."""
+    """Writes levels as texts. Reads and writes part by part, so that memory does not grow with the file."""
     with pq.ParquetFile(path) as file:
         schema = pa.schema([(plain(field.name), _value_type(field.type)) for field in file.schema_arrow])
         with pa_csv.CSVWriter(to, schema) as writer:
@@ -73,7 +73,7 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Replaces codes of levels by texts that no spreadsheet runs as a formula."""
+    """Replaces codes of levels by their texts, with an apostrophe where a spreadsheet would run one as a formula."""
     if not pa.types.is_dictionary(column.type):
         return column
     levels = column.dictionary
@@ -83,7 +83,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def variable_names(names: Sequence[str]) -> dict[str, str]:
-    """Returns names that Stata and SPSS accept: ASCII letters, digits and _, at most 32, all different."""
+    """Returns names that Stata and SPSS accept: ASCII letters, digits and _, at most 32 characters, all different."""
     made: dict[str, str] = {}
     for name in names:
         base = re.sub(r"[^A-Za-z0-9_]", "_", name)[:LONGEST_NAME]
@@ -106,7 +106,7 @@ RESERVED = frozenset(
 
 
 def level_codes(levels: Sequence[Level]) -> dict[Level, int]:
-    """Returns a level's code in Stata and SPSS: the level where levels are whole numbers, else its number from 1."""
+    """Returns every level's code in Stata and SPSS: the level itself if all are whole numbers, else its position from 1."""
     numbered = all(isinstance(level, int) and not isinstance(level, bool) and abs(level) < 2**31 for level in levels)
     return {level: int(level) if numbered else place for place, level in enumerate(levels, start=1)}
 
@@ -116,7 +116,7 @@ def _levels(job: Job) -> dict[str, dict[Level, int]]:
 
 
 def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
-    """Replaces levels by their codes, under names that the packages accept."""
+    """Replaces levels by their codes, and names by names that the packages accept."""
     columns: dict[str, Any] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()
@@ -131,7 +131,7 @@ def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
 
 
 def _kept(column: pa.Array) -> Any:
-    """Returns values in types that the packages accept: texts, numbers and times. A gap is an empty text, or is missing."""
+    """Returns values in types that the packages accept: texts, numbers and times. A missing text becomes an empty one."""
     column = _texts(column)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return column.fill_null("").to_pandas().astype(object)
@@ -183,6 +183,6 @@ def _write_spss(frame: pd.DataFrame, path: Path, job: Job) -> None:
         column_labels=_variable_labels(job, names),
         variable_value_labels=_value_labels(job, names),
     )
-    with path.open("r+b") as file:  # the time of writing: creation_date and creation_time of the header
+    with path.open("r+b") as file:  # replaces the time of writing: creation_date and creation_time of the header
         file.seek(92)
         file.write(b"01 Jan 0000:00:00")

@@ -24,18 +24,18 @@ from dpdist.publish.writers.examples import check_of, examples, names_of
 from dpdist.publish.writers.workbook import about
 
 MOST_FIGURES = (3_000, 1_000, 300, 0)
-"""Limits on the figures of a page, over all tables; other tables are for download.
+"""Limits on the number of figures that a page shows, over all tables. Further tables are for download only.
 
-The first limit that keeps the page small is used.
+The first limit is used with which the page is small enough (`HEAVIEST`).
 """
 LARGE_CV = 0.3
-"""Standard error over the figure, above which a page marks it where the job states no rules."""
+"""Standard error over the figure, above which the page marks a figure, where the job states no rules of quality."""
 REACH = float(ndtri(0.95))
-"""Half width of a margin of error in standard errors."""
+"""Half width of a 90 % interval, in standard errors."""
 HEAVIEST = 1_000_000
 """Largest size of a page in bytes."""
 MOST_SETS = 5
-"""Largest number of sets whose files a page links."""
+"""Largest number of synthetic sets whose files the page links."""
 CODE = Markup("<code>{}</code>")
 EPSILON = (
     "ε (epsilon) measures how much published results may depend on any one record: the smaller, the stricter, and 0 is no "
@@ -49,7 +49,7 @@ class Cell(NamedTuple):
     value: str
     """The value by which a column is sorted."""
     flag: str
-    """A flag for figures that need care; otherwise empty."""
+    """A mark for figures that need care; otherwise empty."""
 
 
 class Row(NamedTuple):
@@ -67,11 +67,11 @@ class Shown(NamedTuple):
     plots: list[Plot]
     figures: int
     doubtful: str
-    """Warning about doubtful figures that are shown, where the job has no rules for them."""
+    """A warning about figures with large errors, where the job has no rules of quality; otherwise empty."""
 
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
-    """Files that stand beside the page by now are linked; the texts on privacy are the statement's."""
+    """Writes the page. It links the files that are already beside it; texts on privacy come from the statement."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dpdist.publish.writers"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -111,7 +111,7 @@ def _sentence(text: str) -> Markup:
 
 
 def _closed(text: str) -> str:
-    """The text with a full stop; no capital, because a column's name may begin it."""
+    """The text with a full stop. Its first letter stays, because it may be the first of a column's name."""
     return text + ("" if text.endswith((".", "?", "!")) else ".")
 
 
@@ -141,7 +141,7 @@ def _rows(table: Printed) -> Iterator[Row]:
 
 
 def _large_errors(table: Printed) -> NDArray[np.bool_]:
-    """Figures with an error that is large relative to them, (row, column); none where the job's own rules flag figures."""
+    """True for figures whose error is large relative to them, (row, column); never true if the job's rules flag figures."""
     with np.errstate(divide="ignore", invalid="ignore"):
         large = table.margins / REACH / np.abs(table.values) > LARGE_CV
     return np.asarray(large & (table.flags == "").all())
@@ -156,7 +156,7 @@ def _doubtful(table: Printed) -> str:
 
 
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
-    """Name, label, unit, and the labels of levels: of every column of the release."""
+    """Name, label, unit and levels with labels of every column in the release."""
     text, found = job.presentation, []
     for name in dict.fromkeys([*job.cell_columns, *job.modelled_columns, *job.components, *job.microdata.columns]):
         levels = job.columns[name].levels if name in job.columns else None
@@ -179,7 +179,7 @@ ABOUT = {
 
 
 def _files(folder: Path, job: Job) -> Iterator[tuple[str, str]]:
-    """Files of the release and their contents; only those of the first sets where there are many."""
+    """Paths of the release's files with a description; of many synthetic sets only the first `MOST_SETS`."""
     for name, said in ABOUT.items():
         if name == "manifest.json" or (folder / name).exists():
             yield name, said

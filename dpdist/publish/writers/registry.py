@@ -1,6 +1,6 @@
-"""Writes `registry.yaml`: the release as an entry of the registry of differential-privacy deployments, at its third tier.
+"""Writes `registry.yaml`: the release as an entry for the public registry of differential-privacy deployments, tier 3.
 
-What the statement says is taken from it; what dpdist cannot know is the job's `presentation.registry`.
+Facts come from the privacy statement. What dpdist cannot know comes from the job's `presentation.registry`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def write_registry(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
 
 
 def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry by the registry's schema of July 2026; it is a draft, and the registry's board decides on it."""
+    """The entry by the registry's schema of July 2026. It is a draft; the registry's board decides on it."""
     text = job.presentation
     name = text.title or f"{job.dataset}, {job.period}"
     administrative: dict[str, Any] = {"registry_authors": [registry.author or text.responsible]}
@@ -64,7 +64,7 @@ def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[st
 
 
 def _slug(*texts: str) -> str:
-    """An address in lower case, with words joined by hyphens."""
+    """The texts in lower case for use in an address, with words joined by hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(texts).lower()).strip("-")
 
 
@@ -96,7 +96,7 @@ def _records(job: Job) -> list[str]:
 
 
 def _variant(statement: Mapping[str, Any]) -> str:
-    """The registry's name of the variant; a guarantee for exact draws only has none of its names."""
+    """The registry's name of the privacy variant; it has none for a guarantee that holds for exact draws only."""
     if "rho" in statement:
         return "Zero-concentrated DP"
     if statement["guarantee"] != "strict":
@@ -111,5 +111,5 @@ def _mechanism(job: Job, statement: Mapping[str, Any]) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """Markdown: an item a text."""
+    """A Markdown list, one item for each text."""
     return "\n".join(f"- {text}" for text in texts)

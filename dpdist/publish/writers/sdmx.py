@@ -1,9 +1,11 @@
-"""`sdmx/`: every table as an SDMX dataflow. One structure message, and observations in SDMX-CSV 2.0, a file a table.
+"""Writes the folder `sdmx/`: every table as an SDMX dataflow.
 
-Observations are the unrounded figures of the default estimator, one per cell and statistic. OBS_STATUS is from SDMX's
-cross-domain list: A normal, U of low reliability, O missing, Q missing because a rule of print leaves it out. CONF_STATUS
-is also from SDMX's cross-domain list, and is the same for all figures. The long files have the figures that a rule of
-print leaves out. It is F, free for publication, or N where nothing is promised or the statement says not to publish.
+One message holds structures; SDMX-CSV 2.0 files hold figures.
+
+There is one observation for each cell and statistic: the unrounded figure of the default estimator. OBS_STATUS and
+CONF_STATUS take codes from SDMX's cross-domain lists. OBS_STATUS is A for normal, U for low reliability, O for missing, and
+Q where the job's rules of quality do not print a figure that the long files have. CONF_STATUS is the same for all figures:
+F, free for publication, or N where nothing is promised or the statement says not to publish.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, Schema
 
 CREATED = datetime(2000, 1, 1, tzinfo=UTC)
-"""Fixed time of writing, so that the same release gives the same bytes."""
+"""Fixed value for the time of writing, so that the same release gives the same bytes."""
 ALL = "_T"
 """SDMX's code of a total."""
 PERIOD = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-\d{2})?|-(A1|S[12]|T[1-3]|Q[1-4]|M\d{2}|W\d{2}|D\d{3}))?")
-"""Pattern of a period of time in SDMX."""
+"""Pattern of a time period in SDMX."""
 STATUS = {
     "A": "Normal value",
     "U": "Low reliability",
@@ -51,11 +53,11 @@ LIMITS = {
     "LOWER_LIMIT": ("lower", "Lower limit of the 90 % interval"),
     "UPPER_LIMIT": ("upper", "Upper limit of the 90 % interval"),
 }
-"""Attributes: their columns in a published table, and their names."""
+"""Attributes of an observation: by id, the column in the published table and the attribute's name."""
 
 
 def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
-    """Writes the dataflows, where the job names an agency."""
+    """Writes the dataflows, if the job names an SDMX agency."""
     if job.presentation.sdmx is None:
         return
     from pysdmx.io.csv.sdmx20.writer import write as write_csv
@@ -83,12 +85,12 @@ def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]
 
 
 def confidentiality(statement: Mapping[str, Any]) -> str:
-    """Returns CONF_STATUS of all figures of a release."""
+    """Returns the CONF_STATUS that all figures of a release have."""
     return "N" if statement["guarantee"] == "none" or "do_not_publish" in statement else "F"
 
 
 def identifier(text: str, taken: Sequence[str] = ()) -> str:
-    """Returns an id valid in SDMX: letters, digits and _ of ASCII, beginning with a letter, not yet taken."""
+    """Returns an id that SDMX accepts and that is not taken: ASCII letters, digits and _, beginning with a letter."""
     base = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_").upper()
     base = base if base[:1].isalpha() else f"C{base}"
     found, number = base, 2
@@ -98,7 +100,7 @@ def identifier(text: str, taken: Sequence[str] = ()) -> str:
 
 
 def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
-    """Returns ids by text, all different."""
+    """Returns an id for every text; all ids are different."""
     made: dict[str, str] = {}
     for text in texts:
         made[text] = identifier(text, [*taken, *made.values()])
@@ -106,7 +108,7 @@ def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
 
 
 class Part(NamedTuple):
-    """A component of a structure: its name, and its codes with their labels, or its type."""
+    """A component of a structure: its name, and its codes with labels or its type."""
 
     id: str
     name: str
@@ -116,9 +118,9 @@ class Part(NamedTuple):
 
 
 class Cube:
-    """One table as a dataflow: its code lists, concepts, structure, and observations.
+    """One table as a dataflow: its code lists, concepts, structure and observations.
 
-    `lists` are ids of code lists that other tables have taken. This table's ids are added.
+    `lists` holds ids of code lists that other tables use. This table adds its ids to it.
     """
 
     def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: Printed, id: str, lists: list[str]):
@@ -191,7 +193,10 @@ class Cube:
         return Schema(context="dataflow", id=self.id, components=self.components, generated=CREATED, **self._owner)
 
     def structures(self, guarantee: str) -> list[Any]:
-        """Returns code lists, concepts, the structure and its dataflow, whose description is the guarantee in words."""
+        """Returns code lists, concepts, data structure and dataflow.
+
+        The dataflow's description is the guarantee in words.
+        """
         from pysdmx.model import Concept, ConceptScheme, Dataflow, DataStructureDefinition
 
         title, own = self.form.title, self._owner
@@ -202,7 +207,7 @@ class Cube:
         return [*lists, ConceptScheme(id=f"CS_{self.id}", name=title, items=concepts, **own), definition, flow]
 
     def observations(self, published: pa.Table, confidentiality: str) -> pd.DataFrame:
-        """Returns the default estimator's figures, unrounded, one row per cell and statistic."""
+        """Returns the unrounded figures of the default estimator, one row for each cell and statistic."""
         rows = shown_rows(published, self.form.estimator).to_pandas()
         made = pd.DataFrame(
             {

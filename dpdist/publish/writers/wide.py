@@ -1,4 +1,4 @@
-"""Writes `tables/<name>.wide.csv`: a table in its printed form, one row for each line."""
+"""Writes `tables/<name>.wide.csv`: a table as it is printed, with levels across columns, for spreadsheets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpdist.publish.writers.cells import plain
 
 
 def write_wide(path: Path, table: Printed) -> None:
-    """One header, of unique names: the level across and the statistic; a margin of error follows its figure."""
+    """Writes one header line of unique names, each a level across and a statistic; a margin of error follows its figure."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(plain, (*table.stub, *wide_heads(table))))

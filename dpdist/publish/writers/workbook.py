@@ -1,4 +1,7 @@
-"""Writes `tables.xlsx`: a cover, a sheet for each printed table, and the privacy statement; the same bytes every time."""
+"""Writes `tables.xlsx`: a cover, a sheet for each printed table, and the privacy statement.
+
+The same release always gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from dpdist.job import Job
 from dpdist.publish.printed import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
 
 CREATED = datetime(2000, 1, 1)
-"""Fixed date in place of the time of writing, so that workbooks of the same release have the same bytes."""
+"""Fixed value for the time of writing, so that the same release gives the same bytes."""
 MOST_ROWS, MOST_COLUMNS = 2**20 - 100, 2**14
-"""Largest size of a sheet, less the lines above and below the table."""
+"""Largest number of rows and of columns of a table on one sheet; lines above and below it still fit."""
 WIDEST = 44
 """Largest width of a column of labels, in characters."""
 FIGURE, TEXT = 13, 90
@@ -27,13 +30,14 @@ FIGURE, TEXT = 13, 90
 RIGHT_TO_LEFT = frozenset(("ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"))
 """Languages whose tables begin at the right."""
 LINE, ROW = 15, 17
-"""Height, in points, of a line of text and of a row of figures; stated because some programs do not compute it."""
+"""Height, in points, of a line of text and of a row of figures. Both are set because some programs compute none."""
 
 
 class Styles:
-    """Formats of a workbook, each made once.
+    """Formats of a workbook; each is made once.
 
-    On a sheet that begins at the right, texts of a table do too: a longer text runs on into the next cells.
+    In languages that are written from right to left, texts of a table are aligned right, so that a long text continues
+    into the next cells.
     """
 
     def __init__(self, book: xlsxwriter.Workbook, from_right: bool = False):
@@ -52,7 +56,7 @@ class Styles:
         self.link = book.add_format({"font_color": "#0563C1", "underline": 1})
 
     def number(self, decimals: int, margin: bool) -> Format:
-        """The format of a figure, or in grey of a margin of error."""
+        """The format of a figure, or of a margin of error, which is grey."""
         if (decimals, margin) not in self.numbers:
             form = "#,##0" + ("." + "0" * decimals if decimals > 0 else "")
             shade = {"font_color": "#595959"} if margin else {}
@@ -61,7 +65,7 @@ class Styles:
 
 
 def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
-    """Writes the workbook; texts are written as texts, so that no cell is a formula."""
+    """Writes the workbook. Texts are never read as formulas or links."""
     book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
     book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
     styles = Styles(book, job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT)
@@ -78,7 +82,7 @@ def _title(job: Job) -> str:
 
 
 def about(job: Job) -> Iterator[tuple[str, str]]:
-    """Headings and texts of a cover, as far as the job states them."""
+    """Headings and texts for the cover, for the facts that the job states."""
     text = job.presentation
     yield "Data", f"{job.dataset}, {job.period}"
     for head in ("universe", "source", "responsible", "contact", "licence"):
@@ -105,7 +109,7 @@ def _cover(sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[Printed]
 
 
 def _wrapped(sheet: Worksheet, styles: Styles, row: int, text: str) -> None:
-    """Writes a text in the wide column, with a row as high as its lines."""
+    """Writes a text into the wide column, and makes its row high enough."""
     sheet.write_string(row, 1, text, styles.wrapped)
     sheet.set_row(row, LINE * _number_of_lines(text, TEXT))
 
@@ -148,7 +152,7 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
 
 
 def _heads(sheet: Worksheet, styles: Styles, table: Printed, row: int, each: int) -> None:
-    """Statistics above their columns, and above them the levels that stand across, each over all of its own."""
+    """Writes statistics above their columns. Each level that stands across is one merged cell above all its statistics."""
     stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * each
     sheet.set_row(row, LINE * max(_number_of_lines(column.head, FIGURE - 1) for column in table.columns))
     for i, name in enumerate(table.stub):
@@ -196,7 +200,7 @@ def _figure(sheet: Worksheet, styles: Styles, at: tuple[int, int], value: float,
 
 
 def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -> None:
-    """statement.json as rows: a heading and a text, lists over several rows."""
+    """Writes statement.json as rows of a heading and a text; a list takes several rows."""
     sheet.set_column(0, 0, 26)
     sheet.set_column(1, 1, TEXT)
     sheet.write_string(0, 0, "Privacy statement", styles.title)
@@ -212,7 +216,7 @@ def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -
 
 
 def lines(given: Any, prefix: str = "") -> list[str]:
-    """A value of the statement as lines of text."""
+    """Turns a value of the statement into lines of text."""
     if isinstance(given, Mapping):
         return [line for name, value in given.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
     if isinstance(given, list | tuple):

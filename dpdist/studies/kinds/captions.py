@@ -1,4 +1,4 @@
-"""Captions for measures that several kinds of study share: errors in direct standard errors, ratios, coverage, costs."""
+"""Captions for measures that several kinds of study share: errors, ratios of errors, coverage, costs of chains."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ratios_of_errors(yardsticks: tuple[str, ...]) -> dict[str, Caption]:
 
 
 def coverages() -> dict[str, Caption]:
-    """Captions of coverage over all cells, by the published standard errors."""
+    """Captions of the coverage of 90 % intervals, over all cells."""
     return {f"{name}_coverage": Caption(COVERAGE_TITLE.format(name), COVERED + ALL_CELLS) for name in STATISTICS}
 
 
@@ -52,7 +52,7 @@ def biases() -> dict[str, Caption]:
 
 
 def errors_in_direct_se() -> Mapping[str, Caption]:
-    """Captions of |error| in direct standard errors, for single releases and along chains."""
+    """Captions of |error| in direct standard errors, for single releases and for the last release of a chain."""
     times = (
         ("", "", ""),
         ("last_", ", last release", ", of the chain's last release"),

@@ -1,4 +1,7 @@
-"""Studies of chains: each release of `reference_tables` uses the previous one as reference, while the survey changes."""
+"""Studies of chains: releases of `reference_tables`, year after year, each with the previous release as its reference.
+
+Meanwhile the survey changes, and the study shows how errors grow.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Runs one replicate of a study of chains: simulates the survey of each period, releases in turn, compares by period.
+"""Runs one replicate of a study of chains: simulates a survey for each period, releases each, measures errors by period.
 
-Rounds, models, estimators, intervals and references are the same as in a release; noise is keyed NumPy. All arms share
-the samples. In each period they also share the uniforms of the noise.
+Rounds, models, estimators, intervals and references are the same as in a release; noise comes from NumPy generators with
+keys. All arms (a mechanism with its settings) share the samples. In each period they also share the uniform random numbers
+from which noise is made.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from dpdist.studies.kinds.tables_settings import STATISTICS, sizes_of
 from dpdist.survey.simulate import FIELDS, SEXES
 
 Found = dict[str, float]
-"""Measures of one period."""
+"""Measures of one period, by name."""
 
 
 def chain(study: ChainStudy, case: ChainCase, number: int) -> Replicate:
-    """Runs every arm's releases at every ε."""
+    """Runs the chain of every arm at every ε."""
     key = study.key_of(case.name, number)
     surveys = [simulated(job_of(study, case, key, period)) for period in range(case.periods + 1)]
     results: list[Result] = []
@@ -49,7 +50,7 @@ def chain(study: ChainStudy, case: ChainCase, number: int) -> Replicate:
         for arm in study.mechanisms:
             try:
                 results += _by_period(arm.label, epsilon, list(_releases(study, case, arm, epsilon, surveys, key)))
-            except DataError:  # Some small cell has no record in this sample.
+            except DataError:  # A small cell has no record in this sample.
                 results.append(Result(arm.label, epsilon, "refused", 1.0))
                 continue
             results.append(Result(arm.label, epsilon, "chain_epsilon", float(Fraction(epsilon) * case.periods)))
@@ -65,7 +66,7 @@ def job_of(
     epsilon: str = "1",
     reference: Mapping[str, Any] | None = None,
 ) -> Job:
-    """Job for the release of a period: one fit of all cells."""
+    """Job for the release of a period, with one fit for all cells."""
     return Job.model_validate(
         {
             "dataset": study.study,
@@ -93,7 +94,7 @@ def _simulated(case: ChainCase, key: Key, period: int) -> dict[str, Any]:
 def _releases(
     study: ChainStudy, case: ChainCase, arm: ChainArm, epsilon: str, surveys: list[Survey], key: Key
 ) -> Iterator[Found]:
-    """Releases of all periods. Raises `DataError` where a reference lacks a cell."""
+    """Measures of the release in every period. Raises `DataError` where a reference lacks a cell."""
     before: ReleasedObject | None = None
     for period, survey in enumerate(surveys[1:], start=1):
         own = key.child(f"period {period}")
@@ -110,7 +111,7 @@ def _releases(
 
 
 def _learned_before(before: ReleasedObject, model: StratumModel) -> ReferenceSummary:
-    """Constants from the previous release, for cells of the same names."""
+    """The summary of the previous release that serves as a reference. Both releases have the same cells."""
     assert isinstance(model, ReferenceCells)
     (own,) = (before.model(stratum) for stratum in range(len(before.frame.stratum_labels)))
     assert isinstance(own, ReferenceCells)
@@ -138,12 +139,12 @@ def _published(release: ReleasedObject, survey: Survey) -> Found:
 
 
 def _direct(survey: Survey) -> Found:
-    """Distances between the population's figures and the direct estimates, which are due to chance alone."""
+    """Errors of the population's own figures, which differ from the direct estimates by chance alone."""
     return _errors({name: survey.truth[name] for name in STATISTICS}, survey)
 
 
 def _composed(survey: Survey, epsilon: str, key: Key) -> Found:
-    """Direct estimates with Laplace noise of the sample's own sensitivity; a record's figures share ε."""
+    """Errors of direct estimates with Laplace noise of the sample's own sensitivity. A record's figures share ε."""
     values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
     figures = survey.cells.per_record * len(STATISTICS)
     noise_key, total = key.child(epsilon), float(Fraction(epsilon))
@@ -151,9 +152,9 @@ def _composed(survey: Survey, epsilon: str, key: Key) -> Found:
 
 
 def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
-    """|error| in direct standard errors, as designed and for counts given sizes.
+    """|error| in direct standard errors: for counts both under the design and given the cells' sizes.
 
-    Median and maximum over cells that have one.
+    Each is summarised by its median and maximum over cells with a positive standard error.
     """
     given = errors_given_sizes(survey.found, survey.frame, survey.cells, Design())
     sizes: list[float] = []
@@ -165,7 +166,7 @@ def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
 
 
 def _by_period(label: str, epsilon: str, periods: list[Found]) -> Iterator[Result]:
-    """Measures by period, their means over all periods, and their means over the last quarter."""
+    """Measures in each period, their means over all periods, and their means over the last quarter of periods."""
     for measure in periods[0]:
         values = np.array([each[measure] for each in periods])
         yield Result(label, epsilon, measure, float(values.mean()))

@@ -1,4 +1,4 @@
-"""Settings of a study of chains of reference_tables releases: each release is the reference of the next."""
+"""Settings of a study of chains, in which each release of reference_tables is the reference of the next."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ UNCHAINED = ("direct", "laplace_composed")
 
 
 class ChainCase(SurveyCase):
-    """A survey in every period. The first period, 0, is public and is the reference of the first release.
+    """A survey in every period. The first, period 0, is public: it is the reference of the first release.
 
-    The shape of the law changes by equal steps from the first period to the last. `growth` is the change per period.
+    The shape of the law changes by equal steps from the first period to the last. `growth` is the relative change of
+    salaries and population in one period.
     """
 
     periods: int = Field(default=16, ge=2, le=99)
 
     def survey(self, period: int) -> dict[str, Any]:
-        """Arguments of the simulation of a period's survey, without a seed."""
+        """Arguments that simulate a period's survey, without a seed."""
         part, grown = period / self.periods, (1.0 + self.growth) ** period
         shape = {name: first + part * (getattr(self, name) - first) for name, first in EARLIER.items()}
         size = {"population": round(self.population * grown), "sample": self.sample}
@@ -32,10 +33,10 @@ class ChainCase(SurveyCase):
 
 
 class ChainArm(Frozen):
-    """A chain in which every `refresh`-th release spends a `share` of its ε on histograms.
+    """A chain in which every `refresh`-th release spends a `share` of its ε on new histograms for its reference.
 
-    With `renewed`, each release has the previous period's file as reference, as if it were public; no shape passes from
-    release to release.
+    With `renewed`, the reference of each release is the previous period's file, as if it were public. Then no shape passes
+    from release to release.
     """
 
     label: Name
@@ -53,16 +54,16 @@ class ChainArm(Frozen):
         return self
 
     def histogram(self, period: int, epsilon: str) -> dict[str, Any]:
-        """Settings of histograms for the reference of a period."""
+        """Settings of the histograms for the reference of a period; empty in periods without histograms."""
         if self.refresh is None or period % self.refresh:
             return {}
         return {"histogram": {"epsilon": budget_text(self.share * Fraction(epsilon))}}
 
 
 class ChainStudy(OfSurveys):
-    """Study of |error| in direct standard errors, as designed and for counts also given the cells' sizes.
+    """Study of |error| in direct standard errors; for counts also in standard errors given the cells' sizes.
 
-    Figures are the median and the maximum over 27 cells, and the coverage of nominal 90 % intervals. They are given by
+    Measures are the median and the maximum over 27 cells, and the coverage of nominal 90 % intervals. They are computed by
     period, for the whole chain, and for its last quarter.
     """
 
@@ -81,7 +82,7 @@ class ChainStudy(OfSurveys):
 
 
 def late(measure: str) -> str:
-    """Name of a measure's mean over the last quarter of a chain."""
+    """Name of the measure that is a mean over the last quarter of a chain."""
     statistic, what = measure.split("_", 1)
     return f"{statistic}_late_{what}"
 

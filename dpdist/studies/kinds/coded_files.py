@@ -1,4 +1,4 @@
-"""Studies of coded records of public files: noisy counts over partitions, weighted marginals, as in section 4 of [S]."""
+"""Studies of noisy counts over partitions and of weighted marginals, on public files with coded columns ([S], §4)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from pydantic import Field
 
 from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Ints, Records
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.core.records import Ints, Records
 from dpdist.evaluation.microdata.association import consistency
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.evaluation.microdata.regression import fitted, overlap
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.records import drawn
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models.protocol import Draws
-from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.one_stratum import model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
@@ -38,14 +35,14 @@ OF_FILES = (
 
 
 class CodedColumn(Frozen):
-    """A column of the file, and its levels in the order of their codes. Several texts or numbers may be one level."""
+    """A column of the file, with its levels in the order of their codes. Several values of the file may be one level."""
 
     column: str
     levels: tuple[tuple[str | int, ...], ...] = Field(min_length=2)
 
 
 class CodedCase(Frozen):
-    """Records of a public file that have a level in every column. `keep` gives ranges of numbers, from … to."""
+    """Records of a public file that have a level in every column. `keep` restricts them to ranges [from, to] of columns."""
 
     name: Name
     file: str = Field(description="in the folder that `dpdist study --data` names")
@@ -55,7 +52,7 @@ class CodedCase(Frozen):
 
 
 class CodedArm(Frozen):
-    """A mechanism with its constants. With `single`, one set has all of ε."""
+    """A mechanism with its constants. With `single`, it releases one synthetic set, which has all of ε."""
 
     label: Name
     mechanism: dict[str, Any]
@@ -63,7 +60,7 @@ class CodedArm(Frozen):
 
 
 class CodedStudy(StudyOfArms):
-    """Study of how similar synthetic records are to those of a public file, and how tests and a regression agree."""
+    """Study of how similar synthetic records are to a public file's: distributions, χ² tests and a logistic regression."""
 
     measures = MEASURES
     kind: Literal["coded_files"]
@@ -131,7 +128,7 @@ def _sized(case: CodedCase) -> str:
 
 
 def coded(study: CodedStudy, case: CodedCase) -> Coded:
-    """Records of the case, without weights. Raises `StudyError` if the file does not exist."""
+    """The case's records as codes, without weights. Raises `StudyError` if the file does not exist."""
     path = Path(study.data or ".") / case.file
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
@@ -154,18 +151,15 @@ def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, ke
     records = Records(np.arange(n), np.zeros(n, np.int32), file.codes.astype(float), np.ones(n), none)
     for epsilon in study.grid:
         said = job_of(study, case, arm, epsilon)
-        model = builder_of(said).build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
-        own = key.child(arm.label + epsilon)
-        rounds = MECHANISMS[said.mechanism.name].protect(said, model, Unwatched(), None)
-        released = run_rounds(rounds, model, ExactSampler(1), own, "all", [records], noise=noise_of(own)).parameters
+        model, own = model_of(said, n), key.child(arm.label + epsilon)
         rng = own.generator("synthesis")
-        sets = [_drawn(model, theta, file, rng) for theta in released]
+        sets = [_drawn(model, theta, file, rng) for theta in released(said, model, records, own)]
         for measure, value in measures(case, file, sets).items():
             yield Result(arm.label, epsilon, measure, value)
 
 
 def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
-    """Draws as many synthetic records as the file has. Weights of records from marginals sum to the file's sum."""
+    """Draws as many synthetic records as the file has. Records drawn from marginals have weights that sum to n."""
     n = len(file.weight)
     if isinstance(model, Marginals):
         codes, weight = drawn(model.tree(theta), n, rng)
@@ -176,7 +170,7 @@ def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> C
 
 
 def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float]:
-    """Every measure as a mean over sets; tests combine the sets."""
+    """Every measure as a mean over sets; χ² tests are on all sets together."""
     outcome = list(case.columns).index(case.outcome)
     predictors = tuple(k for k in range(len(file.sizes)) if k != outcome)
     level = file.sizes[outcome] - 1
@@ -191,7 +185,7 @@ def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float
 
 
 def job_of(study: CodedStudy, case: CodedCase, arm: CodedArm, epsilon: str) -> Job:
-    """Job for the release of such a file."""
+    """Job for the release of a file with these columns."""
     columns = {
         name: {"bounds": (0, len(each.levels) - 1), "whole": True, "outside": "clip"} for name, each in case.columns.items()
     }

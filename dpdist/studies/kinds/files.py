@@ -1,4 +1,4 @@
-"""Studies of real releases: from public files split into parts, and from repeated samples of known populations."""
+"""Studies of real releases: of public files that are split into parts, and of repeated samples of known populations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Files(SimulatedKind):
         ]
 
     def arms(self, study: FilesStudy) -> list[tuple[str, ...]]:
-        """Compared arms: a fixed list for halves, samples and periods; the study's mechanisms for repeated samples."""
+        """Rows on the compared arms. Splits of files have a fixed list; repeated samples add the study's mechanisms."""
         others = [arm for arm in ARMS if any(case.split != "pps" for case in study.cases) and arm[0] != "direct"]
         own = [_arm(study, arm) for arm in study.mechanisms if arm.label not in {arm[0] for arm in others}]
         return [*others, *own, BY_SAMPLES if own else ARMS[-1]]
@@ -78,7 +78,7 @@ class Files(SimulatedKind):
 
 
 def _around_the_truth() -> dict[str, Caption]:
-    """Captions of errors and coverage relative to the figures of the whole file or population."""
+    """Captions of errors and coverage relative to the truth: the figures of the whole file or population."""
     ratio_reading = (
         "Root mean squared error about the file's or population's figures over replicates, cell by cell, over the direct "
         "estimate's; means and standard deviations here are over cells and margins."

@@ -1,4 +1,4 @@
-"""Settings of the mechanisms in a study of repeated samples."""
+"""Settings of a mechanism (an arm) in a study of repeated samples: model, reference, and values of ε."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pydantic import Field, model_validator
 from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis
 
 DIRECT = "direct"
-"""Label of the survey-weighted estimates of the samples themselves."""
+"""Label of the samples' direct estimates, which are not protected."""
 
 
 class FilesArm(Frozen):
     """A mechanism that replaces the job's own, with its model, its reference and its values of ε.
 
-    With `histogram` there is no reference: limits come from noisy histograms of the current sample at this share of ε.
+    With `histogram` there is no reference. Limits then come from noisy histograms of the current sample, which spend this
+    share of ε.
     """
 
     label: Name

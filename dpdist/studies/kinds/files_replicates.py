@@ -1,4 +1,4 @@
-"""Runs one replicate of a study of files: splits a file, releases its parts for real, and compares the published figures.
+"""Runs one replicate of a study of files: splits a file, runs real releases of the parts, and compares their figures.
 
 Seed, case and replicate determine the split. The noise is OpenDP's and differs from run to run, as in any release.
 """
@@ -28,7 +28,7 @@ from dpdist.studies.kinds.sample_jobs import job_of_case
 
 
 def releases(study: FilesStudy, case: FileCase, number: int) -> Replicate:
-    """All releases of a case at every ε."""
+    """Runs all releases of a case at every ε."""
     key = study.key_of(case.name)
     if case.population is not None:
         units = population(case.population, key.generator("population")).rename(columns={"size": SIZE})
@@ -48,7 +48,7 @@ def releases(study: FilesStudy, case: FileCase, number: int) -> Replicate:
 
 
 def read(study: FilesStudy, case: FileCase, job: Job) -> pd.DataFrame:
-    """Reads the case's file, and applies the job's universe and bounds. Raises `StudyError`."""
+    """Reads the case's file, and applies the job's universe and bounds. Raises `StudyError` if there is no such file."""
     path = Path(study.data or ".") / str(case.file)
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
@@ -80,7 +80,7 @@ def _pair(
 def _periods(
     case: FileCase, job: Job, rows: pd.DataFrame, part: np.ndarray, epsilon: str, folder: Path
 ) -> Iterator[tuple[str, str, float]]:
-    """Measures as means over the chain's releases; those named `last_` are of the last release."""
+    """Yields measures as means over the chain's releases; those with `last_` in their name are of the last release."""
     periods = sorted(rows[case.column].unique())
     reference: Reference | None = None
     if case.first is not None:
@@ -144,9 +144,9 @@ def _sizes(evaluation: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
 
 
 def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iterator[tuple[str, str, float]]:
-    """Errors relative to the figures of the whole file, and coverage.
+    """Errors and coverage relative to the figures of the whole file.
 
-    Counts are scaled by the sample's share of the file.
+    A sample's counts are compared with its share of the file's counts.
     """
     outcome, weight = job.outcomes[0], job.survey.weight
     y = np.clip(rows[outcome].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
@@ -174,10 +174,10 @@ def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iter
 
 
 def ratios(results: pd.DataFrame) -> pd.DataFrame:
-    """Cell by cell, where the truth is known: case, mechanism, epsilon, cell, measure, value.
+    """Ratios and coverage by cell, where the truth is known: case, mechanism, epsilon, cell, measure, value.
 
-    Measures are each arm's RMSE over the RMSE of the direct estimate, and the share of replicates whose interval
-    contained the truth.
+    A ratio is an arm's RMSE over that of the direct estimate. Coverage is the share of replicates whose interval contains
+    the truth.
     """
     columns = ["case", "mechanism", "epsilon", "cell", "measure", "value"]
     errors, held = by_cell(results, "error"), by_cell(results, "covered")
@@ -192,7 +192,7 @@ def ratios(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_cell(results: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Rows of the measures that have a cell, with their statistic and cell."""
+    """Rows of results for single cells, with the statistic and the cell from the measure's name. `what` is in that name."""
     own = results[results["measure"].str.contains(f" {what} ")]
     split = own["measure"].str.split(f" {what} ", n=1, expand=True).reindex(columns=[0, 1])
     return own.assign(statistic=split[0].astype(str), cell=split[1].astype(str), value=own["value"].astype(float))

@@ -22,12 +22,13 @@ STATISTICS = ("count", "mean")
 class FileCase(Frozen):
     """A public file, the job that is run on its parts, and how it is split.
 
-    With `halves`, one half is the reference of the other. With `samples`, two disjoint samples each have a `share` of the
-    file, and the file is the truth. With `periods`, each level of `column` is released in turn, and each release is the
-    reference of the next. The first release has no reference and spends `first` of its ε on histograms. With `pps`, the
-    file or a simulated `population` is the population. Samples have `sample` units, whose inclusion probabilities grow
-    with the outcome; another sample is the reference. The study's mechanisms then replace the job's own, and the samples'
-    weights replace the file's.
+    - `halves`: one half is the reference of the other.
+    - `samples`: of two disjoint samples, each a `share` of the file, one is the reference; the file is the truth.
+    - `periods`: each level of `column` is released in turn, as the reference of the next. The first release has no
+      reference and spends `first` of its ε on histograms; without `first`, the first period's file is public.
+    - `pps`: the file or a simulated `population` is the truth. Samples of `sample` units have inclusion probabilities that
+      grow with the outcome, and the weights that follow; another sample is the reference. The study's mechanisms replace
+      the job's own.
     """
 
     name: Name
@@ -78,15 +79,15 @@ class FileCase(Frozen):
 
     @property
     def n(self) -> int:
-        """Number of records; unknown for parts of a file before the file is read."""
+        """Number of records of a pps sample; 0 for other splits, whose number is known only when the file is read."""
         return self.sample or 0
 
 
 class FilesStudy(Study):
-    """Study of |error| in direct standard errors, as designed and for counts also given the cells' sizes.
+    """Study of |error| in direct standard errors; for counts also in standard errors given the cells' sizes.
 
-    Figures are the median and the maximum over cells and margins. Where the truth is known, the study also has the RMSE
-    over the RMSE of the direct estimate, and coverage.
+    Measures are the median and the maximum over cells and margins. Where the truth is known, they include coverage and the
+    RMSE over that of the direct estimate.
     """
 
     kind: Literal["files"]
@@ -115,7 +116,7 @@ class FilesStudy(Study):
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """Label of the samples' own estimates."""
+        """The label of the samples' direct estimates, which have no ε."""
         return (DIRECT,)
 
     def arms_of(self, case: FileCase) -> tuple[FilesArm, ...]:

@@ -1,4 +1,7 @@
-"""Studies of guarantees: exact worst-case losses of clamped mechanisms on finite spaces, as multiples of the promised ε."""
+"""Studies of guarantees: computes the exact worst-case privacy loss of clamped mechanisms on small finite spaces.
+
+Losses are multiples of the promised ε, so a loss above 1 breaks the promise.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ WORST_LOSS = "worst_loss"
 
 
 class FiniteCase(Frozen):
-    """A space of record values and parameter points. A random space is drawn anew in every replicate."""
+    """A finite space of record values and parameters. A random space is drawn anew in every replicate."""
 
     name: Name
     space: Literal["random", "two_point"]
@@ -27,7 +30,7 @@ class FiniteCase(Frozen):
 
 
 class FiniteArm(Frozen):
-    """A clamp, as a share of ε, and the neighbours against which its loss is computed."""
+    """A mechanism that clamps log likelihoods to ±M, with M as a share of ε, and the neighbours of its loss."""
 
     label: Name
     clamp: Budget = Field(description="M/ε: 1/2 for zero_out, 1/4 for substitution")
@@ -48,7 +51,7 @@ class Guarantees(StudyOfArms):
 
 
 def losses(study: Guarantees, case: FiniteCase, number: int) -> Replicate:
-    """Loss of every clamp on the space of the given `number`."""
+    """The loss of every arm on the space of replicate `number`."""
     rng = study.key_of(case.name, number).generator("space")
     random = case.space == "random"
     space = finite.random_space(case.values, case.parameters, rng) if random else finite.two_point_space()

@@ -1,6 +1,6 @@
-"""Studies of all mechanisms at one ε and one adjacency, by real releases of public files and simulated surveys.
+"""Studies of all mechanisms at one ε and one adjacency, by real releases of public files and of simulated surveys.
 
-The job of a case is run under each mechanism as in a rehearsal, with as few other changes as possible.
+The job of a case runs under each mechanism as in a rehearsal, with as few other changes as possible.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MechanismCase(Frozen):
 
 
 class MechanismArm(Frozen):
-    """A mechanism by its label in a rehearsal, and the class of its guarantee, which is shown with every figure."""
+    """A mechanism by its label in a rehearsal, and its class of guarantee, which is shown with every figure."""
 
     candidate: str = Field(description="as in `reference_tables, histograms` or `weighted (scores)`")
     guarantee: Guarantee = "strict"
@@ -95,7 +95,7 @@ class MechanismsStudy(Study):
 
 
 class Parts(NamedTuple):
-    """The files to release and the files that serve as reference."""
+    """Path of the file to release, and path of the file that serves as its reference."""
 
     current: Path
     earlier: Path
@@ -153,7 +153,7 @@ class MechanismsKind(SimulatedKind):
 
 
 def case_job(case: MechanismCase, epsilon: str) -> Job:
-    """The case's job with public bounds of weight and outcome, at this ε."""
+    """The case's job at this ε, with the case's public bounds of weight and outcome."""
     base = load_job(str(case.job)) if case.population is None else job_of(population_job(case.population))
     said = base.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "compare", "calibration"})
     columns = dict(said["columns"])
@@ -165,7 +165,7 @@ def case_job(case: MechanismCase, epsilon: str) -> Job:
 
 
 def _measured(study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path) -> Iterator[Result]:
-    """Measures of every mechanism at one ε. A mechanism that could not be released has only `refused` = 1."""
+    """Measures of every mechanism at one ε. For a mechanism that refused to release, the only measure is `refused` = 1."""
     job, wanted = case_job(case, epsilon), {arm.candidate: arm for arm in study.mechanisms}
     ground = {"path": str(parts.earlier), "provenance": "another part of the same file"}
     runs, _ = candidates(job, str(parts.earlier), ground, only=wanted)
@@ -195,7 +195,7 @@ def _measures(one: Trial) -> Iterator[tuple[str, float]]:
 
 
 def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> None:
-    """Raises `StudyError` where a mechanism promises a class other than the study states."""
+    """Raises `StudyError` where a mechanism promises another class of guarantee than the study states."""
     if not made.guarantee.startswith(arm.guarantee):
         problem = Problem(
             f"mechanisms.{arm.candidate}", f"it promises {made.guarantee}", arm.guarantee, "correct the class"
@@ -204,7 +204,7 @@ def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> N
 
 
 def _parts(study: MechanismsStudy, case: MechanismCase, key: Key, folder: Path) -> Parts:
-    """The released part and the reference: disjoint parts of a file, or two samples of a population."""
+    """Writes the part to release and the reference: disjoint parts of a file, or two samples of a population."""
     made = Parts(folder / "current.parquet", folder / "earlier.parquet")
     if case.population is not None:
         units = population(case.population, study.key_of(case.name).generator("population")).rename(columns={"size": SIZE})
@@ -235,7 +235,7 @@ def _source(case: MechanismCase) -> str:
 
 
 def _fixed_on(candidate: str) -> str:
-    """States the data on which a candidate fixes its limits or shapes before it reads the current records."""
+    """States where a candidate's limits or shapes come from, which are fixed before it reads the current records."""
     name = candidate.split(" ")[0].rstrip(",")
     if candidate.endswith("histograms"):
         return "noisy histograms of the current part"

@@ -1,4 +1,4 @@
-"""Studies of MODIPS: how often intervals from synthetic sets alone contain the mean of a normal law ([M], section 3)."""
+"""Studies of MODIPS: do 95 % intervals from synthetic sets alone contain a normal law's mean ([M], section 3)?"""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from scipy.special import ndtri, stdtrit
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name, Truncation
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.moments import Moments, limited_normal_mean
-from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.one_stratum import released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
@@ -27,7 +25,7 @@ LEVEL = 0.95
 
 
 class NormalCase(Frozen):
-    """Records of a standard normal law, limited to public bounds."""
+    """Records from a normal law with variance 1, limited to public bounds."""
 
     name: Name
     n: int = Field(ge=1, le=100_000)
@@ -36,7 +34,7 @@ class NormalCase(Frozen):
 
 
 class SetsArm(Frozen):
-    """Number m of sets, and the method that restricts noisy sums to their domain."""
+    """The number m of synthetic sets, and how the mechanism keeps noisy sums within their domain."""
 
     label: Name
     sets: int = Field(ge=1, le=100)
@@ -45,7 +43,10 @@ class SetsArm(Frozen):
 
 
 class Modips(StudyOfArms):
-    """Study of the coverage of 95 % intervals by T = B/m + W, and of bias and errors of the mean of synthetic sets."""
+    """Study of the mean of synthetic sets: coverage of 95 % intervals by T = B/m + W, bias and errors.
+
+    B is the variance between the m sets, and W is their mean variance within a set.
+    """
 
     measures = MEASURES
     kind: Literal["modips"]
@@ -93,7 +94,7 @@ class ModipsKind(SimulatedKind):
 
 
 def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterator[Result]:
-    """Measures of one arm at every ε; all arms have the same files."""
+    """Measures of one arm at every ε. All arms are run on the same files."""
     for epsilon in study.grid:
         found = np.array([_estimate(study, case, arm, epsilon, key.child(str(k))) for k in range(study.files)])
         true = _mean(case)
@@ -105,15 +106,11 @@ def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterat
 
 
 def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: Key) -> tuple[float, float, float]:
-    """Estimates from one file: the mean over sets, √T, and the quantile that multiplies √T in an interval."""
+    """Figures of one file: the mean over sets, √T, and the quantile by which an interval multiplies √T."""
     file, (job, model) = _file(case, key), _release(study.adjacency, case, arm, epsilon)
-    rounds = MECHANISMS["modips"].protect(job, model, Unwatched(), None)
-    own = key.child(f"{arm.label} {epsilon}")
-    released = run_rounds(rounds, model, ExactSampler(1), own, "all", [file], noise=noise_of(own))
-    rows = np.zeros(case.n, np.int32)
-    sets = [
-        model.simulate(theta, rows, own.generator("synthesis", set=k))[0] for k, theta in enumerate(released.parameters, 1)
-    ]
+    own, rows = key.child(f"{arm.label} {epsilon}"), np.zeros(case.n, np.int32)
+    thetas = released(job, model, file, own)
+    sets = [model.simulate(theta, rows, own.generator("synthesis", set=k))[0] for k, theta in enumerate(thetas, 1)]
     means, variances = (np.array([[f(one)] for one in sets]) for f in (np.mean, _of_the_mean))
     total = combine_sets(means, variances, float("inf"))
     factor = ndtri(0.5 + LEVEL / 2.0) if not np.isfinite(total.df[0]) else stdtrit(total.df[0], 0.5 + LEVEL / 2.0)
@@ -122,7 +119,7 @@ def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: 
 
 @cache
 def _release(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: str) -> tuple[Job, Moments]:
-    """Job for the release of such a file, and its model."""
+    """The job for the release of such a file, and its model."""
     said = {"name": "modips", "law": "normal", "truncation": arm.truncation}
     job = Job.model_validate(
         {

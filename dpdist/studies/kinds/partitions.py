@@ -1,6 +1,7 @@
-"""Studies of noisy counts over a partition: similarity of synthetic records, and regression on them ([S], section 3).
+"""Studies of noisy counts over a partition: how similar synthetic records are, and how regressions on them predict.
 
-Four categories with 2, 3, 4 and 5 levels, and a number that is normal given the categories and is cut into 15 bins.
+As in [S], section 3: four categories with 2, 3, 4 and 5 levels, and a number that is normal given the categories and is cut
+into 15 bins.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ import numpy as np
 from pydantic import Field
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.core.records import Floats, Records
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.partitions.release import PartitionCounts
-from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.one_stratum import model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 NUMBER, BINS = "y", 15
 EFFECTS = ((0.5,), (0.5, -0.8), (1.0, 0.5, 0.5), (0.5, 0.7, 0.8, 0.5))
-"""Regression effects of every level except the first, from [S] section 3.2; the intercept is 0."""
+"""Regression effects of every level but the first on the number ([S], section 3.2); the intercept is 0."""
 BOUNDS = {"main_effects": (-4.0, 6.0), "saturated": (-6.0, 6.0)}
 FIRST = (0, 1, 3)
-"""Columns of the first layer in [S]: x1, x2 and x4."""
+"""Positions of x1, x2 and x4, the columns by which [S] splits the partition first."""
 SHAPE = (*CATEGORIES.values(), BINS)
 MEASURES = ("first_layer", "one_way", "two_way", "all_cells", "specks", "prediction_error")
 
 
 class LawCase(Frozen):
-    """Main effects alone, or a separate mean for each of the 120 combinations, drawn from a standard normal law."""
+    """How the number's mean depends on the categories: by main effects, or freely in each of the 120 combinations.
+
+    In the second case the means are drawn from a standard normal law.
+    """
 
     name: Name
     n: int = Field(ge=100, le=1_000_000)
@@ -45,14 +46,14 @@ class LawCase(Frozen):
 
 
 class PartitionArm(Frozen):
-    """A mechanism with its constants, without bins."""
+    """A mechanism with its constants, apart from the number of bins."""
 
     label: Name
     mechanism: dict[str, Any]
 
 
 class PartitionStudy(StudyOfArms):
-    """Study of distances between synthetic records and the file's records, and of a regression's prediction errors."""
+    """Study of distances between synthetic records and the file's records, and of a regression's prediction error."""
 
     measures = MEASURES
     kind: Literal["partitions"]
@@ -113,22 +114,17 @@ def _measured(
 ) -> Iterator[Result]:
     for epsilon in study.grid:
         said = job_of(study, case, arm, epsilon)
-        model = builder_of(said).build(said, Frame({}, {}, np.array([case.n]), (), ()), slice(0, 1))
+        model, own = model_of(said, case.n), key.child(arm.label + epsilon)
         assert isinstance(model, PartitionCounts)
         exact = model.statistics(file, np.ones(case.n)).reshape(SHAPE)
-        rounds, own = (
-            MECHANISMS[said.mechanism.name].protect(said, model, Unwatched(), None),
-            key.child(arm.label + epsilon),
-        )
-        released = run_rounds(rounds, model, ExactSampler(1), own, "all", [file], noise=noise_of(own)).parameters
-        rng = own.generator("synthesis")
-        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in released]
+        rng, found = own.generator("synthesis"), released(said, model, file, own)
+        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in found]
         for measure, value in _measures(case, means, exact, sets, model.attributes[-1].values).items():
             yield Result(arm.label, epsilon, measure, value)
 
 
 def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
-    """Every measure as a mean over sets; predictions are of the mean over sets."""
+    """Every measure as a mean over sets. Predictions of the sets are averaged before their error is taken."""
     predicted = np.mean([_fitted(case, each, values) for each in sets], axis=0)
     file, synthetic = Coded.of_counts(exact), [Coded.of_counts(each) for each in sets]
     first = file.about(FIRST)
@@ -143,7 +139,7 @@ def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], v
 
 
 def _fitted(case: LawCase, counts: Floats, values: Floats) -> Floats:
-    """Means (combination,) given the categories, by least squares on main effects or by cell with a ridge of 1."""
+    """Predicted means (combination,) by least squares on main effects; in the saturated case by cell, with a ridge of 1."""
     n, total = counts.reshape(-1, BINS).sum(axis=1), counts.reshape(-1, BINS) @ values
     design = _design() if case.law == "main_effects" else np.eye(len(n))
     gram = design.T @ (n[:, None] * design) + (1e-9 if case.law == "main_effects" else 1.0) * np.eye(design.shape[1])
@@ -158,7 +154,7 @@ def _design() -> Floats:
 
 
 def _means(case: LawCase, key: Key) -> Floats:
-    """Means of the number for every combination of categories."""
+    """The number's true mean in every combination of categories, (combination,)."""
     if case.law == "saturated":
         return key.generator("effects").normal(size=len(_design()))
     return np.asarray(_design() @ np.concatenate([[0.0], *EFFECTS]))

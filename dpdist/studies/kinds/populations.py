@@ -1,7 +1,7 @@
-"""Simulates populations that each violate one assumption of mechanisms with a reference, and draws informative samples.
+"""Simulates populations that each break one assumption of mechanisms with a reference, and draws samples from them.
 
-Units have a `cell`, an outcome `y` and a `size`: inclusion probabilities are proportional to the size. Each population
-has its own job, with one table by cell.
+The samples are informative: inclusion probabilities are proportional to a unit's `size`, which may depend on its outcome
+`y`. Units are in a `cell`. Each population has a job of its own, with one table by cell.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BOUND = 1_000_000.0
 ATOMS = np.array([80.0, 30.0, 8.0, 3.0, 1.0])
 """Weights of five types of unit, as multiples of the smallest weight."""
 NOISE = 0.4
-"""Standard deviation of the noise in the logarithm of a size, given the outcome."""
+"""Standard deviation of the noise in log size, given the outcome."""
 
 
 def population(name: PopulationName, rng: np.random.Generator, units: int = UNITS) -> pd.DataFrame:
@@ -42,12 +42,12 @@ def levels(name: PopulationName) -> list[str]:
 
 
 def bound(name: PopulationName) -> float:
-    """Upper public bound of the outcome."""
+    """The outcome's upper public bound."""
     return TOP_CODE if name == "top_coded" else BOUND
 
 
 def population_job(name: PopulationName) -> dict[str, Any]:
-    """Job for a population's samples, in the terms of a job file; a study's mechanisms replace its own."""
+    """The job for a population's samples, as a job file has it. A study replaces its mechanism."""
     return {
         "dataset": name,
         "period": "simulated",
@@ -62,12 +62,12 @@ def population_job(name: PopulationName) -> dict[str, Any]:
 
 
 def informative_size(y: Floats, rng: np.random.Generator) -> Floats:
-    """A size that grows with the outcome, (y + ȳ/2)·exp(.4 z), so that units with an outcome of 0 are sampled too."""
+    """A size that grows with the outcome, (y + ȳ/2)·exp(.4 z) with z normal; units with y = 0 have a positive size too."""
     return np.asarray((y + y.mean() / 2.0) * np.exp(NOISE * rng.standard_normal(len(y))))
 
 
 def inclusion(size: Floats, n: int) -> Floats:
-    """Probabilities min(1, c·size) that sum to n, (unit,). Raises `ValueError` where n leaves no unit out."""
+    """Probabilities min(1, c·size), (unit,), with c such that they sum to n. Raises `ValueError` unless n < units."""
     if n >= len(size):
         raise ValueError(f"a sample of {n:,} from {len(size):,} units leaves none out: take a smaller one")
     certain = np.zeros(len(size), dtype=bool)
@@ -80,7 +80,7 @@ def inclusion(size: Floats, n: int) -> Floats:
 
 
 def systematic(chance: Floats, rng: np.random.Generator) -> Ints:
-    """Units of a systematic sample in random order, (sampled,)."""
+    """Positions of the units in a systematic sample from a random order, (sampled,)."""
     order = rng.permutation(len(chance))
     steps = rng.random() + np.cumsum(chance[order])
     before = np.concatenate([[steps[0] - chance[order[0]]], steps[:-1]])
@@ -91,22 +91,22 @@ Law = Callable[[np.random.Generator, int], tuple[Codes, Floats, Floats]]
 
 
 def _evenly(rng: np.random.Generator, units: int) -> tuple[Codes, Floats]:
-    """Cells of similar sizes, and the effect of each cell on the logarithm of outcomes."""
+    """Cells of similar sizes, and each unit's cell effect on the log outcome."""
     cell = rng.integers(0, 12, units).astype(np.int32)
     return cell, 0.3 * rng.standard_normal(12)[cell]
 
 
 def _smooth(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Lognormal outcomes and smooth weights, as lognormal models and borrowed shapes assume."""
+    """Lognormal outcomes and smooth weights, as the assumptions of lognormal models and of borrowed shapes have it."""
     cell, typical = _evenly(rng, units)
     y = np.exp(10.5 + typical + 0.6 * rng.standard_normal(units))
     return cell, y, informative_size(y, rng)
 
 
 def _weight_atoms(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Five distinct weights in a cell; the largest is 80 times the smallest.
+    """Five types of unit with distinct weights in every cell; the largest weight is 80 times the smallest.
 
-    Outcomes grow as weights fall. Types are not in the table.
+    Outcomes grow as weights fall. The table does not show types.
     """
     cell, typical = _evenly(rng, units)
     kind = rng.choice(5, units, p=(sampled := np.array([0.35, 0.25, 0.2, 0.12, 0.08]) * ATOMS) / sampled.sum())
@@ -115,14 +115,14 @@ def _weight_atoms(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, 
 
 
 def _heavy_tails(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """A quarter of zeros, and outcomes with an sd of 1.5 in logarithms that depend little on sizes."""
+    """A quarter of zeros; other outcomes have an sd of 1.5 in logarithms, and sizes depend little on them."""
     cell, typical = _evenly(rng, units)
     y = np.exp(9.0 + typical + 1.5 * rng.standard_normal(units)) * (rng.random(units) > 0.25)
     return cell, y, informative_size(y, rng) ** 0.3
 
 
 def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Cells whose sizes differ by a factor up to 28. Every sixth has much smaller outcomes, every third a wider law."""
+    """Cells whose sizes differ by a factor of up to 28. One in six has much smaller outcomes, one in three a wider law."""
     share = np.repeat([2500.0, 300.0, 90.0], 6)
     cell = rng.choice(18, units, p=share / share.sum()).astype(np.int32)
     spread = np.where(cell % 3 == 0, 1.1, 0.5)
@@ -133,7 +133,7 @@ def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, F
 
 
 def _top_coded(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Left-skewed outcomes in whole thousands; about a fifth of them are at the top-code."""
+    """Left-skewed outcomes, rounded to thousands; about a fifth of them are at the top-code, the largest value reported."""
     cell, typical = _evenly(rng, units)
     y = np.exp(11.6 + typical + 0.5 * (2.0 - rng.standard_gamma(4.0, units) / 2.0))
     y = np.clip(np.round(y, -3), 1e3, TOP_CODE)

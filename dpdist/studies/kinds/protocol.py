@@ -1,4 +1,4 @@
-"""The interface of a kind of study: its settings, one replicate, and its texts on the page."""
+"""The interface that every kind of study implements: its settings, one replicate, and its texts on the page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RANDOMNESS = (
     "safe in floating point"
 )
 Fact = tuple[str, list[str]]
-"""A line on the study's design: its subject, and the study's values."""
+"""A line of the page on the study's design: a heading, and its values."""
 S = TypeVar("S", bound=Study)
 
 
 class Result(NamedTuple):
-    """A measure of one arm in one replicate; ε as exact text."""
+    """A measure of one arm (a mechanism with its settings) in one replicate; ε is exact text."""
 
     mechanism: str
     epsilon: str
@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 class RecordRows(NamedTuple):
-    """Record-level by-products of one arm, each (record,)."""
+    """By-products of one arm for every record, such as bounds, (record,) each."""
 
     mechanism: str
     epsilon: str
@@ -46,7 +46,7 @@ class Replicate(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A measure in words: its title, how to read it, and a short title for axes."""
+    """A measure in words: its title, how to read it, and a short title for an axis."""
 
     title: str
     reading: str = ""
@@ -54,7 +54,7 @@ class Caption(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An arm, by its position, that no release could be, with the contradiction and the remedy."""
+    """An arm, by its position, whose settings no release can have: the contradiction and the remedy."""
 
     place: int
     found: str
@@ -62,7 +62,7 @@ class Refusal(NamedTuple):
 
 
 class StudyKind(Protocol[S]):
-    """A kind of study. `settings` has the kind's name as the literal type of its key `kind`."""
+    """A kind of study. The class `settings` states the kind's name as the type of its key `kind`."""
 
     @property
     def settings(self) -> type[S]: ...
@@ -84,30 +84,33 @@ class StudyKind(Protocol[S]):
         ...
 
     def refusals(self, study: S) -> Iterator[Refusal]:
-        """Arms that no release could be."""
+        """Yields arms whose settings no release can have."""
         ...
 
     def replicate(self, study: S, case: int, number: int) -> Replicate:
-        """Runs the `number`-th replicate, from 1, of a case by its position.
+        """Runs replicate `number`, from 1, of the case at this position.
 
-        The first replicate may store records for figures.
+        The first replicate may also keep record-level by-products, which figures show.
         """
         ...
 
     def by_cell(self, study: S, results: pd.DataFrame) -> pd.DataFrame | None:
-        """Errors of all replicates combined by cell: case, mechanism, epsilon, cell, measure, value."""
+        """Errors of all replicates combined by cell (case, mechanism, epsilon, cell, measure, value).
+
+        Many kinds of study return None.
+        """
         ...
 
     def facts(self, study: S) -> list[Fact]:
-        """The study's design, without versions."""
+        """The page's lines on the study's design, apart from versions."""
         ...
 
     def arms(self, study: S) -> list[tuple[str, ...]]:
-        """The compared arms, one row each, with columns as in `heads`."""
+        """Rows of the page's table of arms, with the columns `heads`."""
         ...
 
     def target(self, study: S, case: str, epsilon: str, measure: str) -> float | None:
-        """The value at which a figure has a dashed line."""
+        """The value at which figures show a dashed line, if there is one."""
         ...
 
     def made_of(self, study: S) -> str:
@@ -116,7 +119,7 @@ class StudyKind(Protocol[S]):
 
 
 class SimulatedKind:
-    """Shared code of kinds that simulate their data and publish no cell errors of their own."""
+    """Defaults of kinds that simulate their data and have no errors by cell."""
 
     findings_title = "Findings"
     beside_title = "Beside the published figures"

@@ -1,4 +1,4 @@
-"""Lists the kinds of study by the name in a study file's key `kind`."""
+"""Lists the kinds of study by the name that a study file states as its `kind`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS: Mapping[str, StudyKind[Any]] = {
     "coded_files": CodedFiles(),
 }
 DEFAULT = "simulation"
-"""The kind of a file that has no such key."""
+"""The kind of a study file without the key `kind`."""
 
 
 def kind_of(study: Study) -> StudyKind[Any]:

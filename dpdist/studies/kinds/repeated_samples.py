@@ -1,8 +1,8 @@
-"""Runs one replicate of repeated samples: draws an informative sample of a known population, and runs all mechanisms on it.
+"""Runs one replicate of repeated samples: draws an informative sample of a known population, and releases it repeatedly.
 
-The reference is another sample, of the population before it drifted. Seed and case determine the population. Together with
-the replicate's number they determine the samples. Noise comes from OpenDP, so it differs between runs. Truth, direct
-estimates and their errors are computed here, from population and sample.
+Each mechanism of the study releases the same sample. The reference is another sample, drawn before the population drifted.
+Seed and case determine the population; together with the replicate's number they determine both samples. Noise comes from
+OpenDP, so it differs between runs. The truth, direct estimates and their errors are computed in this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ SIZE = "size of unit"
 
 
 class Measured(NamedTuple):
-    """The truth in every cell, and a sample's direct estimates with their errors, as designed and given n; all (cell,)."""
+    """The truth by cell, and a sample's direct estimates; their errors under the design, and given the cells' sizes n.
+
+    `given_n` are standard errors that treat the number of records in each cell as fixed. All arrays are (cell,).
+    """
 
     cells: Cells
     truth: dict[str, Floats]
@@ -42,9 +45,11 @@ class Measured(NamedTuple):
 
 
 def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.DataFrame) -> Replicate:
-    """Runs all mechanisms of a case at their ε. `rows` is the population, with a column `SIZE` where it has its own sizes.
+    """Runs every mechanism of a case at each of its ε.
 
-    A mechanism that could not be released has only `refused` = 1.
+    `rows` is the population; a column `SIZE`, if present, has its sizes.
+
+    For a mechanism whose fit fails, the only measure is `refused` = 1.
     """
     key = study.key_of(case.name)
     base = tabulated_job(job, case)
@@ -73,14 +78,17 @@ def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.
 
 
 def sized(rows: pd.DataFrame, job: Job, rng: np.random.Generator) -> pd.DataFrame:
-    """The population with outcomes limited to public bounds, and with a size that grows with the outcome if it has none."""
+    """The population with outcomes limited to public bounds.
+
+    A population without sizes of units gets sizes that grow with the outcome.
+    """
     y = np.clip(rows[job.outcomes[0]].to_numpy(float), *(job.outcome_column.bounds or (-np.inf, np.inf)))
     size = rows[SIZE].to_numpy(float) if SIZE in rows else informative_size(y, rng)
     return rows.assign(**{job.outcomes[0]: y, SIZE: size})
 
 
 def drifted(rows: pd.DataFrame, case: FileCase, job: Job) -> pd.DataFrame:
-    """The current population: outcomes grow by `drift`, then outcomes and sizes are raised to `power` about their means."""
+    """The current population: sizes s become s**power, and outcomes drift · ȳ · (y/ȳ)**power, limited to public bounds."""
     name, size = job.outcomes[0], rows[SIZE].to_numpy(float)
     y = rows[name].to_numpy(float)
     typical = y.mean()
@@ -89,14 +97,17 @@ def drifted(rows: pd.DataFrame, case: FileCase, job: Job) -> pd.DataFrame:
 
 
 def sampled(rows: pd.DataFrame, n: int, rng: np.random.Generator) -> pd.DataFrame:
-    """A systematic sample of n units with probabilities proportional to size; weights are the inverse probabilities."""
+    """A systematic sample of n units with probability proportional to size; weights are inverse inclusion probabilities."""
     chance = inclusion(rows[SIZE].to_numpy(float), n)
     taken = systematic(chance, rng)
     return rows.iloc[taken].drop(columns=SIZE).assign(**{WEIGHT: 1.0 / chance[taken]}).reset_index(drop=True)
 
 
 def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measured:
-    """Population and sample in the table's cells. PSUs of direct errors are records, in one stratum or one per cell."""
+    """Truth and direct estimates in the table's cells. Direct errors take records as PSUs, in one stratum.
+
+    For the errors given n, each cell of the table is a stratum.
+    """
     outcome, table = job.outcomes[0], job.tables[0]
     whole, row = frame_of(job, population)
     cells = cross(whole, table.by, table.margins)
@@ -118,7 +129,7 @@ def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measure
 
 
 def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
-    """Combinations of the table's columns with their numbers of records, and each record's combination, (record,)."""
+    """The frame of the table's columns, and each record's row in it, (record,)."""
     levels = {name: tuple(job.columns[name].levels or ()) for name in job.tables[0].by}
     sizes = [len(known) for known in levels.values()]
     own = [pd.Categorical(rows[name].astype(str), list(map(str, known))).codes for name, known in levels.items()]
@@ -129,7 +140,7 @@ def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
 
 
 def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
-    """Published figures by the default estimator, in the cells' order."""
+    """Published figures by the default estimator, in the order of the cells."""
     table = job.tables[0]
     rows = pd.read_parquet(workspace / "public" / "tables" / f"{table.name}.parquet")
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
@@ -143,11 +154,10 @@ def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
 
 
 def compared(measured: Measured, intervals: dict[str, Interval], errors: bool = False) -> Iterator[tuple[str, float]]:
-    """Errors and coverage relative to the truth, cell by cell and over cells.
+    """Errors and coverage relative to the truth, for each cell and over cells.
 
-    `errors` adds distances from direct estimates.
-
-    Cells without an estimate or an interval, and those that the population does not have, are left out.
+    With `errors`, it also yields distances from the direct estimates. Cells without an estimate are left out, as are cells
+    where the truth is 0 or not defined. Coverage leaves out cells without an interval.
     """
     for name in STATISTICS:
         own, true, direct = intervals[name], measured.truth[name], measured.direct[name]

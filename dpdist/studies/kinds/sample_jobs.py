@@ -1,4 +1,4 @@
-"""Builds the jobs of a study of repeated samples: the case's table under each of the study's mechanisms."""
+"""Builds the jobs of a study of repeated samples: the case's table under each mechanism of the study."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dpdist.studies.kinds.populations import population_job
 
 WEIGHT = "weight"
 FLOOR = 1.0
-"""The smallest outcome for lognormal models where a job's bounds begin at 0."""
+"""The smallest outcome for lognormal models, where a job's bounds begin below it."""
 
 
 def job_of_case(case: FileCase) -> Job:
-    """The file's job, or the simulated population's own."""
+    """The job of the file, or of the simulated population."""
     if case.population is not None:
         return Job.model_validate(population_job(case.population))
     return load_job(str(case.job))
 
 
 def tabulated_job(job: Job, case: FileCase) -> Job:
-    """The job with the case's columns in its first table, for counts and means with margins."""
+    """The job with one table by the case's columns: counts and means, with margins."""
     table = job.tables[0]
     wanted = ["count", {"mean": job.outcomes[0]}]
     said = {"name": table.name, "by": list(case.by or table.by), "margins": True, "statistics": wanted}
@@ -35,7 +35,7 @@ def tabulated_job(job: Job, case: FileCase) -> Job:
 
 
 def arm_job(job: Job, case: FileCase, arm: FilesArm, epsilon: str, reference: str) -> Job:
-    """The job under a mechanism of the study; a likelihood is fitted in one pooled fit by the table's columns."""
+    """The job under a mechanism of the study. A likelihood is fitted once for all cells, with the columns as predictors."""
     outcome, columns = job.outcomes[0], job.model_dump(mode="json")["columns"]
     if arm.family is not None and FAMILIES[arm.family].logs:
         low, high = job.outcome_column.bounds or (0.0, np.inf)

@@ -1,4 +1,4 @@
-"""Studies that simulate data, run mechanisms on the data and measure the releases."""
+"""Studies that simulate data from known laws, run mechanisms on them, and measure bounds, losses and estimates."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class SimulationKind(SimulatedKind):
         return [_arm(study, arm) for arm in study.mechanisms]
 
     def target(self, study: Simulation, case: str, epsilon: str, measure: str) -> float | None:
-        """The law's own figure for measures of location, ε/2 for bounds, ε for local ε."""
+        """The law's true value for a mean or quantile, ε/2 for the database bound, ε for the local ε; otherwise None."""
         laws = {each.name: each.generator.generator() for each in study.cases}
         if case in laws and measure in (truth := laws[case].truth()):
             return truth[measure]
@@ -125,7 +125,7 @@ class SimulationKind(SimulatedKind):
 
 
 def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
-    """An arm in words: its settings, and the promise of its mechanism."""
+    """A row of the page on an arm: its settings, and its class of guarantee or its target."""
     if arm.adds_noise:
         bins = ", ".join(f"{getattr(arm, name) or '⌈ln n⌉'} {name}" for name in arm.scanned)
         scale = "2/ε" if (arm.adjacency or study.adjacency) == "substitution" else "1/ε"

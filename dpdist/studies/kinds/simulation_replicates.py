@@ -1,8 +1,8 @@
-"""Runs one replicate of a simulation: simulates data, runs mechanisms in memory, synthesizes records, measures.
+"""Runs one replicate of a simulation: simulates data, runs mechanisms in memory, draws synthetic records, measures them.
 
-The rounds are those of a release (`run_rounds` over the same mechanisms, models and samplers). All draws are keyed by
-(seed, case, replicate): all mechanisms and ε of a replicate have the same data and the same uniforms (common random
-numbers). So no result depends on the worker or the time.
+The rounds are those of a release: `run_rounds` over the same mechanisms, models and samplers. The key of all random numbers
+is (seed, case, replicate). So all mechanisms and ε of a replicate have the same data and the same uniform random numbers,
+and no result depends on the worker or the time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from dpdist.studies.kinds.protocol import RecordRows, Replicate, Result
 from dpdist.studies.kinds.simulation_settings import DATA, Arm, Case, Simulation
 
 ANY = "1"
-"""Budget in the job of an arm that does not depend on ε."""
+"""ε in the job of an arm whose results do not depend on ε."""
 
 
 @dataclass
 class Noted:
-    """Recorder of a stratum with one block: stores what a mechanism records."""
+    """Keeps what a mechanism records about a stratum that has one block."""
 
     wants_log_lik: bool = False
     found: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Noted:
 
 
 class Run(NamedTuple):
-    """An arm's run on one data set: synthetic sets, each (record,), and the recorded by-products."""
+    """An arm's run on one file: synthetic outcomes of every set, (record,) each, and what the mechanism recorded."""
 
     synthetic: list[Floats]
     noted: Noted
@@ -72,7 +72,7 @@ class Run(NamedTuple):
 
 
 def replicate(study: Simulation, case: Case, number: int, records: bool = False) -> Replicate:
-    """Runs all arms over the grid on the `number`-th simulated file; `records` also stores record-level by-products."""
+    """Runs all arms at every ε on simulated file `number`; with `records` it also returns record-level by-products."""
     key = study.key_of(case.name, number)
     y = case.generator.generator().draw(case.n, key.generator("data"))
     grid = study.grid
@@ -94,7 +94,7 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
 
 
 def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, key: Key, reached: Run | None) -> Run | None:
-    """Runs one arm at one ε; None where the data do not allow it (no weights meet the bound, no posterior)."""
+    """Runs one arm at one ε; None where the data do not allow it: no weights meet the bound, or there is no posterior."""
     if arm.match is not None and reached is None:
         return None
     job = job_of(study, case, arm, epsilon if study.needs_epsilon(arm) else ANY)
@@ -120,7 +120,7 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
 
 
 def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key: Key) -> Learned:
-    """Constants that another file of the same law and size fixes."""
+    """What the mechanism learns from a reference, which is another simulated file of the same law and size."""
     y = case.generator.generator().draw(case.n, key.generator("reference"))
     rows = np.zeros(len(y), dtype=np.int32)
     earlier = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
@@ -129,7 +129,7 @@ def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key:
 
 
 def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned) -> Rounds:
-    """Rounds of the preset, or of the tilted posterior under the bound to match."""
+    """The mechanism's rounds; or, where another arm's bound is to be matched, a weighted posterior under that bound."""
     if bound is not None:
         return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
     return mechanism_of(arm).protect(job, model, noted, learned)
@@ -142,7 +142,7 @@ def mechanism_of(arm: Arm) -> Mechanism:
 
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
-    """Job for the release that an arm simulates. An arm's budget is per set, so the job's budget is sets times ε."""
+    """Job for the release that an arm simulates. The study's ε is for one set, so the job's is that times the sets."""
     low, high = case.generator.generator().bounds
     return Job.model_validate(
         {
@@ -167,7 +167,7 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
 
 
 def measures(study: Simulation, y: Floats, run: Run | None) -> Iterator[tuple[str, float]]:
-    """Measures that a study file asks for; an arm that could not run has only `refused` = 1."""
+    """Measures that the study file asks for; for an arm that could not run, the only measure is `refused` = 1."""
     if run is None:
         yield "refused", 1.0
         return
@@ -192,7 +192,7 @@ def measures(study: Simulation, y: Floats, run: Run | None) -> Iterator[tuple[st
 
 
 def location_measures(study: Simulation, sets: list[Floats]) -> Iterator[tuple[str, float]]:
-    """Estimates and ends of intervals, averaged over sets."""
+    """Mean, median and quantiles with the ends of their intervals, averaged over sets."""
     found = [location(sample) for sample in sets]
     for name in ("mean", "median", "q15", "q90"):
         if name in study.measures:
@@ -201,7 +201,7 @@ def location_measures(study: Simulation, sets: list[Floats]) -> Iterator[tuple[s
 
 
 def record_columns(run: Run) -> dict[str, Floats]:
-    """Outcome synthesized in set 1, and the bound and weight of each record."""
+    """The synthetic outcomes of set 1, and the bounds and weight of each record."""
     names = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
     recorded = {name: np.asarray(run.noted.columns[name], dtype=float) for name in names if name in run.noted.columns}
     return {"outcome": run.synthetic[0], **recorded}

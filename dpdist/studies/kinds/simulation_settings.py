@@ -1,4 +1,4 @@
-"""Settings of a simulation: populations, models fitted to them, mechanisms under study and measures."""
+"""Settings of a simulation: laws of the data, models fitted to them, mechanisms to study, and measures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, gene
 from dpdist.studies.settings import Study, known_or_refused
 
 DATA = "data"
-"""Label of the confidential data's own figures in results."""
+"""Label, in results, of the figures of the confidential data themselves."""
 Measure = Literal[
     "database_bound",
     "unweighted_database_bound",
@@ -69,7 +69,7 @@ class Law(Frozen):
 
 
 class Case(Frozen):
-    """A population to simulate and the model that is fitted to it."""
+    """A law from which files are simulated, their size, and the model that is fitted to them."""
 
     name: Name
     generator: Law
@@ -88,15 +88,16 @@ class Case(Frozen):
 
     @property
     def sampler(self) -> SamplerName:
-        """The family's own sampler without Markov chains."""
+        """The family's first sampler, which uses no Markov chains."""
         return SAMPLERS[self.family][0]
 
 
 class Arm(MechanismSpec):
-    """Settings of a mechanism under study; `label` distinguishes arms of one mechanism.
+    """Settings of a mechanism under study; `label` distinguishes arms with the same mechanism.
 
-    `enforced: false` accepts a bound over ε/2, as the papers do. `match` tunes the weights to the bound of another arm on
-    the same data. `reference: true` fixes the mechanism's constants on another simulated file of the same law and size.
+    `enforced: false` accepts a database bound above ε/2, as the papers do. `match` tunes the privacy weights until the
+    bound is that of another arm on the same data. `reference: true` fixes the mechanism's constants on another simulated
+    file of the same law and size.
     """
 
     label: Name | None = None
@@ -131,11 +132,11 @@ if TYPE_CHECKING:
 else:
     _ARMS = tuple(create_model(spec.__name__, __base__=(spec, Arm), __doc__=spec.__doc__) for spec in SPECS.values())
     AnyArm = Annotated[Union[_ARMS], Field(discriminator="name")]  # noqa: UP007
-    """A mechanism's own constants, and what is said of every arm."""
+    """A mechanism's constants together with the settings of an arm."""
 
 
 class Simulation(Study):
-    """Study of replicates of mechanisms on simulated data."""
+    """Study that compares mechanisms on data simulated from known laws."""
 
     kind: Literal["simulation"] = "simulation"
     cases: tuple[Case, ...] = Field(min_length=1)
@@ -169,7 +170,7 @@ class Simulation(Study):
         return next(arm for arm in self.mechanisms if arm.key == label)
 
     def needs_epsilon(self, arm: Arm) -> bool:
-        """True if an arm's results depend on ε; otherwise one result serves for every ε."""
+        """True if an arm's results depend on ε; otherwise one run serves for every ε."""
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
         return arm.spends and (arm.enforced or not arm.tunes_weights)

@@ -1,4 +1,4 @@
-"""Studies of strict tables with a reference, on simulated surveys, cell by cell against the truth."""
+"""Studies of strict tables with a reference: simulated surveys, with errors against the truth in every cell."""
 
 from __future__ import annotations
 

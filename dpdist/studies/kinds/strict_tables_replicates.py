@@ -1,7 +1,7 @@
-"""Runs one replicate of a study of strict tables: simulates a survey and an earlier one, releases by each arm, compares.
+"""Runs one replicate of a study of strict tables: simulates a survey and an earlier one, releases, measures errors.
 
-The rounds, models, estimators and intervals are the same as in a release; noise is keyed NumPy. All arms share the
-samples. Arms of one ε also share the uniforms of the noise.
+The rounds, models, estimators and intervals are the same as in a release; noise comes from NumPy generators with keys. All
+arms (a mechanism with its settings) share the samples. At one ε they also share the uniform random numbers of the noise.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ BOUNDS = {"lognormal": (1e3, 2e6), "top_coded": (1e3, TOP_CODE)}
 
 
 def replicate(study: StrictTablesStudy, case: SurveyCase, number: int) -> Replicate:
-    """Relative errors of counts and means of every cell, and coverage, by arm and ε."""
+    """Relative errors of counts and means in every cell, and coverage, by arm and ε."""
     key = study.key_of(case.name, number)
     survey = simulated(job_of(study, case, key, study.mechanisms[0], study.grid[0]))
     try:
         earlier = earlier_records(study, case, key, survey)
-    except DataError:  # Some small cell has no record in this sample.
+    except DataError:  # A small cell has no record in this sample.
         return Replicate([Result(arm.label, e, "refused", 1.0) for e in study.grid for arm in study.mechanisms], [])
     results = list(_unprotected(study, case, survey, earlier, key))
     for epsilon in study.grid:
@@ -62,7 +62,7 @@ def replicate(study: StrictTablesStudy, case: SurveyCase, number: int) -> Replic
 
 
 def job_of(study: StrictTablesStudy, case: SurveyCase, key: Key, arm: StrictArm, epsilon: str) -> Job:
-    """Job for the release that an arm simulates: one fit of all cells."""
+    """Job for the release that an arm simulates, with one fit for all cells."""
 
     def simulation(name: str, growth: float = 0.0, **shape: float) -> dict[str, Any]:
         seed, size = int(key.child(name).hex()[:12], 16), round(case.population * (1.0 + growth))
@@ -93,12 +93,12 @@ def job_of(study: StrictTablesStudy, case: SurveyCase, key: Key, arm: StrictArm,
 
 
 def earlier_records(study: StrictTablesStudy, case: SurveyCase, key: Key, survey: Survey) -> Records:
-    """The reference's records under the current frame. Raises `DataError` where the reference lacks a cell."""
+    """Records of the earlier survey, in rows of the current frame. Raises `DataError` where it lacks a cell."""
     return records_of(job_of(study, case, key, study.mechanisms[0], study.grid[0]), survey)
 
 
 def records_of(job: Job, survey: Survey) -> Records:
-    """Records of the job's reference under the current frame. Raises `DataError` where the reference lacks a cell."""
+    """Records of the job's reference, in rows of the current frame. Raises `DataError` where it lacks a cell."""
     found = open_reference(job, open_source(job), survey.frame)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         placed = place_reference(job, found, Path(folder))
@@ -109,7 +109,10 @@ def records_of(job: Job, survey: Survey) -> Records:
 def _unprotected(
     study: StrictTablesStudy, case: SurveyCase, survey: Survey, earlier: Records, key: Key
 ) -> Iterator[Result]:
-    """Direct estimates, the reference alone, and direct estimates with Laplace noise; a record's 8 figures share ε."""
+    """Errors of direct estimates, of the reference alone, and of direct estimates under Laplace noise.
+
+    Each record is in 8 figures, and these share ε.
+    """
     values = {name: e.value for name, e in zip(STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=False)}
     job = job_of(study, case, key, study.mechanisms[0], study.grid[0])
     others = reference_baselines(job, survey.frame, [survey.records], [earlier], key)
@@ -137,12 +140,12 @@ def _released(job: Job, arm: StrictArm, epsilon: str, survey: Survey, earlier: R
 
 
 def release_of(job: Job, survey: Survey, earlier: Records, key: Key) -> ReleasedObject:
-    """The job's release of a simulated survey, in memory and with keyed noise."""
+    """The job's release of a simulated survey, made in memory with noise from keys."""
     return released(job, survey, learned_of(job, survey, earlier, key), key)
 
 
 def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
-    """Constants that the reference's records fix."""
+    """What the mechanism learns from the reference's records."""
     model = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         taught = reference_sampler(job, sampler_of(job, Path(folder)))
@@ -150,7 +153,7 @@ def learned_of(job: Job, survey: Survey, earlier: Records, key: Key) -> Learned:
 
 
 def released(job: Job, survey: Survey, learned: Learned, key: Key) -> ReleasedObject:
-    """The release of a survey, with constants that a reference fixed."""
+    """The release of a survey, given what the mechanism learned from a reference."""
     model, mechanism = builder_of(job).build(job, survey.frame, slice(0, len(survey.frame))), mechanism_of(job)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         rounds, sampler = mechanism.protect(job, model, Unwatched(), learned), sampler_of(job, Path(folder))

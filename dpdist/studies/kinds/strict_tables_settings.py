@@ -1,4 +1,4 @@
-"""Settings of a study of strict tables with a reference: law, drift, size and ε, against the truth (METHODS §7b, §8)."""
+"""Settings of a study of strict tables with a reference: surveys and their drift, mechanisms, and ε (METHODS §7b, §8)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dpdist.studies.kinds.tables_settings import STATISTICS
 
 YARDSTICK = "direct"
 UNPROTECTED = (YARDSTICK, "reference_only", "laplace_composed")
-"""Labels that every case has in addition to the study's arms."""
+"""Labels of figures without formal protection, which every case has besides the study's arms."""
 
 
 class StrictArm(Frozen):
-    """A strict mechanism, tabulated from its released parameters."""
+    """A strict mechanism, whose table is computed from its released parameters."""
 
     label: Name
     mechanism: Literal["sanitized_statistics", "reference_tables"]
@@ -32,9 +32,9 @@ class StrictArm(Frozen):
 
 
 class StrictTablesStudy(OfSurveys):
-    """Study of RMSE over the RMSE of the direct estimate, bias and coverage of 90 % intervals.
+    """Study of RMSE over the RMSE of the direct estimate, bias, and coverage of 90 % intervals.
 
-    Cells are field × sex with margins.
+    The cells are field × sex with margins.
     """
 
     kind: Literal["strict_tables"]
@@ -46,7 +46,7 @@ class StrictTablesStudy(OfSurveys):
 
     @property
     def yardsticks(self) -> tuple[str, ...]:
-        """Labels of the yardsticks: each arm's RMSE is divided by the RMSE of each."""
+        """Labels of the yardsticks, by whose RMSE each arm's RMSE is divided."""
         return (YARDSTICK,)
 
     @property

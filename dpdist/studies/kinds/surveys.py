@@ -1,4 +1,4 @@
-"""Settings of simulated surveys of doctorates and of the earlier survey that is their reference: size, law, changes."""
+"""Settings of simulated surveys of doctorates, and of the earlier survey that serves as reference: size, law, drift."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from dpdist.job import Budget, Frozen, Name
 from dpdist.studies.settings import Study
 
 EARLIER = {"sd": 0.4, "noise_sd": 0.4, "gap": 1.0}
-"""Shape of the first survey's law."""
+"""The law of the earlier survey: sd of log salaries, sd of the noise in log sizes, and relative gap between the sexes."""
 
 
 class SurveyCase(Frozen):
-    """A simulated survey and an earlier one, with a new population and sample in every replicate.
+    """A simulated survey and an earlier one, with a new population and new samples in every replicate.
 
-    The earlier survey has `sd` .4 of salaries, `gap` 1, `noise_sd` .4 and no `growth`. `growth` applies to salaries and
-    to the population.
+    Salaries have the standard deviation `sd` in logarithms, and `gap` times the built-in gap between the sexes. The
+    earlier survey has `EARLIER` for these and for `noise_sd`, and no `growth`. `growth` is the relative change of salaries
+    and of the population.
     """
 
     name: Name
@@ -35,7 +36,7 @@ class SurveyCase(Frozen):
         return self.sample
 
     def described(self, every: str = "") -> str:
-        """Description for a page; `every` states the period of growth."""
+        """A description for the page; `every` is appended to the growth, as in " a period"."""
         law = "lognormal salaries" if self.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
         drift = [f"salaries and population {100 * self.growth:+.0f} %{every}"] if self.growth else []
         ends = [(name, first, getattr(self, name)) for name, first in EARLIER.items()]
@@ -44,7 +45,7 @@ class SurveyCase(Frozen):
 
 
 class OfSurveys(Study):
-    """A study whose cases are such surveys."""
+    """A study whose cases are simulated surveys of doctorates."""
 
     cases: tuple[SurveyCase, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)

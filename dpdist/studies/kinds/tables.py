@@ -1,4 +1,4 @@
-"""Studies of tables: tables from synthetic records and tables with noise, cell by cell against the truth."""
+"""Studies that compare tables from synthetic records with tables under noise, against the truth in every cell."""
 
 from __future__ import annotations
 

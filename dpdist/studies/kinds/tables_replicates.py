@@ -1,7 +1,8 @@
-"""Runs one replicate of a study of tables: simulates a survey, fits under each weight rule, tabulates by each arm.
+"""Runs one replicate of a study of tables: simulates a survey, fits models, makes every arm's table, measures errors.
 
-The rounds, models and estimators are the same as in a release; noise is keyed NumPy. Arms of one rule share the released
-draws, and all arms share the sample. So ratios compare paired errors.
+The rounds, models and estimators are the same as in a release; noise comes from NumPy generators with keys. All arms (a
+mechanism with its settings) share the sample. Arms with the same weight rule also share the released draws. So ratios
+compare errors on the same data.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from dpdist.survey.source import open_source
 
 @dataclass(frozen=True)
 class Survey:
-    """A simulated sample, the table's cells and the truth in them."""
+    """A simulated sample, the cells of the table, the truth in them, and direct totals."""
 
     frame: Frame
     records: Records
@@ -55,7 +56,7 @@ class Survey:
 
 
 def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
-    """Relative errors of counts and means of every cell, and coverage, by arm and number of sets."""
+    """Relative errors of counts and means in every cell, and coverage, by arm and by number of sets."""
     key = study.key_of(case.name, number)
     survey = simulated(job_of(study, case, key, study.mechanisms[0]))
     results = list(_yardsticks(study, case, survey, key))
@@ -71,7 +72,7 @@ def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
 
 
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
-    """Job for the release that an arm simulates: one pooled fit with the largest number of sets."""
+    """Job for the release that an arm simulates: one pooled fit, with the largest number of sets."""
     simulate = {"kind": "doctorates", "population": case.population, "sample": case.sample, "noise": case.noise}
     return Job.model_validate(
         {
@@ -117,9 +118,9 @@ def simulated(job: Job) -> Survey:
 
 
 def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
-    """Direct estimates, without noise and with Laplace noise at the total ε of m sets.
+    """Errors of direct estimates, without noise and with Laplace noise at the total ε of m sets.
 
-    Either every figure has all of ε, or the figures share it.
+    With `laplace` every figure has all of ε; with `laplace_composed` a record's figures share it.
     """
     found = dict(zip(ALL_STATISTICS, direct(survey.found, survey.frame, survey.cells), strict=True))
     values = {name: found[name].value for name in STATISTICS}
@@ -138,9 +139,9 @@ def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -
 
 
 def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
-    """Clipped sums of the finest cells with noise, and margins as their sums.
+    """Noisy clipped sums of the finest cells, with margins as sums of these.
 
-    A mean outside its bounds is set to the nearest.
+    A mean beyond its bounds is set to the nearest bound.
     """
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
     pairs = bounds.pairs(survey.records.weight, survey.records.outcome)
@@ -153,7 +154,7 @@ def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dic
 
 
 def _fit(job: Job, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | None:
-    """Released draws of every set, and Δ; None where no weights meet the bound."""
+    """Released draws for every set, and the database bound Δ; None where no weights meet the bound."""
     noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
@@ -174,7 +175,10 @@ def _synthetic(
     key: Key,
     known: dict[str, Spreads],
 ) -> Iterator[Result]:
-    """Tables of m sets as a release publishes them. `known` stores spreads by weight rule and weights, which arms share."""
+    """Errors of the tables from m sets, as a release publishes them.
+
+    `known` keeps the spreads that arms share, by weight rule and population weights.
+    """
     if fit is None:
         yield from (Result(arm.label, epsilon, "refused", 1.0) for epsilon in study.grid)
         return
@@ -211,9 +215,9 @@ def _sums(model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int)
 def _coverage(
     label: str, epsilon: str, tables: Mapping[StatisticName, Interval], survey: Survey, whose: str = ""
 ) -> Iterator[Result]:
-    """Share of cells, and of margins among them, whose interval holds the truth; cells without an estimate left out.
+    """The share of cells, and of margins, whose interval contains the truth. Cells without an estimate are left out.
 
-    `whose` selects the published intervals, or the intervals that a user computes from the synthetic sets alone.
+    `whose` is "" for published intervals, and "_sets" for those that a user computes from the synthetic sets alone.
     """
     margin = np.array([TOTAL in cell for cell in survey.cells.labels])
     for name in STATISTICS:
@@ -226,7 +230,7 @@ def _coverage(
 
 
 def errors_of(label: str, epsilon: str, values: Mapping[StatisticName, Floats], survey: Survey) -> Iterator[Result]:
-    """(estimate − truth)/truth per cell; a cell without a record in the sample has no mean."""
+    """(estimate − truth)/truth in each cell. A cell without a record in the sample has no mean."""
     for statistic in STATISTICS:
         error = values[statistic] / survey.truth[statistic] - 1.0
         for cell, value in zip(survey.cells.labels, error, strict=True):

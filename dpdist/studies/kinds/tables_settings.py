@@ -1,4 +1,4 @@
-"""Settings of a study of tables: tables from synthetic records and tables with noise, against the truth (METHODS §7)."""
+"""Settings of a study that compares tables from synthetic records with tables under noise (METHODS §7)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
 YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean")
 SIZES = ("median", "max")
-"""Summaries of |error| over cells, in direct standard errors under the design."""
+"""Summaries over cells of |error| in direct standard errors."""
 
 
 def sizes_of(statistic: str) -> tuple[str, ...]:
-    """Measures of a statistic's errors. Those of counts are also in standard errors given the cells' released sizes."""
+    """Names of the summaries of a statistic's errors. Counts also have them in standard errors given the cells' sizes."""
     given = tuple(f"given_{size}" for size in SIZES) if statistic == "count" else ()
     return (*SIZES, *given)
 
 
 def scale(size: str) -> str:
-    """The direct standard errors that are the unit of a measure."""
+    """Says which direct standard errors are the unit of a summary: given the cells' sizes, or as designed."""
     return "given the cells' sizes" if size.startswith("given_") else "as designed"
 
 
 class TableCase(Frozen):
-    """A simulated survey of doctorates, a new population and sample in every replicate."""
+    """A simulated survey of doctorates, with a new population and a new sample in every replicate."""
 
     name: Name
     population: int = Field(gt=0)
@@ -44,9 +44,9 @@ class TableCase(Frozen):
 
 
 class Synthetic(Frozen):
-    """Tables from m synthetic sets: FBS or FBP under a weight rule, estimated from records or from parameters.
+    """Tables from m synthetic sets, drawn by FBS or FBP under a weight rule, and estimated from records or parameters.
 
-    With `expected_weights`, E(w|y*, x) replaces w* in estimates from synthetic records.
+    With `expected_weights`, each synthetic weight w* is replaced by E(w|y*, x), given the synthetic outcome y*.
     """
 
     label: Name
@@ -65,9 +65,9 @@ class Synthetic(Frozen):
 
 
 class TablesStudy(Study):
-    """Study of RMSE against the truth, over replicates, for every cell of field × sex with margins.
+    """Study of RMSE against the truth in every cell of field × sex with margins, over the RMSE of yardsticks.
 
-    Ratios are to the RMSE of the yardsticks.
+    The RMSE is over replicates.
     """
 
     kind: Literal["tables"]
@@ -91,12 +91,12 @@ class TablesStudy(Study):
 
     @property
     def grid(self) -> tuple[str, ...]:
-        """Total ε of m sets, which is also the ε of the tables with noise."""
+        """The total ε of m sets, for every m. Tables under noise have the same ε."""
         return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
 
     @property
     def yardsticks(self) -> tuple[str, ...]:
-        """Labels of the yardsticks: each arm's RMSE is divided by the RMSE of each."""
+        """Labels of the yardsticks, by whose RMSE each arm's RMSE is divided."""
         return YARDSTICKS
 
     @property

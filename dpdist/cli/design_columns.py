@@ -1,0 +1,141 @@
+"""Finds the columns of a survey's design by their names, for a new job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from dpdist.core.errors import JobError, Problem
+
+PSU = re.compile(r"(^|_)(psus?|clusters?|sdmvpsu|varunit|secu)(_?id|_?code|_?no)?$", re.IGNORECASE)
+STRATUM = re.compile(
+    r"^(design_?|var(iance)?_?|pseudo_?)?(strat|stratum|strata|sdmvstra|varstr(at)?)(_?id|_?code|_?no)?$", re.I
+)
+REPLICATE = re.compile(r"^(.*(?:rep|brr|jk|boot|bs|wgt|weight|wt|rw|fay).*?)([0-9]+)$", re.IGNORECASE)
+NONE = "none"
+KINDS = ("brr", "jackknife", "bootstrap", "successive_difference")
+"""Methods of replicate weights that need no constant."""
+FEWEST_REPLICATES = 8
+"""Fewest columns with numbers from 1 in a row that are taken as replicate weights."""
+
+
+@dataclass(frozen=True)
+class DesignColumns:
+    """Columns of the design: strata, PSU, and the prefix and number of replicate weights."""
+
+    strata: tuple[str, ...] = ()
+    psu: str | None = None
+    replicates: tuple[str, int] | None = None
+    kind: str | None = None
+    """The method that made the replicate weights; None where nobody said it."""
+
+    @property
+    def clustered(self) -> bool:
+        return self.psu is not None or (self.replicates is not None and self.kind is not None)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Returns every column that has a part in the design."""
+        prefix, number = self.replicates or ("", 0)
+        again = (f"{prefix}{k}" for k in range(1, number + 1))
+        return frozenset({*self.strata, *again, *([self.psu] if self.psu is not None else [])})
+
+    @property
+    def in_words(self) -> str:
+        """Returns the columns and their parts."""
+        prefix, number = self.replicates or ("", 0)
+        parts = {
+            "strata": ", ".join(self.strata),
+            "PSU": self.psu or "",
+            "replicate weights": f"{prefix}1 to {prefix}{number}" if number else "",
+        }
+        return "; ".join(f"{name} {columns}" for name, columns in parts.items() if columns)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Returns the settings of `survey`, without replicate weights whose method nobody given."""
+        made: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
+        if self.replicates is not None and self.kind is not None:
+            prefix, number = self.replicates
+            return made | {"replicate_weights": {"kind": self.kind, "prefix": prefix, "number": number}}
+        return made | ({"psu": self.psu} if self.psu is not None else {})
+
+
+class Options(NamedTuple):
+    """What the options say of the design; None for an option that is not there."""
+
+    strata: Sequence[str] | None
+    psu: str | None
+    replicates: str | None
+    kind: str | None
+
+
+def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -> DesignColumns:
+    """Returns the design by the options, the answers, or the names of columns. Raises `JobError` for an unknown column."""
+    likely = by_name(names)
+    strata, psu, prefix = given.strata, given.psu, given.replicates
+    if asks and strata is None:
+        answer = str(
+            typer.prompt("Columns of design strata, with commas (or none)", default=", ".join(likely.strata) or NONE)
+        )
+        strata = [each.strip() for each in answer.split(",")]
+    if asks and psu is None and prefix is None and likely.replicates is None:
+        psu = str(typer.prompt("The column of primary sampling units (or none)", default=likely.psu or NONE))
+    chosen = likely.strata if strata is None else tuple(each for each in strata if each != NONE)
+    unit = (likely.psu if prefix in (None, NONE) else None) if psu is None else None if psu == NONE else psu
+    again = likely.replicates if psu in (None, NONE) else None
+    if prefix is not None:
+        again = None if prefix == NONE else replicates(names, prefix)
+    if prefix not in (None, NONE) and again is None:
+        wanted = f"columns {prefix:.80}1, {prefix:.80}2, …"
+        raise JobError(
+            str(job), [Problem("--replicate-weights", "the file has no such columns", wanted, "name their prefix")]
+        )
+    if given.kind is not None and given.kind not in KINDS:
+        near = get_close_matches(given.kind, KINDS, n=1)
+        remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write Fay's k into the job by hand"
+        raise JobError(
+            str(job), [Problem("--replicate-kind", f"'{given.kind:.80}' is not known", ", ".join(KINDS), remedy)]
+        )
+    for option, name in (*(("--design-strata", each) for each in chosen), ("--psu", unit)):
+        if name is not None and name not in names:
+            near = get_close_matches(name, list(names), n=1)
+            remedy = f"did you mean '{near[0]}'?" if near else "name one of these, or none"
+            problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
+            raise JobError(str(job), [problem])
+    return DesignColumns(chosen, unit, again, given.kind)
+
+
+def by_name(names: Iterable[str]) -> DesignColumns:
+    """Returns the columns whose names say that they are of the design. Replicate weights stand before PSUs."""
+    listed = list(names)
+    strata = tuple(name for name in listed if STRATUM.search(name))[:1]
+    units = [name for name in listed if PSU.search(name)]
+    again = replicates(listed)
+    psu = units[0] if len(units) == 1 and again is None else None
+    return DesignColumns(strata, psu, again)
+
+
+def replicates(names: Iterable[str], prefix: str | None = None) -> tuple[str, int] | None:
+    """Returns the prefix and the number of columns numbered from 1 in a row: of the prefix, or of the longest row."""
+    rows: dict[str, set[int]] = {}
+    for name in names:
+        parted = re.fullmatch(r"(.*?)([0-9]+)", name) if prefix is not None else REPLICATE.fullmatch(name)
+        if parted is not None and not parted[2].startswith("0"):
+            rows.setdefault(parted[1], set()).add(int(parted[2]))
+    known = {each: _in_a_row(numbers) for each, numbers in rows.items() if prefix in (None, each)}
+    if not known:
+        return None
+    best = max(known, key=lambda each: known[each])
+    return (best, known[best]) if known[best] >= (FEWEST_REPLICATES if prefix is None else 2) else None
+
+
+def _in_a_row(numbers: set[int]) -> int:
+    """Returns how many numbers from 1 on are there."""
+    return next(k for k in range(len(numbers) + 1) if k + 1 not in numbers)

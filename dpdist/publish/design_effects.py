@@ -1,0 +1,52 @@
+"""Public design effects of published figures: as the job states them, or as they were estimated from its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import TOTAL, Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import STATISTICS
+from dpdist.job import DesignEffect, Job, Statistic
+
+KEY = "design_effects"
+
+
+def design_effects(job: Job, promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
+    """Returns the effects of a release, in the order in which a figure looks for its own; empty where there are none."""
+    if not job.survey.effects_of_reference:
+        return job.survey.stated_effects
+    return effects_in_promise(promise)
+
+
+def effects_in_promise(promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
+    """Returns the effects that were estimated from a reference. Raises `ValueError` or `TypeError` for what is none."""
+    return tuple(DesignEffect.model_validate(each) for each in promise.get("reference", {}).get(KEY, ()))
+
+
+def effect_of(effects: tuple[DesignEffect, ...], columns: frozenset[str], statistic: str, outcome: str | None) -> float:
+    """Returns the effect of a statistic in cells that are crossed by these columns; 1 where none is known."""
+    return next((each.effect for each in effects if each.fits(columns, statistic, outcome)), 1.0)
+
+
+def effects_in(effects: tuple[DesignEffect, ...], cells: Cells, statistic: str, outcome: str | None) -> Floats:
+    """Returns a statistic's effects, (cell,)."""
+    crossed = [
+        frozenset(name for name, level in zip(cells.by, label, strict=True) if level != TOTAL) for label in cells.labels
+    ]
+    known = {columns: effect_of(effects, columns, statistic, outcome) for columns in set(crossed)}
+    return np.array([known[columns] for columns in crossed])
+
+
+def plain_effects(effects: tuple[DesignEffect, ...], cells: Cells, outcome: str) -> list[Floats]:
+    """Returns the effects of counts, means and totals, (cell,) each. A count is of no outcome."""
+    return [effects_in(effects, cells, name, None if name == "count" else outcome) for name in STATISTICS]
+
+
+def further_effects(effects: tuple[DesignEffect, ...], cells: Cells, statistic: Statistic) -> Floats:
+    """Returns the effects of a further statistic, (cell,). A difference has those of the figures that it is taken of."""
+    base = statistic.of or statistic
+    return effects_in(effects, cells, base.name, base.variable)
