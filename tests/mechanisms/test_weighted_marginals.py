@@ -228,7 +228,6 @@ def test_the_sum_of_weights_varies_as_much_as_it_can(weighted: bool) -> None:
     assert (total / total.mean()).std() == pytest.approx(expected, rel=0.06, abs=1e-9)
 
 
-
 def weighted_table(codes: Ints, weight: Floats, columns: tuple[int, int], shape: tuple[int, int]) -> Floats:
     cell = codes[:, columns[0]] * shape[1] + codes[:, columns[1]]
     return np.bincount(cell, weights=weight, minlength=shape[0] * shape[1]).reshape(shape)
