@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # what tests share
 
-from golden_runs import GOLDENS, differences, read_golden, released, write_golden
+from golden_runs import GOLDENS, differences, read_golden, released, write_fingerprints, write_golden
 from golden_studies import STUDIES, studied
 from small_jobs import cases, reach
 from small_runs import write_inputs
@@ -36,6 +36,8 @@ def main() -> int:
     folder = said.keep or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     write_inputs(folder)
+    if not said.compare and not said.names:
+        write_fingerprints(folder)
     for name in said.names or [*jobs, *STUDIES]:
         began = time.process_time()
         work = folder / name

@@ -11,6 +11,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from golden_runs import GOLDENS, Kept, differences, kept, read_golden, released
 from golden_studies import STUDIES, studied
@@ -98,6 +101,34 @@ def test_a_comparison_sees_a_number_that_moved_and_no_last_digits(tmp_path: Path
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"cells": [1.5, 2.5e-3, 0], "mean": 61234.5}), encoding="utf-8")
     assert _changed(path, '"mean": 61234.5', new) == found
+
+
+def test_a_comparison_of_many_numbers_sees_one_that_moved_and_not_the_last_digits_of_all(tmp_path: Path) -> None:
+    """A relative change of 1e-6 in one of 20,000; a last digit more or less in each."""
+    path, numbers = tmp_path / "bounds.parquet", np.exp(np.random.default_rng(1).normal(0.0, 5.0, 20_000))
+    one = numbers.copy()
+    one[7_000] *= 1.0 + 1e-6
+    all_of_them = np.nextafter(numbers, np.random.default_rng(2).choice([0.0, np.inf], len(numbers)))
+    found = list[Kept]()
+    for values in (numbers, all_of_them, one):
+        pq.write_table(pa.table({"bound": values}), path)
+        found.append(kept(path))
+    right, last, moved = ({path.name: each} for each in found)
+    assert differences(right, last) == []
+    assert right != last
+    assert differences(right, moved) == ["bounds.parquet: other numbers"]
+
+
+def test_numbers_within_a_column_of_records_are_numbers(tmp_path: Path) -> None:
+    """Last digits are no text. Control: another number, another name."""
+    path, found = tmp_path / "strata.parquet", list[Kept]()
+    for said in ({"total": 0.3}, {"total": 0.1 + 0.2}, {"total": 0.31}, {"sum": 0.3}):
+        pq.write_table(pa.table({"diagnostics": [said]}), path)
+        found.append(kept(path))
+    right, last, moved, named = ({path.name: each} for each in found)
+    assert differences(right, last) == []
+    assert differences(right, moved) == ["strata.parquet: other numbers"]
+    assert differences(right, named) == ["strata.parquet: other text"]
 
 
 def test_a_comparison_sees_numbers_that_changed_places(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpdist.core.records import Floats, Records
+from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.donors import Donors
-from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import Limits
 
 

@@ -23,11 +23,12 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Job
+from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
 from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped
 from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
-from dpdist.mechanisms.reference_tables.release import ReferenceCells, Told
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.privacy.units import record_epsilon
 
 SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)

@@ -12,20 +12,17 @@ from pydantic import Field
 
 from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Ints, Records
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.core.records import Ints, Records
 from dpdist.evaluation.microdata.association import consistency
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.evaluation.microdata.regression import fitted, overlap
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.records import drawn
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models.protocol import Draws
-from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.one_stratum import model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
@@ -154,12 +151,9 @@ def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, ke
     records = Records(np.arange(n), np.zeros(n, np.int32), file.codes.astype(float), np.ones(n), none)
     for epsilon in study.grid:
         said = job_of(study, case, arm, epsilon)
-        model = builder_of(said).build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
-        own = key.child(arm.label + epsilon)
-        rounds = MECHANISMS[said.mechanism.name].protect(said, model, Unwatched(), None)
-        released = run_rounds(rounds, model, ExactSampler(1), own, "all", [records], noise=noise_of(own)).parameters
+        model, own = model_of(said, n), key.child(arm.label + epsilon)
         rng = own.generator("synthesis")
-        sets = [_drawn(model, theta, file, rng) for theta in released]
+        sets = [_drawn(model, theta, file, rng) for theta in released(said, model, records, own)]
         for measure, value in measures(case, file, sets).items():
             yield Result(arm.label, epsilon, measure, value)
 

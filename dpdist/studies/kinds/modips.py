@@ -12,13 +12,11 @@ from scipy.special import ndtri, stdtrit
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name, Truncation
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.moments import Moments, limited_normal_mean
-from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.one_stratum import released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
@@ -110,13 +108,9 @@ def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterat
 def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: Key) -> tuple[float, float, float]:
     """Figures of one file: the mean over sets, √T, and the quantile by which an interval multiplies √T."""
     file, (job, model) = _file(case, key), _release(study.adjacency, case, arm, epsilon)
-    rounds = MECHANISMS["modips"].protect(job, model, Unwatched(), None)
-    own = key.child(f"{arm.label} {epsilon}")
-    released = run_rounds(rounds, model, ExactSampler(1), own, "all", [file], noise=noise_of(own))
-    rows = np.zeros(case.n, np.int32)
-    sets = [
-        model.simulate(theta, rows, own.generator("synthesis", set=k))[0] for k, theta in enumerate(released.parameters, 1)
-    ]
+    own, rows = key.child(f"{arm.label} {epsilon}"), np.zeros(case.n, np.int32)
+    thetas = released(job, model, file, own)
+    sets = [model.simulate(theta, rows, own.generator("synthesis", set=k))[0] for k, theta in enumerate(thetas, 1)]
     means, variances = (np.array([[f(one)] for one in sets]) for f in (np.mean, _of_the_mean))
     total = combine_sets(means, variances, float("inf"))
     factor = ndtri(0.5 + LEVEL / 2.0) if not np.isfinite(total.df[0]) else stdtrit(total.df[0], 0.5 + LEVEL / 2.0)

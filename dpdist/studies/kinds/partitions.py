@@ -13,16 +13,13 @@ import numpy as np
 from pydantic import Field
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.core.records import Floats, Records
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.partitions.release import PartitionCounts
-from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.exact import ExactSampler
+from dpdist.studies.kinds.one_stratum import model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms
 
@@ -117,16 +114,11 @@ def _measured(
 ) -> Iterator[Result]:
     for epsilon in study.grid:
         said = job_of(study, case, arm, epsilon)
-        model = builder_of(said).build(said, Frame({}, {}, np.array([case.n]), (), ()), slice(0, 1))
+        model, own = model_of(said, case.n), key.child(arm.label + epsilon)
         assert isinstance(model, PartitionCounts)
         exact = model.statistics(file, np.ones(case.n)).reshape(SHAPE)
-        rounds, own = (
-            MECHANISMS[said.mechanism.name].protect(said, model, Unwatched(), None),
-            key.child(arm.label + epsilon),
-        )
-        released = run_rounds(rounds, model, ExactSampler(1), own, "all", [file], noise=noise_of(own)).parameters
-        rng = own.generator("synthesis")
-        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in released]
+        rng, found = own.generator("synthesis"), released(said, model, file, own)
+        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in found]
         for measure, value in _measures(case, means, exact, sets, model.attributes[-1].values).items():
             yield Result(arm.label, epsilon, measure, value)
 

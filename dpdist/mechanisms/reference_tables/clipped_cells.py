@@ -1,0 +1,137 @@
+"""Defines the sums of reference tables: base cells, their clipping limits and units, and a record's share of each sum.
+
+The limits and units come from the summary of a reference, before the current file is read (METHODS §7b). `release` has
+the post-processing of the noisy sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Self
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.job import Job
+from dpdist.job.noisy_mechanisms import ReferenceTables
+from dpdist.mechanisms.reference_tables.borrowing import complete
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
+from dpdist.mechanisms.reference_tables.collapsing import collapsed, fewest, pooled
+from dpdist.mechanisms.reference_tables.saturation import weight_bounds
+from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
+from dpdist.models.design import counted, design
+from dpdist.models.outcome import OutcomeModel
+from dpdist.privacy.units import record_epsilon
+
+Told = list[list[Cell]]
+"""Summary of a reference: the cells of each outcome."""
+
+
+@dataclass(frozen=True)
+class ClippedCells(OutcomeModel):
+    """Base cells of one stratum; the statistics are (cell, 1 + outcome), in whole units, once `limits` are known."""
+
+    labels: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...]
+    """Public bounds of every outcome."""
+    codes: Codes
+    """Levels of the tables' columns in every cell, (cell, column)."""
+    count: Floats
+    """Sample records of every cell, public."""
+    scales: tuple[Fraction, Fraction]
+    """Scales of the noise on Σ(1 − v) and on every other sum, in units of 1/UNIT."""
+    weighted: bool
+    shrinkage: bool
+    simplex: bool = False
+    """True if sample sizes are secret; statistics are then those of `Limits.simplex`."""
+    limits: Limits | None = None
+    unit: Ints | None = None
+    """The unit of every cell, (cell,); the cells of a unit have one common sum."""
+    weight_bounds: tuple[float, float] | None = None
+    """Public bounds of the weight, if histograms fix the limits; figures that sums do not identify are then sought."""
+    noisy_counts: bool = False
+    """True where sample counts have noise of their own (`predictors: {protect}`)."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+        columns = tuple(name for name in job.cell_columns if name not in frame.strata)
+        cells = design(frame, columns, rows)
+        first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
+        labels = tuple(" / ".join(str(frame.levels[c][frame.codes[c][row]]) for c in columns) or "all" for row in first)
+        codes = np.array([[frame.codes[c][row] for c in columns] for row in first], dtype=np.int32).reshape(len(first), -1)
+        count = counted(frame, rows, cells)
+        bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
+        scales = noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(bounds))
+        weighted = job.survey.weight is not None
+        assert isinstance(job.mechanism, ReferenceTables)
+        return cls(
+            *(cells, bounds[0], labels, job.outcomes, bounds, codes, count, scales, weighted),
+            *(job.mechanism.shrinkage, job.sizes_in_sums),
+            weight_bounds=weight_bounds(job),
+            noisy_counts=job.predictors is not None,
+        )
+
+    @property
+    def first(self) -> list[int]:
+        """The first frame row of every cell, counted within the stratum."""
+        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
+
+    @property
+    def noise(self) -> Noise:
+        """Variances of the noise on Σ(1 − v) and on Σvc, in squared records."""
+        first, other = (2.0 * (float(scale) / UNIT) ** 2 for scale in self.scales)
+        return Noise(first, 2.0 * other if self.simplex else other)
+
+    def summarise(self, reference: Sequence[Records], sizes: Floats | None = None) -> Told:
+        """Summary of every cell from the reference's records, which are given for each outcome.
+
+        `sizes` (cell,) are effective numbers of records, where the records are points that represent others.
+        """
+        found = []
+        for records, bounds in zip(reference, self.bounds, strict=True):
+            cell = self.pattern(records.frame)
+            order = np.argsort(cell, kind="stable")
+            own = np.split(order, np.searchsorted(cell[order], np.arange(1, len(self.labels))))
+            cells = [Cell.of(records.weight[k], records.outcome[k], bounds, self.weighted) for k in own]
+            if sizes is not None:
+                cells = [replace(each, records=max(1, int(n))) for each, n in zip(cells, sizes, strict=True)]
+            found.append(complete(cells, self.codes))
+        return found
+
+    def units(self, summary: Told) -> Ints:
+        """The unit of every cell, (cell,), from the reference and the noise."""
+        return collapsed(summary[0], self.codes, fewest(self.scales))
+
+    def sizes(self, summary: Told) -> Floats:
+        """Public sizes of cells; if sizes are secret, the reference's sizes."""
+        return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
+
+    def whole(self, summary: Told, unit: Ints) -> Told:
+        """For each outcome its units, each as one cell."""
+        sizes, members = self.sizes(summary), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
+        return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in summary]
+
+    def limited(self, summary: Told) -> Limits:
+        """The limits μ, U and R of every cell, which it shares with its unit."""
+        unit = self.units(summary)
+        sizes = np.bincount(unit, weights=self.sizes(summary))
+        whole = zip(zip(*self.whole(summary, unit), strict=True), sizes, strict=True)
+        chosen = [choose(cells, int(n), self.noise) for cells, n in whole]
+        found = (np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields)
+        return Limits(*(each[unit] for each in found))
+
+    def within(self, limits: Limits, unit: Ints) -> Self:
+        """This model with the limits and the units that a reference fixed."""
+        return replace(self, limits=limits, unit=unit)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        assert self.limits is not None
+        assert self.unit is not None
+        cell, units = self.pattern(records.frame), int(self.unit.max()) + 1
+        body = self.limits.simplex if self.simplex else self.limits.cone
+        rows = alpha[:, None] * body(cell, records.weight, records.outcomes)
+        return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
