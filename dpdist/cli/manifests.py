@@ -87,7 +87,7 @@ class Place:
 def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Objects:
     """Returns the Kubernetes objects of a release.
 
-    `folder` is that of the job file. Raises `JobError` for a place in which the job cannot run.
+    `folder` contains the job file. Raises `JobError` for a place in which the job cannot run.
     """
     if problems := list(place.problems()):
         raise JobError("cluster manifests", problems)

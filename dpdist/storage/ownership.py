@@ -128,7 +128,7 @@ def _take_noise(space: Workspace, source: Workspace) -> None:
 
 
 def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:
-    """Copies those of the files that the other workspace has."""
+    """Copies the given files as far as the other workspace has them."""
     for own in files:
         there = source.root / own.relative_to(space.root)
         own.parent.mkdir(exist_ok=True)

@@ -21,9 +21,9 @@ OUTRIGHT = (
 )
 SAMPLED = (
     "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of their public bound, both simulated. How weights vary was not released. Counts that are set to 0 have a "
-    "bias, estimated from noise on the fitted tables. What clipping and pairs that were not measured bring is in no "
-    "error."
+    "in units of their public bound, both simulated. How weights vary was not released: their sum errs as if they were 0 "
+    "or at the bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables. What clipping and "
+    "pairs that were not measured bring is in no error."
 )
 AGREED = (
     "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables. "
