@@ -116,14 +116,14 @@ class Link:
     """A way to a server that can be cut, as by a firewall that resets, and mended. `spoil`: a word of requests that
     does not arrive, as at a server that does not know it. `lists`: how often a list, or its next page, was asked for."""
 
-    def __init__(self, port: int, spoil: bytes | None = None) -> None:
-        self.port, self._to, self._open, self._spoil = free_port(), port, False, spoil
+    def __init__(self, port: int, spoil: bytes | None = None, host: str = "127.0.0.1") -> None:
+        self.host, self.port, self._to, self._open, self._spoil = host, free_port(), port, False, spoil
         self.lists = 0
         self._pairs: list[socket.socket] = []
         self.mend()
 
     def mend(self) -> None:
-        self._server = socket.create_server(("127.0.0.1", self.port))
+        self._server = socket.create_server((self.host, self.port))
         self._open = True
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
 

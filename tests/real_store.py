@@ -31,21 +31,21 @@ def program() -> Path:
 
 
 @contextmanager
-def minio(folder: Path) -> Iterator[int]:
+def minio(folder: Path, host: str = "127.0.0.1") -> Iterator[int]:
     """The port of a server with one versioned bucket."""
     import boto3
 
     port = free_port()
     told = {**os.environ, "MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
-    command = [program(), "server", "--quiet", "--address", f"127.0.0.1:{port}", folder]
+    command = [program(), "server", "--quiet", "--address", f"{host}:{port}", folder]
     process = subprocess.Popen(command, env=told, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
-        while not _alive(port):
+        while not _alive(host, port):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
-        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys)
         client.create_bucket(Bucket=BUCKET)
         client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
         yield port
@@ -54,8 +54,8 @@ def minio(folder: Path) -> Iterator[int]:
         process.wait()
 
 
-def _alive(port: int) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/minio/health/ready", timeout=5):
+def _alive(host: str, port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://{host}:{port}/minio/health/ready", timeout=5):
         return True
     return False
 

@@ -104,11 +104,63 @@ def test_weights_that_all_lie_above_their_public_bound_end_in_do_not_publish(
     """The unit is wrong: weights are thousands and the bound is 10. Control: bounds that hold the weights."""
     wrong = released(tmp_path / "unit", noise_of, weight="[1, 10]")
     said = json.loads((wrong / "public" / "statement.json").read_text(encoding="utf-8"))
-    assert "nearly all weights lie at or above the public bound of weight, 10" in said["do_not_publish"]
+    assert "about 100 % of the weights lie at or above the public bound of weight, 10:" in said["do_not_publish"]
     assert told(wrong).strip().startswith("do not publish")
     assert "do not publish" in report(wrong)
     assert "do_not_publish" not in json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
     assert not told(workspace).strip().startswith("do not publish")
+
+
+MANY = [f"g{k:02d}" for k in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "law", "share"),
+    [
+        ("[1, 10]", (3000.0, 3000.0), 100),
+        ("[1, 3000]", (2000.0, 4000.0), 50),
+        ("[1, 5000]", (3500.0, 5000.0), None),
+        ("[900, 1000]", (900.0, 1000.0), None),
+    ],
+)
+def test_of_many_cells_weights_beyond_their_bound_are_told_from_weights_near_it(
+    bounds: str, law: tuple[float, float], share: int | None, tmp_path: Path, noise_of: Named
+) -> None:
+    """120 cells: caps lie in the lower part of the last bin, so that clipped means say little. Weights are even between two
+    values. Controls: all within their bounds, in the upper third of a wide range, and anywhere in a narrow one."""
+    rng = np.random.default_rng(4)
+    cell = rng.integers(0, 120, 12_000)
+    rows = pd.DataFrame({"group": np.array(MANY)[cell // 3], "age": np.array(AGES)[cell % 3]})
+    rows["uninsured"] = (rng.random(len(rows)) < 0.2).astype(float)
+    rows["weight"] = rng.uniform(*law, len(rows))
+    rows.to_parquet(tmp_path / "now.parquet")
+    said = {"groups": MANY, "ages": AGES, "folder": tmp_path, "reference": '{histogram: {epsilon: "0.3"}}'}
+    with noise_of("many"):
+        public = dpdist.run(dpdist.parse_job(JOB.format(**said, weight=bounds)), tmp_path / "ws", counted=False)
+    stopped = json.loads((public / "statement.json").read_text(encoding="utf-8")).get("do_not_publish")
+    assert (stopped is not None) == (share is not None)
+    if share is not None and stopped is not None:
+        assert int(stopped.split()[1]) == pytest.approx(share, abs=5)
+
+
+def test_cells_whose_counts_are_mostly_the_common_one_are_named(tmp_path: Path, noise_of: Named) -> None:
+    """Of 120 cells of some ten records noise leaves little. Control: three cells of thousands."""
+    rng, named = np.random.default_rng(6), []
+    for groups in (40, 1):
+        cell = rng.integers(0, 3 * groups, 1200 if groups > 1 else 12_000)
+        rows = pd.DataFrame({"group": np.array(MANY)[cell // 3], "age": np.array(AGES)[cell % 3]})
+        rows["uninsured"] = (rng.random(len(rows)) < 0.2).astype(float)
+        rows["weight"] = 3000.0 * np.exp(0.4 * rng.standard_normal(len(rows)))
+        rows.to_parquet(tmp_path / "now.parquet")
+        said = {"groups": MANY[:groups], "ages": AGES, "folder": tmp_path, "reference": '{histogram: {epsilon: "0.3"}}'}
+        with noise_of("common"):
+            job = dpdist.parse_job(JOB.format(**said, weight="[500, 25000]"))
+            public = dpdist.run(job, tmp_path / f"{groups}", counted=False)
+        named.append(json.loads((public / "statement.json").read_text(encoding="utf-8")).get("shrunk", {}))
+    assert len(named[0]["weight"]) > 60
+    assert all(0.0 <= part < 0.5 for part in named[0]["weight"].values())
+    assert "mostly noise" in told(tmp_path / "40")
+    assert named[1] == {}
 
 
 def test_a_references_weights_outside_their_bounds_are_refused_before_anything_is_spent(tmp_path: Path) -> None:

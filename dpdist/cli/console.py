@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,12 +92,13 @@ def _place(error: Exception) -> str:
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
 
 
+_ACCESS = f"give user {os.getuid()} access; the same command resumes"
 _REMEDIES = {
     errno.ENAMETOOLONG: "give a shorter path",
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path: a part of it is a file",
-    errno.EACCES: "give this user access; the same command resumes",
-    errno.EPERM: "give this user access; the same command resumes",
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
 }
 
 

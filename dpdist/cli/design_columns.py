@@ -1,4 +1,4 @@
-"""Finds the columns of a survey's design by their names, for a new job."""
+"""Finds the columns of a survey's design (strata, PSUs, replicate weights) by their names, for a new job."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STRATUM = re.compile(
 REPLICATE = re.compile(r"^(.*(?:rep|brr|jk|boot|bs|wgt|weight|wt|rw|fay).*?)([0-9]+)$", re.IGNORECASE)
 NONE = "none"
 KINDS = ("brr", "jackknife", "bootstrap", "successive_difference")
-"""Methods of replicate weights that need no constant."""
+"""Methods of replicate weights whose variance formula needs no constant from the job."""
 FEWEST_REPLICATES = 8
-"""Fewest columns with numbers from 1 in a row that are taken as replicate weights."""
+"""Smallest number of columns, numbered 1, 2, 3 and so on, that are proposed as replicate weights."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class DesignColumns:
     psu: str | None = None
     replicates: tuple[str, int] | None = None
     kind: str | None = None
-    """The method that made the replicate weights; None where nobody said it."""
+    """The method that made the replicate weights; None if the user did not state it."""
 
     @property
     def clustered(self) -> bool:
@@ -68,7 +68,7 @@ class DesignColumns:
 
 
 class Options(NamedTuple):
-    """What the options say of the design; None for an option that is not there."""
+    """The options about the design; None for an option that was not given."""
 
     strata: Sequence[str] | None
     psu: str | None
@@ -113,7 +113,7 @@ def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -
 
 
 def by_name(names: Iterable[str]) -> DesignColumns:
-    """Returns the columns whose names say that they are of the design. Replicate weights stand before PSUs."""
+    """Returns the design's columns as their names suggest. Replicate weights are preferred to PSUs."""
     listed = list(names)
     strata = tuple(name for name in listed if STRATUM.search(name))[:1]
     units = [name for name in listed if PSU.search(name)]

@@ -129,7 +129,7 @@ class Draft:
             yield f"model: {flow(model)}"
 
     def _survey(self) -> Iterator[str]:
-        """Yields the design as far as it is known, and what is left to say of it."""
+        """Yields the job's lines on the design, with a TODO for each open decision."""
         design = self.design
         of_reference = design.clustered and self.reference is not None and self.spec.needs_reference
         said = {"weight": self.weight, **design.settings, **({"design_effect": "reference"} if of_reference else {})}

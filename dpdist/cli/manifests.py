@@ -10,6 +10,7 @@ from ipaddress import ip_network
 from math import ceil
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dpdist.cli.kustomize import Objects, apply, pick, render, shipped
 from dpdist.cli.sizing import worker_memory, worker_patch, workspace_bytes
@@ -53,6 +54,12 @@ class Place:
     def in_bucket(self) -> bool:
         return "://" in self.workspace
 
+    @property
+    def store_port(self) -> int:
+        """The port of the bucket's store: that of its URL, or the one of its scheme."""
+        said = urlsplit(self.endpoint or "https:")
+        return said.port or {"http": 80}.get(said.scheme, 443)
+
     def problems(self) -> Iterator[Problem]:
         """Lists values that a cluster would refuse, or that would make the run fail there."""
         if not _LABEL.fullmatch(self.namespace):
@@ -70,6 +77,8 @@ class Place:
         for address in self.store:
             if not _network(address):
                 yield Problem("--store", f"'{address}'", "addresses as 192.0.2.0/24, no wider than /8", "correct it")
+        if self.endpoint is not None and not _url(self.endpoint):
+            yield Problem("--endpoint", f"'{self.endpoint}'", "a URL as https://store.example:9000", "correct it")
         if self.ledger is not None and not _ledger_of(self.ledger):
             allowed = "the addresses and the port of its server, as 192.0.2.7/32:5432"
             yield Problem("--ledger", f"'{self.ledger}'", allowed, "correct it")
@@ -78,7 +87,7 @@ class Place:
 def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Objects:
     """Returns the Kubernetes objects of a release.
 
-    `folder` is that of the job file. Raises `JobError` for a place in which the job cannot run.
+    `folder` contains the job file. Raises `JobError` for a place in which the job cannot run.
     """
     if problems := list(place.problems()):
         raise JobError("cluster manifests", problems)
@@ -142,7 +151,9 @@ def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> N
         if place.storage_class is not None:
             claim["storageClassName"] = place.storage_class
         return
-    pick(objects, "NetworkPolicy", "store")["spec"]["egress"][0]["to"] = [{"ipBlock": {"cidr": one}} for one in place.store]
+    way = pick(objects, "NetworkPolicy", "store")["spec"]["egress"][0]
+    way["to"] = [{"ipBlock": {"cidr": one}} for one in place.store]
+    way["ports"] = [{"protocol": "TCP", "port": place.store_port}]
     for role in ("driver", "worker"):
         spec = _pod(objects, role)
         one = spec["containers"][0]
@@ -223,6 +234,14 @@ def text(objects: Objects, heading: str) -> str:
 def _network(address: str) -> bool:
     try:
         return "/" in address and ip_network(address).prefixlen >= 8
+    except ValueError:
+        return False
+
+
+def _url(given: str) -> bool:
+    try:
+        said = urlsplit(given)
+        return said.scheme in ("http", "https") and bool(said.hostname) and said.port != 0
     except ValueError:
         return False
 

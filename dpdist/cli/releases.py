@@ -154,7 +154,7 @@ def publish(
 def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) -> None:
     """Writes the page for the custodian, if an evaluation was made, and shows the verdict on request.
 
-    The release stands whatever fails here.
+    A failure here does not affect the release.
     """
     from dpdist.cli import custodian
 

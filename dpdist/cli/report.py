@@ -135,11 +135,13 @@ def run_text(workspace: str | Path) -> RenderableType:
 
 
 def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
-    """States the number of cells for which only limits are known."""
-    named = statement.get("not_identified", {})
-    found = {cell for cells in named.values() if isinstance(cells, list) for cell in cells}
-    cells = "1 cell" if len(found) == 1 else f"{len(found):,} cells"
-    return {"no estimate": f"of {cells}: `not_identified` in statement.json names them"} if found else {}
+    """States for how many cells only limits are known, and for how many noise leaves little but the common figure."""
+    found = dict[str, str]()
+    for entry, label in (("not_identified", "no estimate"), ("shrunk", "mostly noise")):
+        cells = {cell for own in statement.get(entry, {}).values() if not isinstance(own, str) for cell in own}
+        number = "1 cell" if len(cells) == 1 else f"{len(cells):,} cells"
+        found |= {label: f"of {number}: `{entry}` in statement.json names them"} if cells else {}
+    return found
 
 
 def _donated(space: Workspace) -> dict[str, str]:

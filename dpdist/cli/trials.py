@@ -39,7 +39,9 @@ def audit(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Leave records of a finished release out, one at a time, and compare what that changes with the bound. Spends nothing.
+    """Leave out records of a finished release, one at a time, and compare their privacy losses with the bound.
+
+    Spends nothing.
 
     The comparison is exact, for tilted posteriors of the lognormal model. --draws estimates a lower bound on ε instead,
     for any mechanism. --holdout attacks the synthetic records: membership, singling out, nearest records.

@@ -12,8 +12,8 @@ class Problem:
     """One thing that is wrong with a job or a file.
 
     `where` is a column, or a key of the job. `places` are the first rows of data, counted from 1, or lines of a file, whose
-    header counts. `values` are the wrong values; those of data are confidential, and shown only on request. `allowed` may
-    be empty where the remedy says it.
+    header counts. `values` are the wrong values; values from data are confidential, and shown only on request. `allowed`
+    may be empty if the remedy contains it.
     """
 
     where: str

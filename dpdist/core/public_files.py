@@ -123,9 +123,9 @@ def _finite(text: str) -> float:
 def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
     """Checks files of a public folder against its manifest, and returns their names.
 
-    They are the files `others`, and those of the subfolder `part`, or without it all files. The folder must hold exactly
-    the files that the manifest names there, unchanged. Raises `Damaged`, which names the first problem and the number of
-    further ones.
+    They are the files `others` and the files of the subfolder `part`; without `part`, they are all files. The folder must
+    hold exactly the files that the manifest names there, unchanged. Raises `Damaged`, which names the first problem and the
+    number of further ones.
     """
     files = read_object(folder, MANIFEST).get("files")
     if not isinstance(files, dict):

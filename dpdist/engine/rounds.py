@@ -1,4 +1,4 @@
-"""Answers a mechanism's requests, one after the other, until it returns. The caller says how to visit the records."""
+"""Answers a mechanism's requests, one after the other, until it returns. The caller's function visits the records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def drive(
 
     Posterior draws come from streams of random numbers with keys. Draws of the same (stage, set) use the same stream in
     every round, so rounds share random numbers. Queries are answered under the noise, unless `answer` answers them. Raises
-    `ValueError` if two queries ask for noise of one number, because stored noise would be the same for both.
+    `ValueError` if two queries ask for noise under the same number, because both would get the same stored noise.
     """
     reply: object = None
     drawn = set[int]()

@@ -101,7 +101,7 @@ def _singled(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
 def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
     """Runs a membership attack on pairs of records, of which exactly one was in the file.
 
-    The claim to compare with is the ε of an exchange of one record. Where the claim also has a δ, there is none.
+    The result is compared with the claimed ε of an exchange of one record. It is not compared if the claim has a δ too.
     """
     found, total = membership(files[0], files[1], files[2], rng), mechanism_of(job).promise(job).total
     claimed = float(record_epsilon(job, total.substitution_epsilon)) if isinstance(total, Strict) else np.nan

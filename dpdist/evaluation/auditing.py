@@ -141,7 +141,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
 
 
 def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighings]:
-    """Returns the weight search with which a stratum was released, or that of another rule for the same target."""
+    """Returns the weight search with which a stratum was released, or a search by another rule for the same target."""
     job = fit.job
     if rule == job.mechanism.weights.rule:
         if isinstance(learned := fit.learned(stratum) if job.frozen else None, RecordWeights):

@@ -67,7 +67,7 @@ def compare(
 
     - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.
       Where cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n`
-      leaves it out, since releases know these numbers (`survey.direct.errors_given_sizes`).
+      leaves it out, since releases use these exact numbers (`survey.direct.errors_given_sizes`).
     - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
       `clipping_error_in_se` is the distance between the two estimates.
     - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with

@@ -31,7 +31,7 @@ class Judged(NamedTuple):
 def judged(space: Workspace, release: ReleasedObject) -> Judged:
     """Reads the evaluations of the tables that are published now.
 
-    Raises `WorkspaceError` where none of them has an evaluation.
+    Raises `WorkspaceError` if no folder has an evaluation.
     """
     noise, found = NoiseAlone.of(release), evaluations(space)
     tables, unjudged = dict[str, pd.DataFrame](), list[str]()

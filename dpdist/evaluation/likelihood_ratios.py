@@ -1,11 +1,12 @@
 """Computes log likelihood ratios of noisy sums and choices under two neighbouring files, for the strongest attacker.
 
-This attacker knows all records but one. The mechanism first runs on one file without noise. What it releases so is called a
-path. It then runs on the neighbour, but with the sums of the path in place of its own. So at every step both files are
-asked the same, after the same earlier releases. Steps therefore compose, and the sum of their losses is at most the claim.
-Noise is then drawn thousands of times by the release's sampler and added to the sums. The log likelihood ratio of the noisy
-sums is known exactly. That of a choice is estimated from how often each candidate is chosen. No test is more powerful than
-the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no information, and are not drawn.
+This attacker knows all records but one. The mechanism first runs on one file without noise. The sums that it releases are
+called a path. It then runs on the neighbouring file, but at each step the sums of the path take the place of its own. So
+every step computes the same query on both files, after the same earlier releases. Steps therefore compose, and the sum of
+their losses is at most the claim. Noise is then drawn thousands of times by the release's sampler and added to the sums.
+The log likelihood ratio of the noisy sums is known exactly. The ratio of a noisy choice is estimated from the frequency
+with which each candidate is chosen. No test is more powerful than the sum of the ratios (Neyman & Pearson). Figures that
+are equal in both files carry no information, and are not drawn.
 
 Fits and synthetic records follow from the noisy sums, so they reveal no more. The results are confidential.
 """
@@ -81,7 +82,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two neighbouring files, asked the same after the same earlier releases."""
+    """The queries of two neighbouring files, after the same earlier releases."""
 
     near: Measuring
     far: Measuring
@@ -102,8 +103,8 @@ class Compared:
     def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
         """Returns log likelihood ratios of `runs` releases from the near file, and of as many from the far file.
 
-        Both arrays have the shape (run,).
-        Ratios of choices are learned from the first `learning` runs. Both files get the same noise.
+        Both arrays have the shape (run,). Ratios of choices are learned from the first `learning` runs. Both files get the
+        same noise.
         """
         totals = np.zeros((2, runs))
         for figure in self.differing if sums else ():
@@ -132,7 +133,7 @@ class Compared:
 def compared(
     job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, neighbours: Iterable[Records]
 ) -> list[Compared]:
-    """Compares what the near file and each neighbour are asked, along the near file's path.
+    """Runs the mechanism on the near file and, along the near file's path, on each neighbour.
 
     Raises as `Measuring.of` does.
     """
@@ -147,7 +148,7 @@ def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:
 
 
 def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int) -> Iterator[Floats]:
-    """Yields, for each file, the log ratio of both files' frequencies of the candidate that it chose, (run,)."""
+    """Yields log likelihood ratios of one choice for each file, (run,), from the frequencies of the chosen candidate."""
     open_ones = np.isfinite(files[0].scores[row]) | np.isfinite(files[1].scores[row])
     size = int(open_ones.sum())
     noise = fresh_noise(files[0].noise._replace(size=size * runs)).reshape(runs, size)

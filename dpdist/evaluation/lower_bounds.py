@@ -86,7 +86,7 @@ def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, al
 
 
 def most_shown(runs: int, delta: float = 0.0) -> float:
-    """Returns the largest bound that `runs` draws of each file can prove: that of a rule which is always right."""
+    """Returns the largest bound that `runs` draws of each file can prove, by a decision rule that is always right."""
     wrong = log(ALARM / 2) / (runs - runs // 2)
     return max(0.0, log(max(exp(wrong) - delta, 1e-300) / -expm1(wrong)))
 

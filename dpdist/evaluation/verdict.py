@@ -14,8 +14,8 @@ noise. The direct figure has the same sampling error. So a correct 90 % interval
 A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). Of this
 probability 2/5 each belong to grand figures and to coverage, and 1/10 each to side and furthest cell. Cells with a common
 error, which shows in the grand figure's published error, count as fewer cells. Otherwise cells are taken as independent.
-The noise of a grand figure is taken as normal; if it is a single Laplace noise, the part of the grand figures is at most
-2.7 times as large.
+The noise of a grand figure is taken as normal. If it is a single draw of Laplace noise, the grand figures' part of the
+false-alarm probability is at most 2.7 times as large.
 
 A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
 them (FAR_MEDIAN, FAR_LARGEST). They are no fault of the intervals, and have no part in false alarms.
@@ -117,7 +117,7 @@ class Verdict:
 
     @property
     def unclear(self) -> bool:
-        """True where fewer estimates are held than stated, or the grand figure is not held, but chance may explain it."""
+        """True if intervals miss more direct estimates than stated, or the grand one, but chance may be the reason."""
         return not self.fails and (self.held < NOMINAL or (self.grand is not None and not self.grand.held))
 
     @property

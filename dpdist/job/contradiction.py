@@ -17,7 +17,7 @@ class Contradiction(NamedTuple):
     found: str
     remedy: str
     allowed: str = ""
-    """What may stand there, where the remedy does not already say so."""
+    """The values that are allowed; empty if the remedy names them."""
 
 
 def declared(job: JobView) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class ReplicateWeights(Frozen):
 
     @property
     def overall(self) -> float:
-        """The scale that the job states, or that of the kind."""
+        """The scale that the job states, or the default scale of the kind."""
         r = float(self.number)
         own = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
         return self.scale if self.scale is not None else own.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
@@ -161,5 +161,5 @@ class Survey(Frozen):
 
     @property
     def lonely_record(self) -> Lonely:
-        """The rule for a design stratum with one synthetic record: as stated; where none is, it adds no variance."""
+        """The rule for a design stratum with one synthetic record, as stated; by default it adds no variance."""
         return "certainty" if self.lonely_psu == "error" else self.lonely_psu

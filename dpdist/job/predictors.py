@@ -1,4 +1,4 @@
-"""Settings of sample counts by the public columns: published as they are, or protected by noise."""
+"""Settings of a release's sample counts by public columns: they are published exactly, or with noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpdist.job.values import Budget, ColumnName, Frozen
 
 
 class Protect(Frozen):
-    """Columns whose sample counts are published under noise. All else is made from the noisy counts."""
+    """Columns whose sample counts are published under noise. The whole release is made from the noisy counts."""
 
     columns: tuple[ColumnName, ...] | None = Field(
         default=None,
@@ -19,6 +19,6 @@ class Protect(Frozen):
 
 
 class Predictors(Frozen):
-    """How the public columns are protected that a release is made for."""
+    """How the sample counts of the predictors, the public columns, are protected."""
 
     protect: Protect = Field(description="protect predictors and sizes: counts of their cross get noise")

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from dpdist.job.values import Frozen, Sentence
 
 FRAME_MINIMUM = 3
-"""A published count below this singles out a person, or one of two."""
+"""Smallest sample count that may be published without consent: smaller counts single out one person or one of two."""
 
 
 def _reason(text: str) -> str:

@@ -102,8 +102,8 @@ def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fracti
 class Concentrated(_Composable):
     """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016). ε is stated at one δ.
 
-    It implies (ε, δ)-privacy at every δ > 0, and ε alone at none. Composition adds ρ, and ε follows from the sum. Together
-    with a `Strict` guarantee, only the weaker statement `amounts_to` can be added.
+    It implies (ε, δ)-privacy for every δ > 0, but not for δ = 0. Composition adds ρ, and ε follows from the sum. To a
+    `Strict` guarantee, only the weaker guarantee `amounts_to` can be added.
     """
 
     rho: Fraction
@@ -185,8 +185,9 @@ class Promise:
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:
     """Δ* for one exact draw at ε. For a clamp it is the half width M.
 
-    Switching a record off changes log p(θ | data) by f_i(θ) less the log of its posterior mean likelihood. Both are within
-    ±Δ, so the change is at most 2Δ. An exchange is two such changes: 4Δ. ([G] clamps at ε/2 there, which costs 2ε.)
+    Switching record i off changes log p(θ | data) by its log likelihood f_i(θ) less the log of its posterior mean
+    likelihood. Both are within ±Δ, so the change is at most 2Δ. An exchange is two such changes, so at most 4Δ. ([G] clamps
+    at ε/2 under exchanges too, which costs 2ε.)
     """
     return float(epsilon / (4 if adjacency == "substitution" else 2))
 
@@ -204,7 +205,7 @@ def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     """The scale of discrete Laplace noise on counts of disjoint bins, for ε.
 
     A record that is switched off, or left out, changes one count by 1. An exchanged record changes two counts ([G]). Under
-    zero_out n is public even so, because n does not depend on how many records are switched off.
+    zero_out the number of records n stays public, because it does not change when a record is switched off.
     """
     return (2 if adjacency == "substitution" else 1) / epsilon
 

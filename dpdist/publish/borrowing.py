@@ -1,6 +1,6 @@
 """Lists, for the privacy statement, which cells take their distribution's shape from similar cells, and how much of it.
 
-The list follows from the reference alone.
+This list follows from the reference alone. A second list has the cells whose estimates are mostly the common figure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ WEIGHTS = (
     "Small-area borrowing: cells with few reference records take part of their distributions from other cells. The weight "
     "of a cell's own records is smaller where these are fewer, and where they are more like the others."
 )
+
+MOSTLY = 0.5
+"""Part of a cell's own figure below which its estimate is named as mostly its group's."""
 
 
 def borrowing(release: ReleasedObject) -> dict[str, Any]:
@@ -48,6 +51,21 @@ def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
             if shares:
                 found.append({"stratum": label, "cell": cell, "reference_records": int(records), "own_weight": shares})
     return found
+
+
+def mostly_common(release: ReleasedObject) -> dict[str, dict[str, float]]:
+    """The part of a cell's own figure in its estimate, by variable and cell, where it is below MOSTLY."""
+    found: dict[str, dict[str, float]] = {}
+    for stratum, label in enumerate(release.frame.stratum_labels):
+        model = release.model(stratum)
+        if not isinstance(model, ReferenceCells) or "kept" not in release.sets[0][label]:
+            continue
+        kept = release.theta(model, stratum, 0)["kept"][0]
+        where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
+        for k, what in enumerate(("weight", *model.outcomes)):
+            low = {where + name: round(own, 3) for name, own in zip(model.labels, kept[:, k].tolist(), strict=True)}
+            found.setdefault(what, {}).update({name: own for name, own in low.items() if own < MOSTLY})
+    return {what: cells for what, cells in found.items() if cells}
 
 
 def _of_tables(release: ReleasedObject) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""Public design effects of published figures: as the job states them, or as they were estimated from its reference."""
+"""Finds the public design effect of a published figure, which the job states or which its reference's records gave."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ KEY = "design_effects"
 
 
 def design_effects(job: Job, promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
-    """Returns the effects of a release, in the order in which a figure looks for its own; empty where there are none."""
+    """Returns the design effects of a release, or none. A figure takes the first of them that fits it."""
     if not job.survey.effects_of_reference:
         return job.survey.stated_effects
     return effects_in_promise(promise)
 
 
 def effects_in_promise(promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
-    """Returns the effects that were estimated from a reference. Raises `ValueError` or `TypeError` for what is none."""
+    """Returns the effects that were estimated from a reference. Raises `ValueError` or `TypeError` for wrong entries."""
     return tuple(DesignEffect.model_validate(each) for each in promise.get("reference", {}).get(KEY, ()))
 
 
 def effect_of(effects: tuple[DesignEffect, ...], columns: frozenset[str], statistic: str, outcome: str | None) -> float:
-    """Returns the effect of a statistic in cells that are crossed by these columns; 1 where none is known."""
+    """Returns the effect of a statistic in cells that are crossed by these columns; 1 if no effect is known."""
     return next((each.effect for each in effects if each.fits(columns, statistic, outcome)), 1.0)
 
 
@@ -42,11 +42,11 @@ def effects_in(effects: tuple[DesignEffect, ...], cells: Cells, statistic: str, 
 
 
 def plain_effects(effects: tuple[DesignEffect, ...], cells: Cells, outcome: str) -> list[Floats]:
-    """Returns the effects of counts, means and totals, (cell,) each. A count is of no outcome."""
+    """Returns the effects of counts, means and totals, (cell,) each. Counts have the same effects for every outcome."""
     return [effects_in(effects, cells, name, None if name == "count" else outcome) for name in STATISTICS]
 
 
 def further_effects(effects: tuple[DesignEffect, ...], cells: Cells, statistic: Statistic) -> Floats:
-    """Returns the effects of a further statistic, (cell,). A difference has those of the figures that it is taken of."""
+    """Returns the effects of a further statistic, (cell,). A difference has the effects of the figures it is between."""
     base = statistic.of or statistic
     return effects_in(effects, cells, base.name, base.variable)

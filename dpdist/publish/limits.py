@@ -27,11 +27,11 @@ from dpdist.publish.met_totals import fixed_counts, margins_and_room
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
-AT_THE_BOUND = 0.9
-"""If the mean clipped weight is at least this share of the public upper bound, the bound is taken to clip most weights."""
+AT_THE_BOUND = 0.2
+"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
 SATURATED = (
-    "nearly all weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are too low by an "
-    "unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
+    "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
+    "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
 )
 
 
@@ -64,23 +64,27 @@ def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
 
 
 def saturated(release: ReleasedObject) -> str | None:
-    """The reason not to publish, if noisy sums show mean weights at or near their public upper bound; otherwise None.
+    """The reason not to publish, if many weights lie at or beyond their public upper bound; otherwise None.
 
-    Weights above the bound count as the bound, so counts are too low by an unknown factor.
+    Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms tell the
+    share of such weights, and the table's noisy sums, which have other noise, must not contradict it.
     """
     weight = release.job.survey.weight
     if weight is None or not looked_through(release):
         return None
     top = (release.job.columns[weight].bounds or (0.0, np.inf))[1]
-    clipped, records = 0.0, 0.0
+    clipped, beyond, records = 0.0, 0.0, 0.0
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
         assert isinstance(model, ReferenceCells)
         theta = release.theta(model, stratum, 0)
         seen = model.count - theta["sums"][0][:, 0] / UNIT
         clipped += float(seen @ theta["limits"][0][:, len(model.outcomes)])
+        beyond += float(model.count @ theta["at_bound"][0])
         records += float(model.count.sum())
-    return SATURATED.format(weight=weight, top=top) if clipped >= AT_THE_BOUND * top * records else None
+    if min(beyond, clipped / top) < AT_THE_BOUND * records:
+        return None
+    return SATURATED.format(share=100.0 * beyond / records, weight=weight, top=top)
 
 
 def drifted(release: ReleasedObject) -> dict[str, list[str]]:

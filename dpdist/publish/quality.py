@@ -16,14 +16,14 @@ Flags = NDArray[np.str_]
 
 
 class Rated(NamedTuple):
-    """Flags of figures, "" where a figure is not rated; and whether each figure is printed: (row, column) each."""
+    """Ratings of figures, (row, column): a flag, "" if a figure is not rated; and whether the figure is printed."""
 
     flags: Flags
     printed: NDArray[np.bool_]
 
 
 def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Rated:
-    """Rates figures (row, column). `statistics` names every column's statistic, in one order within groups of columns."""
+    """Rates figures (row, column). `statistics` has the statistic of each column; groups of columns repeat their order."""
     grade = np.full(values.shape, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = errors / np.abs(values)

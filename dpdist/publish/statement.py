@@ -15,7 +15,7 @@ from dpdist.privacy.domain import domain
 from dpdist.privacy.noisy_counts import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
-from dpdist.publish.borrowing import borrowing
+from dpdist.publish.borrowing import borrowing, mostly_common
 from dpdist.publish.limits import drifted, saturated, unidentified
 from dpdist.publish.minisign import PublicKey
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
@@ -78,6 +78,7 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
         "standard_errors": standard_errors(release),
         **({"do_not_publish": why} if (why := saturated(release)) is not None else {}),
         **_not_identified(release),
+        **_mostly_common(release),
         **_drift(release),
     }
 
@@ -136,6 +137,12 @@ def _not_identified(release: ReleasedObject) -> dict[str, Any]:
     """Cells that the noisy sums do not identify, where there are any."""
     cells = unidentified(release)
     return {"not_identified": {"in_words": words_of(release.job).entries["not_identified"], **cells}} if cells else {}
+
+
+def _mostly_common(release: ReleasedObject) -> dict[str, Any]:
+    """Cells whose estimates are mostly the figure that cells have in common, where there are any."""
+    cells = mostly_common(release)
+    return {"shrunk": {"in_words": words_of(release.job).entries["shrunk"], **cells}} if cells else {}
 
 
 def unit_figures(job: Job) -> dict[str, Any]:

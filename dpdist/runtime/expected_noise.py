@@ -32,7 +32,7 @@ DROWNED = 1.0
 SMALL_EPSILON = 0.05
 """An ε below which a release of a few thousand records is mostly noise."""
 MEAN_LIKE = frozenset({"mean", "total", "ratio"})
-"""Statistics of an outcome. Their noise is predicted as that of a mean."""
+"""Statistics of an outcome. Their noise is predicted by the formula for a mean."""
 SHOWN = 12
 """Number of cells of each table that a plan lists, the noisiest first."""
 ALONE = (

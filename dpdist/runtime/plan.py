@@ -124,7 +124,7 @@ def sizes(plan: Plan) -> dict[str, str]:
 
 
 def design(plan: Plan) -> Iterator[str]:
-    """States the design that direct standard errors assume, and what published ones know of it."""
+    """States the design that direct standard errors assume, and which parts of it published standard errors include."""
     said = plan.job.survey
     units, weights = "every record is a PSU of its own", said.replicate_weights
     if weights is not None:

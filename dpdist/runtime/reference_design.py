@@ -1,4 +1,4 @@
-"""Estimates design effects from a job's reference, whose records are public: nothing is spent.
+"""Estimates design effects from a job's reference; this costs no privacy budget, because its records are public.
 
 A design effect is V/V₀. V is the variance of a direct estimate under the design, with its PSUs or replicate weights. V₀ is
 that of the same records and weights within the same design strata, each record as its own PSU. Published errors know the
@@ -25,9 +25,9 @@ from dpdist.survey.placement import records_as_they_came, replicates_as_they_cam
 from dpdist.survey.reference_file import ReferenceFile
 
 FEWEST_RECORDS = 10
-"""Records of a cell, below which its design effect is not used."""
+"""Smallest number of records of a cell whose design effect is used."""
 NEARLY_CONSTANT = 1e-7
-"""Relative standard error below which a figure is taken as fixed by the design."""
+"""Relative standard error below which a figure counts as fixed by the design, and has no design effect."""
 DIGITS = 3
 """Significant digits of a design effect."""
 
@@ -37,7 +37,7 @@ Key = tuple[StatisticName, str | None, frozenset[str] | None]
 
 @dataclass(frozen=True)
 class ReferenceDesign:
-    """What the records of a reference say of their design; all of it is public.
+    """Facts about the survey design, estimated from the records of a reference. All of them are public.
 
     `effective` is the number of equally weighted records that would count for as much (Kish). `errors` holds the median
     direct standard error of each statistic over cells, as a share of the figure.
@@ -49,7 +49,7 @@ class ReferenceDesign:
     errors: dict[str, float]
 
     def described(self) -> list[dict[str, Any]]:
-        """JSON-ready, for the statement."""
+        """Returns the design effects as JSON values for the statement."""
         return [each.model_dump(mode="json") for each in self.effects]
 
     def in_words(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
 
 
 def _entries(ratios_of: dict[Key, list[float]]) -> Iterator[DesignEffect]:
-    """Returns effects, those of named columns first: a figure takes the first that fits."""
+    """Yields the effects. Effects of named columns come first, because a figure takes the first effect that fits it."""
     for (statistic, outcome, columns), ratios in sorted(ratios_of.items(), key=lambda each: each[0][2] is None):
         effect = float(f"{max(1.0, np.mean(ratios)):.{DIGITS}g}")
         by = None if columns is None else tuple(sorted(columns))

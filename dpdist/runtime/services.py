@@ -19,6 +19,9 @@ from dpdist.runtime.service_defaults import HTTP, PATIENCE
 from dpdist.runtime.tls import Credentials, address_here, connect
 
 _PRELOAD = ["dpdist.runtime.worker"]
+STARTS = 3
+"""Attempts in a row to start a worker's process. A scheduler that goes at that moment, or a death, costs one."""
+_START = "look at its memory limit, and whether something else listens on its ports (--port, the next one, and --http)"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HTTP_ROUTES = {
     f"distributed.{side}.http.routes": [f"distributed.http.{side}.prometheus", "distributed.http.health"]
@@ -75,27 +78,40 @@ def serve_worker(
     if json_logs:
         log_as_json()
 
+    def begun() -> Any:
+        """Returns the process that watches the worker, to be awaited until the worker has started."""
+        return distributed.Nanny(
+            address,
+            host=host or address_here(address),
+            name=name,
+            worker_port=port,
+            port=port + 1 if port else 0,
+            nthreads=1,
+            memory_limit=memory or "auto",
+            security=security,
+            protocol="tls://",
+            resources={"stan": 1.0},
+            preload=_PRELOAD,
+            dashboard_address=http,
+        )
+
     async def run() -> None:
         """Runs the worker again after each lost link, because this machine's address may have changed."""
+        failed = 0
         while True:
-            nanny = await distributed.Nanny(
-                address,
-                host=host or address_here(address),
-                name=name,
-                worker_port=port,
-                port=port + 1 if port else 0,
-                nthreads=1,
-                memory_limit=memory or "auto",
-                security=security,
-                protocol="tls://",
-                resources={"stan": 1.0},
-                preload=_PRELOAD,
-                dashboard_address=http,
-            )
-            told = await _until_told(nanny.finished())
-            await nanny.close(reason="told to end" if told else "scheduler lost")
-            if told:
-                return
+            try:
+                nanny = await begun()
+            except RuntimeError as error:  # the scheduler was lost, or the worker's process died, before it had started
+                failed += 1
+                if failed == STARTS:
+                    cause = type(error.__cause__ or error).__name__
+                    raise ClusterError(f"the worker's process did not start, {STARTS} times ({cause})", _START) from None
+            else:
+                failed = 0
+                told = await _until_told(nanny.finished())
+                await nanny.close(reason="told to end" if told else "scheduler lost")
+                if told:
+                    return
             await asyncio.to_thread(connect, address, security, patience)
 
     with dask.config.set({**remote.settings(60.0), **_HTTP_ROUTES, "dpdist.json-logs": json_logs}):

@@ -21,7 +21,7 @@ INSTALL_CMDSTAN = "install CmdStan with cmdstanpy.install_cmdstan()"
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program. `version` is that of Stan."""
+    """A compiled program. `version` is Stan's version."""
 
     path: Path
     program: str

@@ -12,7 +12,7 @@ from dpdist.core.errors import ProgramError
 
 
 def find_program(name: str | Path) -> Path:
-    """The path of a program. A name without a folder may also be that of a shipped program."""
+    """The path of a program. A name without a folder may also name a shipped program."""
     path = Path(name)
     if path.is_file() and path.suffix == ".stan":
         return path.absolute()

@@ -1,4 +1,4 @@
-"""Declares what a sampler does: it draws from a posterior. A sampler asks models for capabilities, not for names."""
+"""Declares what a sampler does: it draws from a posterior. Its code depends on a model's methods, not on its name."""
 
 from __future__ import annotations
 

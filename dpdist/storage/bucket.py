@@ -124,7 +124,7 @@ class Bucket:
         return all(_each(lambda name: self.objects.exists(self._name(root / name)), files))
 
     def finished(self, completions: Iterable[Path], root: Path) -> set[Path]:
-        """Those of the units that are finished.
+        """The units, of the given ones, that are finished.
 
         Their objects only need to exist; content is compared when they are fetched. The number of requests grows with the
         number of units asked for, not with the number in the store.
@@ -140,7 +140,7 @@ class Bucket:
         return {mark for mark, files in said.items() if all(self._name(root / name) in kept for name in files)}
 
     def _kept(self, names: set[str], folder: str) -> set[str]:
-        """Those of the names in a folder that exist.
+        """The given names that exist in a folder.
 
         It lists the folder, or asks for each name if the folder has many other objects.
         """

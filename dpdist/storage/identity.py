@@ -24,7 +24,8 @@ class Identity:
     def differences(self, other: Identity) -> list[str]:
         """The differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
 
-        Stored noise must not be added by other code, which may compute other sums. Without noise any version may go on.
+        The version counts only if the run adds noise. Another version may compute other sums, and the noise that is stored
+        must not be added to them.
         """
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))

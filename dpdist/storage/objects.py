@@ -165,7 +165,7 @@ class Objects:
             return True
 
     def below(self, folder: str, at_once: int = 1000) -> Iterator[str]:
-        """Names of all objects in a folder and its subfolders, requested as they are needed, `at_once` in a request."""
+        """Yields the names of all objects in a folder and its subfolders. A request returns up to `at_once` names."""
         with self._errors_named():
             for batch in self.store.list(folder, chunk_size=at_once):
                 yield from (one["path"] for one in batch)
@@ -241,7 +241,7 @@ class Objects:
 
 
 def _retries(soon: bool) -> Any:
-    """The library's retries. AWS_MAX_ATTEMPTS limits them as it limits Amazon's tools."""
+    """Settings of the library's retries. The variable AWS_MAX_ATTEMPTS limits their number, as in Amazon's tools."""
     said = os.environ.get("AWS_MAX_ATTEMPTS", "")
     attempts = {"max_retries": max(0, int(said) - 1)} if said.isdigit() else {}
     return {**({"retry_timeout": FIRST_TRY} if soon else {}), **attempts} or None

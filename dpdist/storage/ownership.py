@@ -38,7 +38,8 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> It
         space.confidential.mkdir(mode=0o700, exist_ok=True)
         space.confidential.chmod(0o700)
     except OSError as error:
-        raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", "choose a writable folder") from None
+        remedy = f"choose a folder that user {os.getuid()} may write, or let that user write here"
+        raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
     with space.store.alone(space.confidential / "lock"):
         with private():
             key = _adopt(space, identity, replayed[1] if replayed else None, date)
@@ -127,7 +128,7 @@ def _take_noise(space: Workspace, source: Workspace) -> None:
 
 
 def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:
-    """Copies those of the files that the other workspace has."""
+    """Copies the given files as far as the other workspace has them."""
     for own in files:
         there = source.root / own.relative_to(space.root)
         own.parent.mkdir(exist_ok=True)

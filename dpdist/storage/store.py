@@ -22,7 +22,7 @@ from dpdist.core.files import sha256
 class Store(Protocol):
     """A store for a workspace's files.
 
-    Paths are those of this process. A mark (completion record) lists files relative to a root, with their SHA-256.
+    Paths are paths in this process's folder. A mark (completion record) lists files relative to a root, with their SHA-256.
     """
 
     @property
@@ -47,7 +47,7 @@ class Store(Protocol):
         ...
 
     def take_all(self, paths: Iterable[Path]) -> None:
-        """Copies those of the files to this process that exist."""
+        """Copies the given files to this process, as far as they exist."""
         ...
 
     def take_folder(self, folder: Path) -> None:

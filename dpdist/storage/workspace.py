@@ -120,7 +120,7 @@ class Workspace(WorkspacePaths):
         return completion.finished(self.completions, unit, self.confidential, self.store)
 
     def finished_of(self, units: Iterable[str]) -> set[str]:
-        """Those of the given units that are finished."""
+        """The given units that are finished."""
         found = self.store.finished([self.completions / f"{unit}.json" for unit in units], self.confidential)
         return {path.stem for path in found}
 

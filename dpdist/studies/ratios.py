@@ -26,7 +26,7 @@ class Compared(Protocol):
 
 
 def ratios(study: Compared, results: pd.DataFrame) -> pd.DataFrame:
-    """RMSE of every arm over that of every yardstick: case, mechanism, epsilon, cell, measure, value.
+    """RMSE of every arm divided by the RMSE of every yardstick: case, mechanism, epsilon, cell, measure, value.
 
     With one yardstick there are also rows named `_bias_`: every arm's |mean error| over the yardstick's RMSE. Measures with
     the suffix `_monte_carlo` hold the standard error of the median over cells.

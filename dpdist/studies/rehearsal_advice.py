@@ -1,4 +1,4 @@
-"""Says what to change where no mechanism of a rehearsal is good enough: which figures are over their limits, and why."""
+"""Gives advice if no mechanism of a rehearsal is good enough: which figures exceed their limits, and what to change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpdist.studies.rehearsal_trials import (
 )
 
 FEW = 10
-"""Records of a cell, in a half, below which its direct standard error is itself uncertain."""
+"""Number of records of a cell, in one half of the file, below which its direct standard error is itself uncertain."""
 NAMED = 8
 """Largest number of cells that are named."""
 COARSEN = (
@@ -33,7 +33,7 @@ MISSED = "Intervals hold too few direct estimates: quote them with care, merge s
 
 
 def advice(made: Rehearsal) -> list[str]:
-    """Returns what is over its limit and what to do; empty where a mechanism is good enough."""
+    """Returns sentences on figures that exceed their limits, and on remedies; empty if a mechanism is good enough."""
     if made.good:
         return []
     halves = {"the first half": made.best, "the other half": made.confirmed}
@@ -66,7 +66,7 @@ def _of_trial(half: str, trial: Trial) -> Iterator[str]:
 
 
 def _far_cells(trial: Trial, table: str, statistic: str) -> pd.DataFrame:
-    """Returns cells whose error is over the limit in some draw, the furthest first, with their records."""
+    """Returns cells whose error exceeds the limit in at least one draw, largest errors first, with their records."""
     own = trial.cells[(trial.cells["table"] == table) & (trial.cells["statistic"] == statistic)]
     cells = own.groupby("cell", sort=False).agg(error=("error_in_direct_se", "max"), records=("records", "first"))
     return cells[cells["error"] > GOOD_LARGEST].sort_values("error", ascending=False)

@@ -153,7 +153,7 @@ class _Met:
 
 
 def _by_size(level: Level) -> list[tuple[int, float, str]]:
-    """The place of a text in alphabetical order, in which numbers go by size: 5-9 stands before 10-14."""
+    """The sort key of a text: alphabetical, but numbers in it are sorted by size, so that 5-9 comes before 10-14."""
     parts = re.split(r"(\d+(?:\.\d+)?)", str(level))
     return [(0, float(part), "") if part[:1].isdigit() else (1, 0.0, part.casefold()) for part in parts if part]
 

@@ -44,7 +44,7 @@ class Findings:
     def placed(self, lines: Callable[[set[int]], Mapping[int, int]]) -> list[Problem]:
         """Every problem, with lines of the file as its places.
 
-        Where `lines` does not know a row's line, the row is named.
+        If `lines` has no line for a row, the row's number is named.
         """
         known = lines({row for rows in self.rows.values() for row in rows})
         return [

@@ -192,6 +192,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "half a digest": (("--image", "registry.example/dpdist@sha256:abc"), "--image"),
     "beside the volume": (("--workspace", "/tmp/release"), "--workspace: '/tmp/release'"),
     "another kind of store": (("--workspace", "gs://releases/2017"), "--workspace: 'gs://releases/2017'"),
+    "an address that is no URL": ((*BUCKET, "--endpoint", "store.example:9000"), "--endpoint: 'store.example:9000'"),
     "a store nowhere": (BUCKET[:2], "--store: not given"),
     "a store everywhere": ((*BUCKET, "--store", "0.0.0.0/0"), "--store: '0.0.0.0/0'"),
     "a ledger without a port": (("--ledger", "192.0.2.7/32"), "--ledger: '192.0.2.7/32'"),
@@ -216,3 +217,13 @@ def test_an_installed_dpdist_brings_the_manifests_along() -> None:
     brought = said["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     for part in ("common", "base", "overlays/release", "overlays/bucket"):
         assert brought[f"deploy/{part}"] == f"dpdist/deploy/{part}"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [(None, 443), ("https://store.example", 443), ("https://store.example:9000", 9000), ("http://192.0.2.7", 80)],
+)
+def test_the_way_to_the_store_is_open_at_its_port(endpoint: str | None, port: int) -> None:
+    objects = objects_of(asked(SHIPPED, *BUCKET, *(("--endpoint", endpoint) if endpoint else ())))
+    (way,) = pick(objects, "NetworkPolicy", "store")["spec"]["egress"]
+    assert way["ports"] == [{"protocol": "TCP", "port": port}]

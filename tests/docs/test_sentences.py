@@ -1,6 +1,6 @@
 """README and pages are for people who read them once: short sentences, a short README, links that lead on.
 
-`python tests/docs/test_sentences.py` prints every page's sentences: how many, their mean length, the longest.
+`PYTHONPATH=tests python tests/docs/test_sentences.py` prints the sentences of every page: how many, mean, longest.
 """
 
 from __future__ import annotations

@@ -185,6 +185,7 @@ def test_a_read_only_folder_is_said_so_and_nothing_is_lost(
         again = dpdist("publish", tmp_path / "work", "--quiet")
     assert (ended.code, ended.clear) == (1, True), ended
     assert "cannot be written" in ended.text or "Read-only" in ended.text
+    assert begun != "new" or f"user {os.getuid()}" in ended.text, "a pod's user is nowhere else to be seen"
     assert again.code == 1
     assert again.clear, again
     assert inventory(tmp_path / "work") == before

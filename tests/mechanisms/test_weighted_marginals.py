@@ -216,6 +216,18 @@ def released(said: Job, own: Records, quiet: bool = False) -> tuple[Marginals, D
     return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_sum_of_weights_varies_as_much_as_it_can(weighted: bool) -> None:
+    """Σw of n records with mean m < U varies most where weights are 0 or U: its relative variance is (1 - m/U)/(n m/U).
+    Control: without weights it does not vary."""
+    people = records(survey(4, 500).outcomes, np.full(500, 20.0 if weighted else 1.0))
+    said = job() if weighted else parse_job(text(survey="").replace("  weight: {bounds: [1, 50], outside: clip}\n", ""))
+    model, theta = released(said, people, quiet=True)
+    total = model.resampled(theta, 500, 3_000, np.random.default_rng(1))["margins"][:, : model.sizes[0]].sum(axis=1)
+    expected = np.sqrt((1.0 - 20.0 / 50.0) / 200.0) if weighted else 0.0
+    assert (total / total.mean()).std() == pytest.approx(expected, rel=0.06, abs=1e-9)
+
+
 def weighted_table(codes: Ints, weight: Floats, columns: tuple[int, int], shape: tuple[int, int]) -> Floats:
     cell = codes[:, columns[0]] * shape[1] + codes[:, columns[1]]
     return np.bincount(cell, weights=weight, minlength=shape[0] * shape[1]).reshape(shape)

@@ -92,3 +92,15 @@ def test_counts_that_weights_cannot_bring_to_their_mean_stay_whole() -> None:
     found, moved = agree(weight, count, 20.0, np.array([6.3]), (Domain(0.0, 20.0, True),), True)
     assert (moved == np.rint(moved)).all()
     assert np.average(moved[:, 0], weights=found) == pytest.approx(6.3, rel=1e-9)
+
+
+def test_a_yes_or_no_stays_one_where_weights_nearly_have_its_mean() -> None:
+    """Means 1e-3 to 1e-12 away from those of the weights as they are: weights alone meet them."""
+    rng = np.random.default_rng(9)
+    for away in 10.0 ** -np.arange(3.0, 13.0):
+        for _ in range(20):
+            weight, outcome = np.exp(0.5 * rng.standard_normal(900)), (rng.random((900, 1)) < 0.06).astype(float)
+            means = np.array([np.average(outcome[:, 0], weights=weight) * (1.0 + away)])
+            found, moved = agree(weight, outcome, 3.0, means, (Domain(0.0, 1.0, True),), True)
+            assert np.isin(moved, (0.0, 1.0)).all()
+            assert np.average(moved[:, 0], weights=found) == pytest.approx(means[0], rel=1e-9)

@@ -301,6 +301,30 @@ def test_a_cell_without_weights_beyond_the_cap_gets_no_part_of_the_groups_tail()
     assert cell.mean_weight * np.exp(cell.solve(0.1, 0.0, (50.0, 10.0, 50.0))[0]) > 1.4, "control"
 
 
+@pytest.mark.parametrize(
+    ("weights", "heaviest", "alike"), [([1.0] * 9 + [20.0], 1.0, False), (np.geomspace(1.0, 9.0, 50).tolist(), 0.45, True)]
+)
+def test_variances_within_and_between_cells_add_up_to_the_histograms(
+    weights: list[float], heaviest: float, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """κ² Var(log w) + A = Var(log w). By moments alone A is above Var(log w) if one cell in ten has 20 times the weights.
+    Control: nearly alike cells leave most of the variance within cells, and A is what the moments say."""
+    cell, seen = made(weights, [50.0] * len(weights)), list[tuple[float, float]]()
+    v = np.array([np.minimum(weights, 10.0).mean() / 10.0 if alike else 0.1] * 9 + [heaviest])
+
+    def kept(own: HistogramCell, v: float, error: float, cap: float, between: float) -> float:
+        seen.append((own.own, between))
+        return 0.0
+
+    monkeypatch.setattr(HistogramCell, "tail_of", kept)
+    with_own_tails([cell] * 10, np.full(10, 10.0), v, np.full(10, 1e6), 1.0)
+    variance = float(np.log(cell.weight).var())
+    assert len(seen) == 10
+    for own, between in seen:
+        assert own**2 * variance + between == pytest.approx(variance)
+        assert (own > 0.9) == alike
+
+
 @pytest.mark.parametrize("cells", [1, 2])
 def test_few_cells_keep_their_groups_tail(cells: int) -> None:
     given = [made([1.0, 2.0, 9.0], [10.0, 20.0, 70.0])] * cells

@@ -79,8 +79,8 @@ def test_noise_alone_is_no_second_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(share @ at) / weights.mean() > 1.4
 
 
-@pytest.mark.parametrize(("wall", "atoms"), [("BENT", False), ("JUMP", True)])
-def test_bins_beyond_all_records_stay_empty(wall: str, atoms: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("wall", "atoms"), [("BENT", (False, False)), ("JUMP", (False, True))])
+def test_bins_beyond_all_records_stay_empty(wall: str, atoms: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights of a Pareto law under a bound that is dozens of times beyond them: the mean stays within a fifth, whatever
     the noise of 20 draws is. Control: a tail that may bend upwards, or a bound's own bin, takes noise for the heaviest."""
     bins, weights = Bins.within(1.0, 20_000.0, atoms=atoms), 5.0 * (1.0 + np.random.default_rng(5).pareto(2.2, 2000))

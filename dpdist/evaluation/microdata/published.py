@@ -1,4 +1,4 @@
-"""Measures how useful published coded records are, by comparison with the file; writes confidential/microdata.json."""
+"""Compares published synthetic records of coded columns with the confidential file; writes confidential/microdata.json."""
 
 from __future__ import annotations
 

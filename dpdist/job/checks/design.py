@@ -12,7 +12,7 @@ STATED = "state a number, or a list of numbers by statistic and by columns"
 
 
 def design_effects(job: Job) -> Iterator[Contradiction]:
-    """Design effects need a source, and name columns and outcomes that the job has."""
+    """Design effects must have a source, and name columns and outcomes of the job."""
     said = job.reference
     if job.survey.effects_of_reference and not job.survey.clustered:
         found = "no clusters are stated, so the reference has no design effect"

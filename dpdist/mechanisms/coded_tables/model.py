@@ -189,7 +189,10 @@ class CodedTables(OutcomeModel, ABC):
         return microdata.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins under other samples of Σv records, without noise."""
+        """Margins under other samples of Σv records, without noise.
+
+        How weights vary is unknown: they are taken to be 0 or at their bound, so that the number at the bound is binomial.
+        """
         margins = self.margins(theta)
         total = margins[0].sum()
         effective = max(1, round(total / self.weights[1]))
@@ -197,7 +200,8 @@ class CodedTables(OutcomeModel, ABC):
         for margin in margins:
             share = margin[0] / total if total > 0.0 else np.full(margin.shape[1], 1.0 / margin.shape[1])
             found.append(rng.multinomial(effective, share / share.sum(), draws) / effective)
-        spread = np.maximum(total * (1.0 + rng.standard_normal(draws) / np.sqrt(effective)), 0.0)
+        below = max(0.0, 1.0 - effective / max(records, 1))
+        spread = np.maximum(total * (1.0 + rng.standard_normal(draws) * np.sqrt(below / effective)), 0.0)
         return Draws({"margins": spread[:, None] * np.concatenate(found, axis=1)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:

@@ -9,6 +9,6 @@ ENTERED = (
 )
 SAMPLED = (
     "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of their public bound, both simulated. How weights vary was not released. Counts that are set to 0 have a "
-    "bias, estimated from noise on the fitted tables."
+    "in units of their public bound, both simulated. How weights vary was not released: their sum errs as if they were 0 "
+    "or at the bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
 )

@@ -162,7 +162,7 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
         length = 1.0
         while length > 1e-6:
             tried, found = cost(slopes - length * step)
-            if tried <= value + 1e-15 * abs(value):
+            if tried <= value + 1e-15 * (1.0 + abs(value)):
                 break
             length /= 2.0
         slopes = slopes - length * step

@@ -50,6 +50,7 @@ class Shape:
     - `unlike`: the standard deviation of their log mean outcome about the cell's own (small-area borrowing).
     - `shrunk_within`: cells with the same number here are shrunk towards each other.
     - `group`: cells of one group share their histograms.
+    - `at_bound`: the share of the group's weights at or beyond their public upper bound. It is 0 if noise may have made it.
     """
 
     weight: Floats
@@ -64,6 +65,7 @@ class Shape:
     unlike: float = 0.0
     shrunk_within: int = 0
     group: int = 0
+    at_bound: float = 0.0
 
     @classmethod
     def of(cls, weight: Floats, outcome: Floats, bounds: tuple[float, float], weighted: bool = True) -> Self:

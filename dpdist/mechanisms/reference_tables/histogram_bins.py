@@ -29,22 +29,21 @@ FEW_VALUES = 40
 class Bins(NamedTuple):
     """Intervals (left, right] in order, (bin,) each. A bin with left = right holds a single value.
 
-    With `atoms`, the first and the last bin of an outcome are such bins: its public bounds.
+    With `atoms`, the first and the last bin are such bins: the public bounds. All values beyond a bound lie there.
     """
 
     left: Floats
     right: Floats
 
     @classmethod
-    def within(cls, low: float, high: float, whole: bool = False, atoms: bool = True) -> Bins:
-        """Bins between public bounds; `atoms` if many records may lie on the bounds themselves."""
+    def within(cls, low: float, high: float, whole: bool = False, atoms: tuple[bool, bool] = (True, True)) -> Bins:
+        """Bins between public bounds; `atoms` if many records may lie on the lower and on the upper bound."""
         if whole and high - low < FEW_VALUES:
             values = np.arange(np.ceil(low), np.floor(high) + 1.0)
             return cls(values, values)
         inner = [_scale(low, high), -_scale(-high, -low), np.zeros(1 if low < 0 < high else 0)]
         edges = np.unique(np.concatenate([[low, high], *inner]))
-        if atoms:
-            edges = np.concatenate([[low], edges, [high]])
+        edges = np.concatenate([np.repeat(low, int(atoms[0])), edges, np.repeat(high, int(atoms[1]))])
         return cls(edges[:-1], edges[1:])
 
     @property

@@ -171,11 +171,20 @@ class HistogramCell(Cell):
         return bool(centre - half_width <= self.low and centre + half_width >= self.top)
 
     def _beyond(self, product: float, limits: Limit) -> float:
-        """The part of a mean outcome beyond the clipping interval, where the shape is scaled to the mean vc `product`."""
-        centre, _, half_width = limits
-        scale = bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product)
-        outcome = self.shape.moved(scale)
-        return float(np.average(outcome - np.clip(outcome, centre - half_width, centre + half_width), weights=self.weight))
+        """Returns the mean less the clipped one, at the scale of outcomes at which the shape has this mean vc.
+
+        It holds outcomes beyond the window, and weights beyond the cap, as many as the cell has there.
+        """
+        centre, cap, half_width = limits
+        outcome = self.shape.moved(bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product))
+        below = np.minimum(self.weight, cap)
+        above = self.weight - below
+        mean = float(np.average(outcome, weights=below))
+        seen = float(np.average(np.clip(outcome, centre - half_width, centre + half_width), weights=below))
+        if not above.any():
+            return mean - seen
+        share = 1.0 - float(below.mean()) / self.mean_weight * float(np.exp(-self.tail))
+        return mean - seen + share * (float(np.average(outcome, weights=above)) - mean)
 
     def _gains(self, v: Floats, centre: Floats, half_width: Floats) -> Floats:
         """The derivative of the mean outcome by mean vc for each clipping interval, (interval,).

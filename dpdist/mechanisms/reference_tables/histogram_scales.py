@@ -61,8 +61,8 @@ def _of_group(cells: Sequence[HistogramCell], caps: Floats, v: Floats, n: Floats
     shape, between = first, 0.0
     for _ in range(ROUNDS):
         rates = np.array([shape.rate_of_seen(cap) for cap in distinct.tolist()])[which]
-        between = drift / float(np.average(rates**2, weights=n))
-        shape = replace(first, own=float(np.sqrt(np.clip(1.0 - between / spread, LEAST_OWN**2, 1.0))))
+        between = min(drift / float(np.average(rates**2, weights=n)), (1.0 - LEAST_OWN**2) * spread)
+        shape = replace(first, own=float(np.sqrt(1.0 - between / spread)))
     error = np.sqrt(variance + noise / n**2)
     tail = np.array([shape.tail_of(*each, between) for each in zip(v, error, caps, strict=True)])
     held, of_group = n * np.maximum(v, 0.0) * caps, first.mean_weight / (mean * caps) - 1.0

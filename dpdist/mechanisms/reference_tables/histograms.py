@@ -50,7 +50,7 @@ class Histograms:
         assert job.reference is not None
         assert job.reference.paid is not None
         weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
-        bins = [] if weight is None else [Bins.within(*weight, atoms=False)]
+        bins = [] if weight is None else [Bins.within(*weight, atoms=(False, True))]
         bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
         epsilon = record_epsilon(job, job.reference.paid.epsilon)
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
@@ -100,6 +100,7 @@ class Histograms:
             spread, places = [np.ones(HISTOGRAM_POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
         hidden = self._hidden(counts, n)
+        at_bound = self.model.weighted and counts[0][-1] > explained(np.zeros(len(counts[0])), 0.0, variance)[-1]
         return [
             HistogramCell(
                 weight=spread[0],
@@ -115,6 +116,7 @@ class Histograms:
                 largest_weight=float(self.bins[0].right[-1]) if self.model.weighted else np.inf,
                 hidden=hidden[k],
                 in_common=float(self.in_common[group]),
+                at_bound=float(fitted[0][0][-1]) if at_bound else 0.0,
             )
             for k, (low, top) in enumerate(self.model.bounds)
         ]

@@ -20,6 +20,7 @@ from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import Spread, spread
 from dpdist.mechanisms.reference_tables.elasticity import elasticities
+from dpdist.mechanisms.reference_tables.histogram_pairs import all_paired
 from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
 from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans
@@ -41,11 +42,13 @@ class Inverted(NamedTuple):
     """Results of inverting the clipping, one list entry for each outcome.
 
     `departure` is the distance of units from the reference. `ends` are ranges of means that the sums do not identify, of
-    the weight first. `elasticity` are derivatives by the sample count, where counts are noisy.
+    the weight first. `kept` is the part of the scales that is a unit's own. `elasticity` are derivatives by the sample
+    count, where counts are noisy.
     """
 
     cells: list[Spread]
     departure: list[Floats]
+    kept: list[Floats]
     ends: list[Floats]
     elasticity: list[Floats]
 
@@ -88,7 +91,10 @@ class ReferenceCells(ClippedCells):
         """The released parameters, from noisy sums of units and the reference."""
         assert self.unit is not None
         unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
-        found, departure, ends, elasticity = self._inverted(sized, summary)
+        if self.weight_bounds is not None:
+            assert self.limits is not None
+            summary = all_paired(summary, self.limits, sized.sums[unit] / UNIT, sized.size[unit], self.noise)
+        found, departure, kept, ends, elasticity = self._inverted(sized, summary)
         weight, *means = [found[0].estimate[:, 0], *(each.estimate[:, 1] for each in found)]
         if ends:
             weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
@@ -98,6 +104,7 @@ class ReferenceCells(ClippedCells):
             "limits": np.column_stack(self.limits or ()),
             "means": np.column_stack([weight, *means]),
             "departure": _by_column(departure),
+            "kept": _by_column(kept),
             **{name: covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")},
             **({"elasticity": _by_column(elasticity)} if elasticity else {}),
             **self._of_the_summary(found, ends, summary),
@@ -117,18 +124,19 @@ class ReferenceCells(ClippedCells):
         assert self.unit is not None
         unit, whole = self.unit, self.whole(summary, self.unit)
         centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
-        found, departure, unknown, elasticity = [], [], list[tuple[Floats, Floats]](), list[Floats]()
+        found, departure, kept, unknown, elasticity = [], [], [], list[tuple[Floats, Floats]](), list[Floats]()
         for k, (cells, units) in enumerate(zip(summary, whole, strict=True)):
             limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
             each = invert_clipping(units, limits, own, sized.size, self.noise, self.shrinkage)
             found.append(spread(each, cells, units, unit))
             departure.append(each.departure[unit])
+            kept.append(each.kept[unit])
             if self.noisy_counts:
                 elasticity.append(elasticities(units, limits, own, sized.size, each)[unit])
             if self.weight_bounds is not None:
                 unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
         ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
-        return Inverted(found, departure, ends, elasticity)
+        return Inverted(found, departure, kept, ends, elasticity)
 
     def _of_the_summary(self, cells: Sequence[Spread], ends: Sequence[Floats], summary: Told) -> dict[str, Floats]:
         """Released parameters that exist only with histograms, or only for cells whose shape is partly borrowed."""
@@ -136,7 +144,8 @@ class ReferenceCells(ClippedCells):
         if ends:
             values["spans"] = np.column_stack(ends)
             values["tail"] = _by_column([each.tail for each in cells])
-            values["group"] = np.array([cell.group for cell in summary[0]], dtype=np.float64)
+            for name in ("group", "at_bound"):
+                values[name] = np.array([getattr(cell, name) for cell in summary[0]], dtype=np.float64)
         if self.weight_bounds is None:
             values["borrowed"] = np.array([[cell.borrowed for cell in each] for each in summary]).T
         return values

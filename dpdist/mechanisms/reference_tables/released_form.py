@@ -33,6 +33,7 @@ def released_form(
         Parameter("common", (cell, ("mean", names))),
         Parameter("unit", (cell,)),
         Parameter("departure", (cell, ("scale", names))),
+        Parameter("kept", (cell, ("scale", names))),
         *((Parameter("elasticity", (cell, ("mean", names))),) if noisy_counts else ()),
         *(_of_histograms(labels, names) if of_histograms else (_borrowed(labels, outcomes),)),
     )
@@ -49,12 +50,14 @@ def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Par
     - `spans`: the ends of a range of a mean that the sums do not identify; null where they identify it.
     - `tail`: standard deviations of the error from the histograms' tails.
     - `group`: the number of the group of cells that shares histograms.
+    - `at_bound`: the share of the group's weights at or beyond their public upper bound.
     """
     cell, ends = ("cell", labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
     return (
         Parameter("spans", (cell, ("end", ends))),
         Parameter("tail", (cell, ("mean", names))),
         Parameter("group", (cell,)),
+        Parameter("at_bound", (cell,)),
     )
 
 

@@ -46,8 +46,8 @@ FROM_REFERENCE = (
 FROM_HISTOGRAMS = (
     "Limits, and what estimates hold beyond them, come from the noisy histograms alone. Errors hold their noise and, as a "
     "bias, half of what a group's histogram has beyond the limits. They hold as many records as noise may hide there, too. "
-    "A cell's own tail may be farther from its group's, and weights and outcomes may depend on each other there. That part "
-    "of the bias is in no standard error."
+    "A cell's own tail may be farther from its group's. Weights and outcomes may depend on each other there in another way "
+    "than below the limits. That part of the bias is in no standard error."
 )
 SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
 DONATED = (
@@ -71,6 +71,11 @@ NOT_IDENTIFIED = (
     "the limits at which records were clipped, or too little within them. Such a cell has limits and no estimate. "
     "Intervals of what is made of it hold them too. Its synthetic records have means within them and tell no more."
 )
+SHRUNK = (
+    "Noise on the sums of these cells is so large that their estimates are mostly the figure that cells have in common. "
+    "The part of a cell's own figure is given. The interval of a cell allows for cells that differ as most cells do. One "
+    "unlike all others may lie far outside."
+)
 DRIFT = (
     "The noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them: "
     "weights or outcomes have changed since. About one cell in a thousand would be named by chance. Estimates follow a "
@@ -81,7 +86,8 @@ AS_CLIPPED = (
     "The limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law. It "
     "weighs noise, which grows with the limits, against half of what lies beyond them and what noise may hide there. A "
     "count is its clipped sum, with what the histogram of the cell's group holds beyond the limit. A mean is the clipped "
-    "one of the noisy sums, with what the group's outcomes hold beyond the window at the scale that this mean shows. "
+    "one of the noisy sums, with what the group's outcomes hold beyond the window and the cap, at the scale that this "
+    "mean shows. How weights depend on outcomes in a group follows from its noisy sums. "
     "Where the window is the public range, a mean follows from the sums alone. Counts and means {}, within a group. "
     "Public bounds alone limit {} of {} cells."
 )
@@ -112,7 +118,12 @@ class ReferenceWords(Words):
     """Texts about inverting the clipping with a reference, and about synthetic records made from donors."""
 
     entries: Mapping[str, str] = field(
-        default_factory=lambda: {"microdata": MICRODATA, "not_identified": NOT_IDENTIFIED, "drift": DRIFT}
+        default_factory=lambda: {
+            "microdata": MICRODATA,
+            "not_identified": NOT_IDENTIFIED,
+            "shrunk": SHRUNK,
+            "drift": DRIFT,
+        }
     )
 
     def density_of(self, release: ReleaseView) -> str:

@@ -66,7 +66,8 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
 
     Without shifts, the mean of the median cell errs by a third of its direct standard error in a file of 35,000 records.
     But a shift is an estimate, which one record with a large weight can dominate. The jackknife over the groups gives its
-    variance v. Under a prior N(0, prior²) the shift is multiplied by prior²/(prior² + v). A cell has no shift if fewer
+    variance v. Under a prior N(m, prior²) the shift's distance from m is multiplied by prior²/(prior² + v). All groups
+    have m in common, as a law that is wrong in one cell is mostly wrong in the others too. A cell has no shift if fewer
     than FEWEST_UNMIXED records follow its distribution. It has none either if no shift gives the mean, as where all
     outcomes are equal or no record has weight.
     """
@@ -92,7 +93,22 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
         means[1:] - reached(Law(*(values[1:] for values in fits)), by), slope, where=told_of, out=0.0 * means[1:]
     )
     variance = (len(away) - 1) * away.var(axis=0)
-    return shifted(none, kind, np.where(told_of, 1.0 / (1.0 + variance / prior**2), 0.0)[group] * by)
+    of_groups = np.array([by[group == number][0] for number in range(len(distributions))])
+    common = _common(of_groups, away, np.where(told_of, 1.0 / (prior**2 + variance), 0.0))
+    kept = 1.0 / (1.0 + variance / prior**2)
+    return shifted(none, kind, np.where(told_of, common + kept * (of_groups - common), 0.0)[group])
+
+
+def _common(by: Floats, away: Floats, precision: Floats) -> float:
+    """The shift that all groups have in common, less what sampling alone may have made of it (James & Stein).
+
+    `by` (group,) are shifts, and `away` (draw, group) what leaving records out changes of them.
+    """
+    if not precision.sum() > 0.0:
+        return 0.0
+    share = precision / precision.sum()
+    mean, variance = float(share @ by), (len(away) - 1) * float((away @ share).var())
+    return mean * max(0.0, 1.0 - variance / mean**2) if mean else 0.0
 
 
 def _means(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], by: Floats, group: Ints) -> Floats:

@@ -176,8 +176,8 @@ def _around(workspace: Path, job: Job, rows: pd.DataFrame, share: float) -> Iter
 def ratios(results: pd.DataFrame) -> pd.DataFrame:
     """Ratios and coverage by cell, where the truth is known: case, mechanism, epsilon, cell, measure, value.
 
-    A ratio is an arm's RMSE over that of the direct estimate. Coverage is the share of replicates whose interval contains
-    the truth.
+    A ratio is an arm's RMSE divided by the RMSE of the direct estimate. Coverage is the share of replicates whose interval
+    contains the truth.
     """
     columns = ["case", "mechanism", "epsilon", "cell", "measure", "value"]
     errors, held = by_cell(results, "error"), by_cell(results, "covered")

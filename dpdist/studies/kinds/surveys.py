@@ -16,9 +16,9 @@ EARLIER = {"sd": 0.4, "noise_sd": 0.4, "gap": 1.0}
 class SurveyCase(Frozen):
     """A simulated survey and an earlier one, with a new population and new samples in every replicate.
 
-    Salaries have the standard deviation `sd` in logarithms, and `gap` times the built-in gap between the sexes. The
-    earlier survey has `EARLIER` for these and for `noise_sd`, and no `growth`. `growth` is the relative change of salaries
-    and of the population.
+    Salaries have the standard deviation `sd` in logarithms, and `gap` times the built-in gap between the sexes. `growth` is
+    the relative change of salaries and of the population since the earlier survey. In the earlier survey, `sd`, `noise_sd`
+    and `gap` have the values of `EARLIER`.
     """
 
     name: Name
@@ -36,7 +36,7 @@ class SurveyCase(Frozen):
         return self.sample
 
     def described(self, every: str = "") -> str:
-        """A description for the page; `every` is appended to the growth, as in " a period"."""
+        """A description for the page. The text `every` follows the growth in it, for example " a period"."""
         law = "lognormal salaries" if self.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
         drift = [f"salaries and population {100 * self.growth:+.0f} %{every}"] if self.growth else []
         ends = [(name, first, getattr(self, name)) for name, first in EARLIER.items()]

@@ -1,0 +1,85 @@
+"""How weights depend on outcomes in a group of cells that share histograms: post-processing of noisy sums (METHODS §7b).
+
+Histograms of weights and of outcomes do not tell how the two depend on each other. Paired at random, outcomes have the same
+law whatever the weight. In a sample with probabilities that grow with the outcome, light records have the large outcomes,
+and a mean is too high by what lies beyond the clipping window. The noisy sums tell the weighted mean of clipped outcomes in
+the whole group. So points are paired by a normal copula with the correlation under which they have that mean. What noise
+alone may have made of the difference is left out of it (James & Stein). Neither histogram changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+from dpdist.core.records import Floats
+from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
+from dpdist.mechanisms.reference_tables.sensitivity import Limits
+
+STRONGEST = 0.95
+"""Largest absolute correlation of normal scores."""
+BISECTIONS = 20
+
+
+def all_paired(
+    summary: Sequence[Sequence[Cell]], limits: Limits, sums: Floats, count: Floats, noise: Noise
+) -> list[list[Cell]]:
+    """Cells of every outcome, from `limits` and `sums` (cell, 1 + outcome) of all of them."""
+    return [
+        paired(cells, Limits(limits.centre[:, k], limits.cap, limits.reach[:, k]), sums[:, [0, 1 + k]], count, noise)
+        for k, cells in enumerate(summary)
+    ]
+
+
+def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise) -> list[Cell]:
+    """Cells with weights paired to outcomes, from noisy Σ(1 − v) and Σvc of `count` records; `sums` (cell, 2), in records,
+    and `limits` are of one outcome. Cells of no histograms or without a weight stay as they are."""
+    found = list(cells)
+    groups = np.array([cell.group for cell in cells])
+    for number in np.unique(groups):
+        rows = np.flatnonzero(groups == number)
+        first = cells[rows[0]]
+        if first.blur is None or not first.weighted:
+            continue
+        own = Limits(*(each[rows] for each in limits))
+        weight = _weights(first, own, count[rows] - sums[rows, 0], sums[rows, 1], noise)
+        for k in rows.tolist():
+            found[k] = replace(cells[k], weight=weight)
+    return found
+
+
+def _weights(cell: Cell, limits: Limits, held: Floats, product: Floats, noise: Noise) -> Floats:
+    """The cell's weights in the order of its outcomes; `held` and `product` are noisy Σv and Σvc, (cell,)."""
+    of_outcome, of_weight = (ndtri((rankdata(own) - 0.5) / len(own)) for own in (cell.outcome, cell.weight))
+    ordered = np.sort(cell.weight)
+    distinct, which = np.unique(np.column_stack(limits), axis=0, return_inverse=True)
+    scale = limits.cap * held.clip(0.0)
+
+    def weights(correlation: float) -> Floats:
+        score = correlation * of_outcome + (1.0 - correlation**2) ** 0.5 * of_weight
+        found = np.empty(len(ordered))
+        found[np.argsort(score, kind="stable")] = ordered
+        return found
+
+    def means(weight: Floats) -> Floats:
+        found = []
+        for centre, cap, reach in distinct.tolist():
+            seen = np.clip(cell.outcome, centre - reach, centre + reach)
+            found.append(np.average(seen, weights=np.minimum(weight, cap)))
+        return np.array(found)[which.reshape(-1)]
+
+    alone = means(cell.weight)
+    told = float(limits.cap @ (limits.reach * product) + scale @ limits.centre)
+    of_noise = (limits.cap * limits.reach) ** 2 * noise.product + (limits.cap * (limits.centre - alone)) ** 2 * noise.weight
+    apart = told - float(scale @ alone)
+    apart *= max(0.0, 1.0 - float(of_noise.sum()) / max(apart**2, np.finfo(float).tiny))
+    low, high = -STRONGEST, STRONGEST
+    for _ in range(BISECTIONS if apart else 0):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if float(scale @ (means(weights(middle)) - alone)) < apart else (low, middle)
+    return weights((low + high) / 2.0) if apart else cell.weight

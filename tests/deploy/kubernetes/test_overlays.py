@@ -1,0 +1,145 @@
+"""The shipped overlays on a real cluster: each release to its end, with the bytes of a serial run of the same image."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from node_images import PAUSE
+from nodes import CONTROL, Cluster
+from object_server import BUCKET, KEY, SECRET
+from pod_campaign import campaign, strict_job
+from pod_faults import processes
+from pods import DEPLOY, USER, Release
+from policies import Policies
+from real_store import minio
+from rendering import render
+from test_bad_clusters import allow_http, credentials, in_bucket
+
+pytestmark = [pytest.mark.slow, pytest.mark.namespaces]
+SHIPPED = DEPLOY / "overlays" / "release" / "job.yaml"
+
+
+@pytest.fixture
+def release(cluster: Cluster) -> Iterator[Release]:
+    made = Release(cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def enforced(cluster: Cluster) -> Iterator[Policies]:
+    made = Policies(cluster)
+    made.start()
+    yield made
+    made.end()
+
+
+STRANGER = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"}}
+STRANGER |= {"spec": {"containers": [{"name": "one", "image": PAUSE}], "terminationGracePeriodSeconds": 1}}
+"""A pod that does nothing, and says nothing of its security."""
+
+
+def test_a_release_under_pod_security_and_network_policies(release: Release, enforced: Policies) -> None:
+    release.apply_overlay("release")
+    assert release.cluster.kubectl("get", "namespace", release.namespace, "-o", "json").count('enforce": "restricted"') == 1
+    with pytest.raises(RuntimeError, match="violates PodSecurity"):
+        release.apply([STRANGER])
+    assert release.until_ended() == "Complete CompletionsReached", release.logs("driver")
+    assert enforced.written.is_set()
+    assert_closed(release)
+    assert release.same_bytes(render(DEPLOY / "overlays" / "release"))
+
+
+def assert_closed(release: Release) -> None:
+    """From another namespace nobody reaches the scheduler. Control: the same pod reaches the server of names."""
+    cluster = release.cluster
+    cluster.kubectl("apply", "-f", "-", text=json.dumps(STRANGER))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/stranger", "--timeout=60s")
+    said = cluster.kubectl("-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", "json")
+    (uid,) = [json.loads(cluster.kubectl("get", "pod", "stranger", "-o", "json"))["metadata"]["uid"]]
+    (pid, *_) = [number for number, line in processes(cluster, uid) if "pause" in line]
+    assert reaches(pid, json.loads(said)["items"][0]["status"]["podIP"], 53)
+    assert not reaches(pid, release.pods("scheduler")[0]["status"]["podIP"], 8786)
+    cluster.kubectl("delete", "pod", "stranger")
+
+
+def reaches(pid: int, address: str, port: int) -> bool:
+    """True if a process on that one's network can connect."""
+    line = f"import socket; socket.create_connection(('{address}', {port}), 3)"
+    said = ["nsenter", "--net", "--target", str(pid), sys.executable, "-c", line]
+    return subprocess.run(said, capture_output=True, check=False).returncode == 0
+
+
+def test_a_cron_job_is_fired(release: Release) -> None:
+    release.apply_overlay("periodic")
+    release.kubectl("patch", "cronjob", "dpdist-release", "-p", json.dumps({"spec": {"schedule": "* * * * *"}}))
+    release.cluster.until(lambda: jobs(release), "the first Job", 120)
+    release.kubectl("patch", "cronjob", "dpdist-release", "-p", json.dumps({"spec": {"suspend": True}}))
+    (name, *_) = jobs(release)
+    assert release.until_ended(name) == "Complete CompletionsReached", release.logs("driver")
+    assert (release.folder / "workspace" / "2017" / "public" / "manifest.json").exists()
+
+
+def jobs(release: Release) -> list[str]:
+    return [one["metadata"]["name"] for one in json.loads(release.kubectl("get", "jobs", "-o", "json"))["items"]]
+
+
+def test_workers_follow_the_load(release: Release, tmp_path: Path) -> None:
+    release.cluster.add("metrics.yaml")
+    release.cluster.kubectl(
+        "-n", "kube-system", "wait", "--for=condition=Available", "deployment/metrics-server", "--timeout=180s"
+    )
+    release.apply_overlay("hpa", release.taken(strict_job(tmp_path, 300)))
+    release.kubectl("scale", "deployment/dpdist-worker", "--replicas=1")
+    seen = set[int]()
+
+    def grown() -> bool:
+        said = json.loads(release.kubectl("get", "hpa", "dpdist-worker", "-o", "json"))["status"]
+        seen.add(said.get("currentReplicas", 0))
+        return bool(said.get("currentMetrics")) and max(seen) > 1
+
+    release.cluster.until(grown, "more workers", 400)
+    assert release.until_ended() == "Complete CompletionsReached", release.logs("driver")
+    assert release.same_bytes(render(DEPLOY / "overlays" / "hpa"))
+
+
+def test_a_release_in_an_object_store(release: Release, enforced: Policies, tmp_path: Path) -> None:
+    with minio(tmp_path / "store", host=CONTROL) as port:
+        release.secret("dpdist-store", f"--from-file={credentials(release)}")
+        objects = release.manifests(SHIPPED, "--workers", "2", *in_bucket(port))
+        allow_http(objects)
+        release.apply(objects)
+        assert release.until_ended() == "Complete CompletionsReached", release.logs("driver")
+        bring(release, port)
+    folder = release.manifests(SHIPPED, "--workers", "2")
+    release.apply([one for one in folder if one["kind"] == "PersistentVolumeClaim"])
+    assert release.same_bytes(folder)
+
+
+def bring(release: Release, port: int) -> None:
+    """The workspace from the bucket into the folder where that of a release without a bucket is."""
+    import boto3
+
+    keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=f"http://{CONTROL}:{port}", **keys)
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="release/"):
+        for one in page["Contents"]:
+            path = release.workspace.parent / one["Key"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            client.download_file(BUCKET, one["Key"], str(path))
+    for path in (release.workspace, *release.workspace.rglob("*")):
+        os.chown(path, USER, USER)
+
+
+def test_sixty_faults_lose_nothing_and_draw_nothing_again(release: Release, tmp_path: Path) -> None:
+    found = campaign(release, strict_job(tmp_path, 400), 400)
+    print(json.dumps(found, indent=2))
+    assert int(str(found["faults"])) >= 60
+    assert (found["lost"], found["redrawn"], found["finished strata touched"]) == (0, 0, 0)
+    assert found["serial bytes"]
