@@ -35,19 +35,22 @@ class Overall(NamedTuple):
     fails: bool
 
 
-def overall(tables: Mapping[str, pd.DataFrame]) -> Overall:
-    """Judges the coverage of published intervals, statistic by statistic; `evaluation.verdict` defines the tests."""
-    found = verdicts(tables)
+def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Overall:
+    """Judges the coverage of published intervals, statistic by statistic; `evaluation.verdict` defines the tests.
+
+    `clustered` is true if direct errors are those of PSUs or replicate weights.
+    """
+    found = verdicts(tables, clustered)
     said = [f"{name}: {NOTHING}" if each is None else in_words(name, each) for name, each in found.items()]
     fails = any(each is not None and each.fails for each in found.values())
     head = head_of(list(found.values()), list(found))
     return Overall(head, list(bias_lines(found.items())), [*said, WITHHELD] if fails else said, fails)
 
 
-def verdicts(tables: Mapping[str, pd.DataFrame]) -> dict[str, Verdict | None]:
+def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | None]:
     """The verdict on each statistic of each table, by name; None where there is nothing to judge."""
     groups = {f"{name}, {statistic}": group for name, rows in tables.items() for statistic, group in by_statistic(rows)}
-    return {name: judge(group, len(groups)) for name, group in groups.items()}
+    return {name: judge(group, len(groups), clustered) for name, group in groups.items()}
 
 
 def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
