@@ -74,8 +74,8 @@ def compare(
     - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
       its published standard error, df and 90 % interval.
     - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
-      direct_se; it is missing where direct_se is 0 or unknown. `direct_se` is 0 where it is 0 but for rounding. Ratios are of
-      absolute errors.
+      direct_se; it is missing where direct_se is 0 or unknown. `direct_se` is 0 where it is 0 but for rounding. Ratios are
+      of absolute errors.
     - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from
       parameters, and `*_records` from synthetic records.
 

@@ -71,14 +71,14 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
         own = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
         said = [ROWS.get(how, how), class_of(rows, how) if own is None else own]
         if not size.notna().any():
-            found.append([*said, *["missing"] * 4, ""])
+            found.append([*said, "missing", "", "", "", ""])
             continue
         low, middle, high = (float(size.quantile(share)) for share in (0.25, 0.5, 0.75))
         where = place(rows.iloc[int(np.nanargmax(size))], labels_of(rows))
         spread, far = f"{brief(low)} to {brief(high)}", f"{(size[size.notna()] > FAR).mean():.2f}"
         largest = f"{brief(float(size.max()))}: {where}"
         again = (rows["direct_clipped" if how == "clipping" else how] - rows["direct"]).abs() / given
-        both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else "missing"
+        both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else ""
         found.append([*said, brief(middle), spread, far, largest, both])
     made = pd.DataFrame(found, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
     return made if given.notna().any() else made.drop(columns=GIVEN)

@@ -221,7 +221,7 @@ def test_flags_of_print_do_not_take_the_place_of_the_verdict(workspace: Path) ->
     plain, said = overall(material.tables), stated(material)
     assert said.head == plain.head
     assert "figures flagged caution" not in said.head
-    assert any("By the job's rules of quality, pay: figures flagged caution: " in each for each in said.sentences)
+    assert any("By the job's rules of quality, pay: figures flagged " in each for each in said.sentences)
     gate = {"gate": "coverage", "limit": 0.9, "measured": 0.5, "accepted": False}
     gated = replace(material, statement={**material.statement, "acceptance": {"gates": [gate]}})
     failed = stated(gated)
