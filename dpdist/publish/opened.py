@@ -33,7 +33,7 @@ PAIR = "an estimate and its variance: two finite numbers, the second not negativ
 
 
 class Combined(NamedTuple):
-    """An estimate over all synthetic sets: its standard error √T, degrees of freedom, and a 90 % t interval."""
+    """An estimate over all synthetic sets: its standard error √T (see `Release.combine`), df, and a 90 % t interval."""
 
     estimate: float
     standard_error: float

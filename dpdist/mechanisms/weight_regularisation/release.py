@@ -165,7 +165,7 @@ class RegularisedCells(OutcomeModel):
         return self._with(theta, self.plain.resampled(theta, records, draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with further noise of the same law, and a random bias as large as the distances predict."""
+        """The released sums with further noise of their law, and a random bias of the size that distances predict."""
         drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
         moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight
         asked, noise = np.maximum(theta["asked"][0, 1:], 0.0) / UNIT, np.sqrt(2.0) * float(self.choice_scale) / UNIT
