@@ -7,11 +7,11 @@ reveals no members is equally close to members and to others, so each attack is 
   is about one half if nothing is revealed. Random labels give the distribution under chance.
 - Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): the attack takes predicates that exactly one synthetic record
   meets. It compares how often exactly one member meets them with how often exactly one other does, among equally many.
-- Membership: pairs of a member and another person in the same cell. The attacker guesses which one was in the file, by a
-  ratio of two densities: that of synthetic records, and that of further others (van Breugel, Sun, Qian & van der Schaar
-  2023). Only the surest guesses count. If a coin chose the member of each pair, the number of right guesses is at most
-  binomial with probability e^ε/(1 + e^ε), where ε is the loss of an exchange of one record (Steinke, Nasr & Jagielski
-  2023). Its Clopper–Pearson limit is a lower bound on ε.
+- Membership: pairs of a member and another person in the same cell. The attacker guesses which one was in the file, by the
+  density of synthetic records over the density of further others (van Breugel, Sun, Qian & van der Schaar 2023). Only the
+  surest guesses count. If a coin chose the member of each pair, the number of right guesses is at most binomial with
+  probability e^ε/(1 + e^ε), where ε is the loss of an exchange of one record (Steinke, Nasr & Jagielski 2023). Its
+  Clopper–Pearson limit is a lower bound on ε.
 """
 
 from __future__ import annotations

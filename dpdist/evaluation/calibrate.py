@@ -162,7 +162,7 @@ def _check_out(job: Job, out: Path) -> None:
 
 
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
-    """The records of a stratum; where the mechanism learns from a reference, one half to learn from and one to run on."""
+    """The records of a stratum. If the mechanism learns from a reference, one half serves as reference for the other."""
     rows = frame.rows_of(number)
     start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
     own = records.part(int(start), int(stop))

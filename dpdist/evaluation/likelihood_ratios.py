@@ -57,8 +57,8 @@ class Measuring:
     ) -> Measuring:
         """Runs the mechanism on records.
 
-        `path` gives the sums and choices that earlier steps release; without it they are those of these records. Raises
-        `NotAdded` for a mechanism that does more with noise than add it, and `Improper` where a fit has no posterior.
+        `path` gives the sums and choices that earlier steps release. Without it they are computed from these records.
+        Raises `NotAdded` for a mechanism that does more with noise than add it, and `Improper` if a fit has no posterior.
         """
         choices, chosen = list[Choice](), list[Ints]()
 

@@ -82,8 +82,8 @@ class Linear(NamedTuple):
 class Cluster(NamedTuple):
     """α = clip(c (1 − IR) + g, 0, 1) [V]. IR_i is the share of records j with |y_j − y_i| > r |y_i|, with `radius` r.
 
-    `outcomes` are those of all records of the stratum, sorted; `own` are those of the records to weight. The cost is
-    O(n log n) in all.
+    `outcomes` are the sorted outcomes of all records of the stratum, and `own` the outcomes of the records to weight. The
+    cost is O(n log n) in all.
     """
 
     c: float

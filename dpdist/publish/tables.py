@@ -160,8 +160,8 @@ def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, paramet
     V is the variance from parameters, W the variance within a set, and m the number of sets. `standard_errors` defines V_x.
 
     T = V + S/m, where S = W − V_x is the variance that the synthetic records add, given x. Where sets were drawn about one
-    fit, T = V + (V + W)/m. Where records agree with the table from parameters, T = V. Where V is unknown, T is that of
-    `combined_records`.
+    fit, T = V + (V + W)/m. If records agree with the table from parameters, T = V. If V is unknown, `combined_records`
+    gives T.
     """
     assert grounds.expected is not None
     sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)

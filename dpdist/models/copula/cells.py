@@ -16,7 +16,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints
 
 UNIT = 500
-"""Number of sample records below which a cell has no fit of its own."""
+"""Number of sample records below which a cell shares a fit with others, if there are others."""
 
 
 @dataclass(frozen=True, eq=False)

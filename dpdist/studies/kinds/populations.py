@@ -3,7 +3,7 @@
 The population `smooth` meets the assumptions of these mechanisms, and each of the others breaks one of them.
 
 The samples are informative: inclusion probabilities are proportional to a unit's `size`, which may depend on its outcome
-`y`. Units are in a `cell`. Each population has a job of its own, with one table by cell.
+`y`. Units are in a `cell`. For each population there is a job with one table by cell.
 """
 
 from __future__ import annotations
