@@ -103,7 +103,7 @@ def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats,
 def _tail(cell: Cell) -> float:
     """Variance of a record's influence on that part of a log mean outcome that the clipped statistics do not determine.
 
-    Over the number of records it is the sampling variance of this part.
+    Divided by the number of records, it is the sampling variance of this part.
     """
     direct = cell.direct_influence()[:, 1] / cell.mean
     clipped = cell.slopes(_limits(cell)).influence[:, 1] * cell.mean_rate / cell.mean
