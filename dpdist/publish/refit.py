@@ -96,8 +96,8 @@ class Expectations(NamedTuple):
     """Pairs E(w|x) and E(wy|x) of one outcome under five laws, (draw, row) each.
 
     `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior draws
-    of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one draw each. For
-    a `Borrowing` model both are the weighted fit.
+    of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one draw each.
+    For a `Borrowing` model both are the weighted fit.
     """
 
     centres: Expected
