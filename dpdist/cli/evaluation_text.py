@@ -52,7 +52,10 @@ def verdict_text(judgement: Overall) -> RenderableType:
 
 
 def verdict_head(verdict: Overall) -> RenderableType:
-    """States the verdict in one line, and each figure of all records beside its direct estimate."""
+    """States the verdict in one line.
+
+    For each statistic, a line on the figure of all records follows, with its distance from the direct estimate.
+    """
     style = "bold red" if verdict.fails else "bold"
     return Group(Text(f"\nCONFIDENTIAL VERDICT: {verdict.head}", style=style), paragraphs(verdict.bias))
 

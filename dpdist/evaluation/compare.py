@@ -44,7 +44,7 @@ class Yardstick(NamedTuple):
     def errors_given_sizes(self, frame: Frame, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
         """Returns direct standard errors that take the cells' numbers of records as fixed.
 
-        They are NaN where sizes are secret, or where replicate weights or PSUs describe the design.
+        They are NaN if sizes are secret, or if replicate weights or PSUs describe the design.
         """
         found = errors_given_sizes(self.found, frame, cells, self.design)
         if self.replicated is not None or secret:

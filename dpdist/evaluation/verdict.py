@@ -1,4 +1,4 @@
-"""Judges whether published intervals contain as many direct estimates of the same sample as they should. Confidential.
+"""Judges whether published intervals contain the direct estimates of the same sample often enough. Confidential.
 
 A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
 noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.

@@ -23,7 +23,7 @@ FIXED = 1e-9
 def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:
     """Returns margins of the public totals, and the room to move of every frame row's weight.
 
-    There are no margins where the job states no totals, and the room is None where all rows are identified.
+    There are no margins if the job states no totals. The room is None if all rows are identified.
     """
     margins = margins_of(release.job, release.frame)
     if not margins or not looked_through(release):

@@ -155,11 +155,13 @@ def from_parameters(
 
 
 def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
-    """Intervals from synthetic records. V is the variance from parameters, W that within a set, m the number of sets.
+    """Intervals from synthetic records, with a variance T.
+
+    V is the variance from parameters, W the variance within a set, and m the number of sets. `standard_errors` defines V_x.
 
     T = V + S/m, where S = W − V_x is the variance that the synthetic records add, given x. Where sets were drawn about one
-    fit, T = V + (V + W)/m. Where records agree with the table from parameters, T = V. Where V is unknown, T is that of
-    `combined_records`.
+    fit, T = V + (V + W)/m. If records agree with the table from parameters, T = V. If V is unknown, `combined_records`
+    gives T.
     """
     assert grounds.expected is not None
     sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
@@ -186,8 +188,8 @@ def combined_records(
 ) -> list[Interval]:
     """Intervals from synthetic records with T = B/m + W, where public design effects multiply W.
 
-    B is the variance between the m sets, W that within a set. With `fbp` synthesis or expected weights, a weight is
-    constant given x, so W misses the error of E(w|x). Then T is at least that of `floor`.
+    B is the variance between the m sets, and W the mean variance within a set. With `fbp` synthesis or expected weights, a
+    weight is constant given x, so W misses the error of E(w|x). Then T is at least the variance in `floor`.
     """
     frame, effects = release.frame, plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
     df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(release, cells, sums)

@@ -165,7 +165,10 @@ class RegularisedCells(OutcomeModel):
         return self._with(theta, self.plain.resampled(theta, records, draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with further noise of the same law, and a random bias as large as the distances predict."""
+        """The released sums with further noise, with what other noise on the common weight adds, and with a random bias.
+
+        The law of the further noise is that of the release's noise. The bias has the size that the distances predict.
+        """
         drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
         moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight
         asked, noise = np.maximum(theta["asked"][0, 1:], 0.0) / UNIT, np.sqrt(2.0) * float(self.choice_scale) / UNIT
@@ -173,7 +176,23 @@ class RegularisedCells(OutcomeModel):
             np.nan_to_num(np.hypot(asked, noise), nan=0.0) * self._shares()[:, None]
         )  # A distance may be wrong by as much as its noise.
         bias = UNIT * moved_by * sqrt(pi / 2.0) * each
-        return self._with(theta, Draws({"sums": drawn["sums"] + bias * rng.standard_normal(drawn["sums"].shape)}))
+        sums = drawn["sums"] + bias * rng.standard_normal(drawn["sums"].shape)
+        return self._with(theta, Draws({"sums": sums + self._of_common(theta, draws, rng)}))
+
+    def _of_common(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
+        """What other noise on the common weight adds to the sums of all cells, (draw, cell, 2); 0 if the job names it.
+
+        Such an error is common to all cells. A cell's outcomes are taken to be as the released sums say.
+        """
+        asked, (common, regularisation) = float(theta["asked"][0, 0]), theta["used"][0]
+        if np.isnan(asked):
+            return np.zeros((draws, *theta["sums"].shape[1:]))
+        others = [self.common(asked + float(self.mean_scale) * each) - common for each in rng.laplace(size=draws)]
+        weight, product = theta["sums"][0].T
+        mean = np.clip(np.divide(product, weight, out=np.zeros_like(weight), where=weight > 0.0), -1.0, 1.0)
+        by_record = UNIT * regularisation * np.array(others) / self.under(theta).bounds.weight
+        records = self.plain.count.astype(np.float64)
+        return np.asarray(by_record[:, None, None] * np.column_stack([records, records * mean]))
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The released sums under other sample counts (draw, row)."""
