@@ -1,4 +1,4 @@
-"""Chooses how a command shows its progress: bars, JSON lines, sentences or nothing."""
+"""Chooses how a command shows its progress: bars, JSON lines, or sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from dpdist.cli.console import err
-from dpdist.core.progress import SHOWN, Event, Listener, silent
+from dpdist.core.progress import SHOWN, Event, Listener
 
 
 class _JsonLines:
@@ -38,20 +38,15 @@ class _JsonLines:
         return None
 
 
-class _Silence:
-    def __enter__(self) -> Listener:
-        return silent
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
 class _Notes:
-    """Prints only the notes of a run, which are whole sentences, on standard error."""
+    """Prints only the notes of a run, which are whole sentences, on standard error; if quiet, those for `always` alone."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
 
     def __enter__(self) -> Listener:
         def say(event: Event) -> None:
-            if event.note:
+            if event.note and (event.always or not self._quiet):
                 err.print(event.note, markup=False)
 
         return say
@@ -92,9 +87,9 @@ class _Bars:
         self._progress.stop()
 
 
-def listening(quiet: bool, as_json: bool) -> _JsonLines | _Silence | _Notes | _Bars:
+def listening(quiet: bool, as_json: bool) -> _JsonLines | _Notes | _Bars:
     if as_json:
         return _JsonLines()
     if quiet:
-        return _Silence()
+        return _Notes(quiet)
     return _Bars() if sys.stderr.isatty() else _Notes()

@@ -244,8 +244,9 @@ class WorkspaceError(DpdistError):
 class LedgerError(DpdistError):
     """The ledger cannot be used: it is missing, out of reach, busy or damaged, or the run began with another ledger."""
 
-    def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1):
+    def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1, no_answer: bool = False):
         self.ledger, self.found, self.remedy, self.exit_code = ledger, found, remedy, exit_code
+        self.no_answer = no_answer
         super().__init__(f"ledger {ledger}: {found}\n    remedy:  {remedy}")
 
 

@@ -24,7 +24,14 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import NullPool
 
 from dpdist.core.errors import LedgerError
@@ -128,7 +135,8 @@ class Database:
             remedy = (
                 "see that the file or server is there and yours to write, and not held by another; then the same command"
             )
-            raise LedgerError(self.name, found, remedy) from None
+            away = isinstance(error, InterfaceError | OperationalError)  # others come from a database that answers
+            raise LedgerError(self.name, found, remedy, no_answer=away) from None
         except SQLAlchemyError as error:
             raise LedgerError(self.name, f"it cannot be used ({type(error).__name__})", "check its URL") from None
 

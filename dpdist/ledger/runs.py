@@ -21,6 +21,11 @@ from dpdist.ledger.receipt import Receipt
 from dpdist.privacy.guarantees import Guarantee
 from dpdist.storage.workspace import Workspace
 
+RESTORE = (
+    "restore the ledger from a copy, or name the one that has the charge. `dpdist ledger check` compares it with the "
+    "workspace. Then the same command"
+)
+
 
 @dataclass(frozen=True)
 class Meter:
@@ -78,7 +83,8 @@ class Meter:
     def name_release(self, key: Key, listener: Listener) -> None:
         """Records the id of the published release, so that corrections can refer to it.
 
-        If the ledger cannot be reached, the listener is notified. The release is charged, and stays published.
+        The release is charged, and stays published. If the ledger does not answer, the listener gets a note. Raises
+        `LedgerError` where the ledger answers and does not show the charge.
         """
         if self.account is not None:
             with _noted(listener):
@@ -88,7 +94,7 @@ class Meter:
 def name_again(space: Workspace, listener: Listener) -> None:
     """Records the release's id once more after `publish`, which may have changed it.
 
-    If the ledger cannot be reached, the listener gets a note.
+    If the ledger does not answer, the listener gets a note. Raises `LedgerError` where it does not show the charge.
     """
     if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
         return
@@ -102,12 +108,18 @@ def name_again(space: Workspace, listener: Listener) -> None:
 
 @contextmanager
 def _noted(listener: Listener) -> Iterator[None]:
-    """Tells the listener that the id of a finished release could not be recorded, and how it is recorded later."""
+    """Says what it means that the id of a finished release could not be recorded.
+
+    A ledger that does not answer gets the id later: the listener is told how. Any other error is raised again.
+    """
     try:
         yield
     except LedgerError as error:
+        if not error.no_answer:
+            found = f"{error.found}; the release stands, but that ledger does not show its charge"
+            raise LedgerError(error.ledger, found, RESTORE, error.exit_code) from None
         said = "the release stands, but this release's id is not entered, so that no correction can name it"
-        listener(Event("note", "ledger", note=f"{said}; `dpdist publish` enters it later: {error}"))
+        listener(Event("note", "ledger", note=f"{said}; `dpdist publish` enters it later: {error}", always=True))
 
 
 def _id_of(space: Workspace) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,9 @@ from typer.testing import CliRunner, Result
 
 import dpdist
 from dpdist.cli.main import app
-from dpdist.core.errors import LedgerError
 from dpdist.core.progress import Event, without_sizes
 from dpdist.job.loading import find_job, parse_job
+from dpdist.ledger import database
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.ledger.pages import pages
@@ -240,25 +243,99 @@ def test_publishing_again_costs_nothing_and_stays_counted(folder: Path) -> None:
     assert kinds(folder) == ["begin", *CHARGED]
 
 
-def test_a_ledger_that_is_away_when_a_release_is_finished_is_told_and_learns_of_it_later(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def _once_published(patch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """Lets `act` befall the ledger after a release is published and before its id is entered."""
+    enter = Ledger.name_release
+
+    def entered(ledger: Ledger, *said: str) -> None:
+        kept = act()
+        try:
+            enter(ledger, *said)
+        finally:
+            if kept is not None:
+                kept.close()
+
+    patch.setattr(Ledger, "name_release", entered)
+
+
+def _held_by_another(place: Path) -> sqlite3.Connection:
+    held = sqlite3.connect(place, isolation_level=None)
+    held.execute("BEGIN EXCLUSIVE")
+    return held
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)], ids=["", "quiet"])
+def test_a_ledger_out_of_reach_when_a_release_is_finished_is_told_and_learns_of_it_later(
+    quiet: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release stands and is charged: exit code 0, with a note. Control: without the ledger no run begins."""
-
-    def away(*_: object) -> None:
-        raise LedgerError("ledger.sqlite", "it cannot be reached", "try again")
-
+    """The release stands and is charged: exit code 0, with a note on standard error. Control: the next run is refused."""
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "name_release", away)
-        done = run(folder, "one")
+        patch.setattr(database, "PATIENCE", 0.1)
+        _once_published(patch, lambda: _held_by_another(folder / "ledger.sqlite"))
+        done = run(folder, "one", *quiet)
     assert done.exit_code == 0, done.output
     assert "the release stands, but this release's id is not entered" in done.stderr
+    assert done.stdout == "" or not quiet
     assert kinds(folder) == ["begin", *CHARGED[:-1]]
     dpdist.publish(folder / "one")
     assert kinds(folder) == ["begin", *CHARGED]
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "reserve", away)
+        patch.setattr(database, "PATIENCE", 0.1)
+        held = _held_by_another(folder / "ledger.sqlite")
         assert run(folder, "two").exit_code == 1
+        held.close()
+
+
+def _begun_anew(place: Path) -> None:
+    place.unlink()
+    Ledger(str(place)).begin()
+
+
+def _changed(place: Path) -> None:
+    with closing(sqlite3.connect(place)) as link:
+        link.execute("DROP TRIGGER dpdist_ledger_update")
+        link.execute("UPDATE dpdist_ledger SET entry = replace(entry, 'small', 'large') WHERE kind = 'reserve'")
+        link.commit()
+
+
+WITHOUT_THE_CHARGE: dict[str, tuple[Callable[[Path], None], str, int]] = {
+    "gone": (Path.unlink, "there is none", 2),
+    "begun anew": (_begun_anew, "the run was never charged in it", 2),
+    "changed": (_changed, "its chain is damaged", 1),
+    "no database": (lambda place: place.write_bytes(b"no database " * 1000) and None, "(DatabaseError)", 1),
+}
+
+
+@pytest.mark.parametrize("command", ["run", "publish"])
+@pytest.mark.parametrize("how", WITHOUT_THE_CHARGE)
+def test_a_ledger_without_the_charge_when_a_release_is_finished_is_an_error(
+    how: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release stands, and the exit code is not 0. With the ledger's copy the same command ends well."""
+    befalls, found, code = WITHOUT_THE_CHARGE[how]
+    place, copy = folder / "ledger.sqlite", folder / "copy"
+
+    def act() -> None:
+        shutil.copy(place, copy)
+        befalls(place)
+
+    def again() -> Result:
+        return run(folder, "one", "--quiet") if command == "run" else CliRunner().invoke(app, ["publish", f"{folder}/one"])
+
+    if command == "publish":
+        assert run(folder, "one").exit_code == 0
+    with monkeypatch.context() as patch:
+        _once_published(patch, act)
+        done = again()
+    assert (done.exit_code, found in done.stderr) == (code, True), done.output
+    assert "the release stands, but that ledger does not show its charge" in done.stderr
+    assert "restore the ledger from a copy" in done.stderr
+    assert "dpdist ledger check" in done.stderr
+    assert "enters it later" not in done.stderr
+    assert (folder / "one" / "public" / "manifest.json").exists()
+    shutil.copy(copy, place)
+    assert again().exit_code == 0
+    assert kinds(folder) == ["begin", *CHARGED]
 
 
 def test_a_run_ends_with_the_ledger_that_it_began_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
