@@ -72,6 +72,19 @@ def test_noise_whose_scale_tells_the_file_is_seen(law: NoiseName) -> None:
     assert bound_of_scores(*Compared(near, same).scores(DRAWS, half), half) == 0.0
 
 
+def test_noise_that_is_bound_to_no_sums_is_not_taken_for_noise_on_equal_sums() -> None:
+    """A file's own sensitivities: its sums are in no query. Control: under public bounds they are, and differ."""
+    case = Case("laplace_composed", "zero_out")
+    (found,) = compared(case.job, case.model, case.learned, sampler_of(case.job, None), *sides(case))  # type: ignore[arg-type]
+    assert found.distance > 0.0
+    mechanism = case.job.mechanism.model_copy(update={"sensitivity": "local"})
+    own = Case("laplace_composed", "zero_out")
+    vars(own)["job"] = case.job.model_copy(update={"mechanism": mechanism})
+    assert own.job.local
+    with pytest.raises(NotAdded):
+        compared(own.job, own.model, own.learned, sampler_of(own.job, None), *sides(own))  # type: ignore[arg-type]
+
+
 def test_noise_that_is_not_added_is_not_taken_for_noise_that_is() -> None:
     """Sums drawn from a law truncated to their domain."""
     case = Case("modips", "zero_out")

@@ -16,6 +16,7 @@ from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
 from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
 from dpdist.mechanisms.laplace_tables.statement import ANYWHERE, COMPOSED, FULL, LOCAL, SHARED
+from dpdist.mechanisms.laplace_tables.unbound import Unbound
 from dpdist.mechanisms.promises import of_frame, promise_of
 from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.wording import MOVES_TWICE
@@ -80,10 +81,10 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     else:
         # Sums of numbers that are not whole vary with the block size. They have no guarantee; noise is not bound to them.
         none = np.zeros_like(figures)
-        coarse = yield own.sums(none, model.scale, 1)
+        coarse = yield Unbound(own.noise(none, model.scale, 1, none.size))
         # Multiples of Δ/UNIT alone would reveal Δ: figures that should agree would differ by such multiples.
-        fine = yield own.sums(none, FINE_SCALE, 2)
-        noisy = figures + (coarse + fine / FINER) * model.steps(local)
+        fine = yield Unbound(own.noise(none, FINE_SCALE, 2, none.size))
+        noisy = figures + (coarse + fine / FINER).reshape(figures.shape) * model.steps(local)
     told = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
     found = {f"{name} of {t.name}": each[name] for t, each in zip(model.tables, local or (), strict=False) for name in each}
     recorder.summary(Confidential({**told, "diagnostics": {"figures": float(model.size), **found}}))
