@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from mechanism_answers import problems_of_answers, problems_of_stated_noise
-from mechanism_losses import Captured, captured, problems_of_scale
+from mechanism_losses import Captured, answered, captured, exactly, problems_of_scale
 from small_jobs import Said, cases, unchecked
 from small_runs import write_inputs
 
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Pass
+from dpdist.engine.protocol import Choice, Pass
 from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.counting import Count
@@ -37,6 +37,14 @@ ADJACENCIES = ("zero_out", "substitution", "add_remove")
 EXCHANGED_ANYWHERE = {"adjacency": "substitution", "exchange": "anywhere"}
 
 
+def four_columns(job: Said) -> Said:
+    """A network of one more column, which was a stratum: two of its rounds choose between columns."""
+    field = {"bounds": [0, 1], "codes": {"arts": 0, "law": 1}}
+    tables = [{**table, "by": []} for table in job["tables"]]
+    columns, outcome = job["columns"] | {"field": field}, [*job["outcome"], "field"]
+    return job | {"strata": [], "columns": columns, "outcome": outcome, "tables": tables}
+
+
 def strict_jobs() -> dict[str, Said]:
     """Small jobs of every strict mechanism that adds noise: its adjacencies, exchanges anywhere, and other noise."""
     crossed = {name: job for name, job in cases().items() if not name.startswith("shipped")}
@@ -48,9 +56,10 @@ def strict_jobs() -> dict[str, Said]:
         if "-substitution-" in name
     }
     allowed = {name: job for name, job in anywhere.items() if not contradictions(unchecked(job))}
-    return plain | allowed | {name: strict[name] for name in OTHER_NOISE}
+    return plain | allowed | {name: strict[name] for name in OTHER_NOISE} | {FOUR_COLUMNS: four_columns(strict[NETWORK])}
 
 
+NETWORK, FOUR_COLUMNS = "privbayes-network", "privbayes of four columns"
 OTHER_NOISE = (
     "laplace_composed-public",
     "reference_tables-two-outcomes",
@@ -58,6 +67,8 @@ OTHER_NOISE = (
     "sanitized-gaussian",
     "modips-nested",
     "weighted_marginals-chosen",
+    NETWORK,
+    "privbayes-degree",
     "steps-ordered",
 )
 """Variants with several stages, other laws of noise or common sets."""
@@ -89,6 +100,15 @@ def case_of(inputs: Path, known: dict[str, Captured], tmp_path_factory: pytest.T
 def test_every_strict_mechanism_that_adds_noise_has_jobs_here() -> None:
     noisy = {name for name, spec in SPECS.items() if spec.adds_noise}
     assert noisy - {job["mechanism"]["name"] for job in JOBS.values()} == {"laplace"}, "it has no guarantee"
+
+
+def test_two_rounds_of_four_columns_choose_between_columns(case_of: Cases) -> None:
+    """Control: of three columns one round does."""
+    for name, rounds in ((FOUR_COLUMNS, 2), (NETWORK, 1)):
+        case = case_of(name)
+        asked = [query for query in answered(case, case.records, exactly()).queries if isinstance(query, Choice)]
+        columns = len(case.job.outcomes)
+        assert sum(len(query.scores[0]) > 1 for query in asked[: columns - 2]) == rounds
 
 
 @pytest.mark.parametrize("name", JOBS)
