@@ -20,6 +20,12 @@ MISFIT = (
 MOVES_COST = "A record that changes cells is not covered: public counts show it. The noisy sums alone would cost {}."
 MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")
 MOVES_EXCHANGED = MOVES_COST.format("no more than an exchange at the same x")
+MOVES_OF_TWO = {
+    "zero_out": MOVES_COST.format("at most twice ε"),
+    "add_remove": MOVES_COST.format("at most twice ε"),
+    "substitution": MOVES_COST.format("at most ε"),
+}
+"""By adjacency, where a move costs as much as switching off two records, and an exchange less."""
 MOVES_UNKNOWN = (
     "A record that changes cells is not covered: public counts show it. Limits follow from these counts, so that no "
     "figure is claimed for the noisy sums."

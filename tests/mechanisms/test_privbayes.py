@@ -25,6 +25,7 @@ from dpdist.job.privbayes import MOST_CELLS
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.privbayes.network import candidates, score
+from dpdist.mechanisms.privbayes.protect import PrivBayes
 from dpdist.mechanisms.privbayes.release import Network
 from dpdist.mechanisms.privbayes.sensitivity import SCORE_SENSITIVITY, SLACK, score_scale
 from dpdist.mechanisms.registry import MECHANISMS
@@ -135,6 +136,18 @@ def test_an_exchange_comes_near_three_and_a_move_between_strata_costs_four() -> 
     lone[:2, :2] = 1e6
     assert 2.0 * moving(lone, (2, 2), 1.0) == pytest.approx(2 * SCORE_SENSITIVITY, abs=1e-4)
     assert score_scale(Fraction(1), 1, "substitution") == 2 * 2 * (SCORE_SENSITIVITY + SLACK) * UNIT
+
+
+@pytest.mark.parametrize(("adjacency", "told"), [("zero_out", "at most twice ε"), ("substitution", "at most ε")])
+def test_a_move_between_strata_costs_more_than_an_exchange_and_the_statement_says_how_much(
+    adjacency: Adjacency, told: str
+) -> None:
+    """Tables have 7/10 of ε, the choice 3/10. An exchange moves tables by 2 and scores by 3, a move by 2 and 4."""
+    exchange, move = (Fraction(7, 10) * 2 + Fraction(3, 10) * scores / 2 for scores in (3, 4))
+    assert (exchange, move) == (Fraction(185, 100), 2)
+    said = job(adjacency=adjacency)
+    (line,) = [line for line in PrivBayes().promise(said).assumptions if "changes cells" in line]
+    assert line.endswith(f"would cost {told}.")
 
 
 def test_mutual_information_would_move_by_more_than_the_sensitivity() -> None:

@@ -16,7 +16,7 @@ from dpdist.mechanisms.privbayes.release import Network
 from dpdist.mechanisms.privbayes.statement import CHOSEN, TABLES
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums, released
-from dpdist.mechanisms.wording import MOVES_EXCHANGED
+from dpdist.mechanisms.wording import MOVES_OF_TWO
 from dpdist.privacy.guarantees import Promise, Strict
 
 
@@ -29,7 +29,7 @@ class PrivBayes(NoisySums[Settings, Network]):
         columns, part = len(job.outcomes), settings.choosing(len(job.outcomes))
         tables = TABLES.format(tables=columns, share=1 - part)
         choice = (CHOSEN.format(rounds=columns - 1, share=part),) if part else ()
-        moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
+        moves = () if job.sizes_secret else (MOVES_OF_TWO[job.budget.adjacency],)
         return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, tables, *choice, *moves)
 
     def rounds(self, job: Job, settings: Settings, model: Network, recorder: StratumRecorder, learned: None) -> Rounds:
