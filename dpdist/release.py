@@ -234,7 +234,10 @@ def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any
 def publish(
     workspace: str | Path, listener: Listener = silent, job: JobLike | None = None, *, page: bool = True
 ) -> Release:
-    """Writes tables, microdata and statement anew from `public/released`. It costs nothing and reads nothing confidential.
+    """Writes tables, microdata and statement anew from `public/released`. It costs nothing and reads no record.
+
+    What it publishes follows from public files alone. The custodian's page also needs the confidential evaluation, which is
+    read only if `page` is True.
 
     Parameters
     ----------

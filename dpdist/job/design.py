@@ -62,6 +62,12 @@ LARGEST_EFFECT = 100
 REFERENCE = "reference"
 
 
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"a number from 1 to {LARGEST_EFFECT}, not true or false")
+    return value
+
+
 def _in_range(value: float) -> float:
     if not 1 <= value <= LARGEST_EFFECT:
         raise ValueError(
@@ -71,7 +77,7 @@ def _in_range(value: float) -> float:
     return value
 
 
-Effect = Annotated[float, AfterValidator(_in_range)]
+Effect = Annotated[float, BeforeValidator(_number), AfterValidator(_in_range)]
 
 
 class DesignEffect(Frozen):

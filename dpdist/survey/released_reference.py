@@ -68,7 +68,7 @@ class _Stored(BaseModel):
 
 
 class _Costs(_Stored):
-    """The exact, strict guarantee of a release: ε, and ε under an exchange of one record for another.
+    """The exact, strict guarantee of a release: ε, and ε under an exchange of a record at the same x.
 
     An exchange costs at least ε and at most 2ε, because it is two changes of a record's weight to or from zero. Under
     adjacency `substitution` it costs ε.

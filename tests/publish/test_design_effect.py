@@ -64,7 +64,14 @@ def test_the_statement_says_the_figure_and_whose_it_is(release: ReleasedObject, 
     assert any("public design effect 1.7 that the job states" in line for line in said)
 
 
-@pytest.mark.parametrize(("effect", "told"), [("0.8", "below 1"), ("1000", "from 1 to 100"), (".nan", "finite")])
+TRUTHS = [
+    (f"{before}{said}{after}", "a number from 1 to 100, not true or false")
+    for said in ("true", "false")
+    for before, after in (("", ""), ("[{effect: ", "}]"))
+]
+
+
+@pytest.mark.parametrize(("effect", "told"), [("0.8", "below 1"), ("1000", "from 1 to 100"), (".nan", "finite"), *TRUTHS])
 def test_an_effect_that_is_no_effect_is_refused(effect: str, told: str) -> None:
     with pytest.raises(JobError, match=told):
         dpdist.parse_job(JOB.replace("{weight: weight,", f"{{weight: weight, design_effect: {effect},"))
