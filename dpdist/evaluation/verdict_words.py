@@ -116,10 +116,11 @@ def in_words(name: str, verdict: Verdict) -> str:
 
 def _of_fixed(fixed: Fixed) -> Iterator[str]:
     """Yields sentences on counts that the design fixes, and what to do about them."""
-    yield f"{fixed.cells} counts have no direct error, because the design fixes them."
+    number = "1 count has" if fixed.cells == 1 else f"{fixed.cells} counts have"
+    yield f"{number} no direct error: the design fixes such counts."
     if np.isfinite(fixed.error):
-        yield f"In cells of {FAR_RECORDS} records or more they are {_relative(fixed)}."
-    yield "If these totals are public, state them (job key rake): then they are published without error."
+        yield f"In cells of {FAR_RECORDS} records or more such counts are {_relative(fixed)}."
+    yield "If such totals are public, state them (job key rake): then they are published without error."
 
 
 def large(value: float) -> str:

@@ -101,7 +101,7 @@ def _stub(form: Printed) -> pd.Index[Any] | None:
 class Release(os.PathLike[str]):
     """A release as anybody may read it. It reads nothing from the confidential folder.
 
-    It can be passed to functions that take `place`, the path or URL of the public folder.
+    `str` and `os.fspath` give `place`. So it can stand for the path of a public folder on this machine.
 
     Parameters
     ----------

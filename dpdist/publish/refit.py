@@ -39,7 +39,7 @@ LARGEST = 4_000
 Every frame row keeps its share of these records, but not fewer than SMALLEST. So the sample may be larger than this.
 """
 SMALLEST = 200
-"""Least number of records that a frame row keeps in a reduced sample. A row with fewer records keeps all of them."""
+"""Smallest number of records that a frame row keeps in a reduced sample. A row with fewer records keeps all of them."""
 SEARCH_DRAWS = 200
 """Largest number of posterior draws of a repeated search.
 

@@ -21,7 +21,7 @@ from dpdist.estimation.estimators import (
     stratum_sizes,
     t_interval,
 )
-from dpdist.estimation.raking import factors, raked_counts_and_means
+from dpdist.estimation.raking import factors, margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
@@ -29,7 +29,7 @@ from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
-from dpdist.publish.met_totals import margins_and_room
+from dpdist.publish.met_totals import fixed_totals, margins_and_room, without_rounding
 from dpdist.publish.noisy_figures import noised_intervals
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
@@ -119,6 +119,11 @@ def _intervals_of(
     else:
         found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
     found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
+    totals = fixed_totals(cells, margins_of(release.job, release.frame))
+    found = {
+        outcome: {estimator: [without_rounding(counts, totals), *others] for estimator, (counts, *others) in each.items()}
+        for outcome, each in found.items()
+    }
     made = []
     for statistic in asked.statistics:
         if statistic.name in STATISTICS:

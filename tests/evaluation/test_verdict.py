@@ -356,7 +356,7 @@ def test_counts_that_the_design_fixes_are_judged_by_their_relative_error(dust: f
     rows = counts(evaluated(np.random.default_rng(21), 20)).assign(direct_se=dust)
     near = overall({"homes": rows})
     assert near.head == "no fault found in the intervals"
-    assert "21 counts have no direct error, because the design fixes them." in near.sentences[0]
+    assert "21 counts have no direct error: the design fixes such counts." in near.sentences[0]
     assert "job key rake" in near.sentences[0]
     wide = overall({"homes": counts(rows, 0.3)})
     assert not wide.fails

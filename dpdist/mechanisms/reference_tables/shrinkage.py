@@ -6,7 +6,8 @@ is so flat that its slope turns small noise into any change of g. Linear shrinka
 pull it back up. So the normal prior of g is combined with the likelihood of the statistic itself, whose noise hardly
 depends on g. On a straight curve this equals linear shrinkage.
 
-`clipping_inversion` uses this rule for cells whose g is below the mean of the cells, and linear shrinkage for all others.
+`clipping_inversion` uses this rule if the curve is not straight and g is below the mean of the cells. Otherwise it uses
+linear shrinkage.
 An estimate that is too low errs by at most the mean itself, but one that is too high may err by any amount. Where noise is
 as large as the statistic, it does not show whether outcomes have become smaller. Then the cell is shrunk to the others.
 """
