@@ -110,7 +110,7 @@ def name_again(space: Workspace, listener: Listener) -> None:
 def _noted(listener: Listener) -> Iterator[None]:
     """Says what it means that the id of a finished release could not be recorded.
 
-    A ledger that does not answer gets the id later: the listener is told how. Any other error is raised again.
+    A ledger that does not answer gets the id later, and the listener gets a note on it. Any other error is raised again.
     """
     try:
         yield
