@@ -20,7 +20,7 @@ from dpdist.core.records import Floats
 from dpdist.evaluation.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
 from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
-from dpdist.evaluation.gate_reach import refuse_unreachable
+from dpdist.evaluation.gate_limits import refuse_unreachable
 from dpdist.evaluation.holding import publish_approved
 from dpdist.evaluation.opening import release_in
 from dpdist.evaluation.report.page import write_report_again

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpdist.cli.draft import DONATED, DONORS
 from dpdist.core.records import Frame
-from dpdist.evaluation.gate_reach import cautions as of_gates
+from dpdist.evaluation.gate_limits import cautions as of_gates
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import target_of

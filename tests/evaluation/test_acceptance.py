@@ -31,7 +31,7 @@ from dpdist.evaluation.acceptance import (
     refuse_unmet,
     scaled_errors,
 )
-from dpdist.evaluation.gate_reach import cautions, numerator
+from dpdist.evaluation.gate_limits import cautions, numerator
 from dpdist.job import Statistic
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
