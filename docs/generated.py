@@ -77,8 +77,8 @@ def _kind(said: dict[str, Any]) -> str:
         name = said["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
     if choices := said.get("anyOf", said.get("oneOf")):
-        kinds = [_kind(each) for each in choices if each.get("type") != "null"]
-        return " or ".join(dict.fromkeys(kinds))
+        kinds = list(dict.fromkeys(_kind(each) for each in choices if each.get("type") != "null"))
+        return " or ".join(kinds) if len(kinds) < 5 else f"one of {', '.join(kinds)}"
     if "enum" in said or "const" in said:
         return ", ".join(f"`{value}`" for value in said.get("enum", [said.get("const")]))
     kind = said.get("type")
@@ -180,6 +180,7 @@ WAYS = (
     Way("universal_histogram", "layers: 2", **COUNTED),
     Way("flat_laplace", **COUNTED),
     Way("weighted_marginals", keys=STRATA, bounds="[0, 1], whole: true"),
+    Way("privbayes", keys=STRATA, bounds="[0, 1], whole: true"),
     Way("perturbed_histogram", keys=STRATA, **UNWEIGHTED),
     Way("laplace_composed", "sensitivity: public"),
     Way("centred", keys=PROPER, reference=REFERENCE),

@@ -62,6 +62,7 @@ _MECHANISMS: dict[str, Said] = {
     "universal_histogram": {"weight": _CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
     "steps": {"weight": _CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
     "weighted_marginals": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
+    "privbayes": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
 }
 _NEW: Said = {"weight": _CLIPPED_WEIGHT}
 """What a job under a mechanism says beside its name; `_NEW` is of a mechanism that needs nothing of its own."""
@@ -231,6 +232,8 @@ def _marginals_variants() -> Iterator[tuple[str, Said]]:
     yield "weighted_marginals-chosen", chosen
     named = _with(chosen, mechanism__marginals=[["sex", "visits"], ["visits", "voted"]], budget__adjacency="zero_out")
     yield "weighted_marginals-named", named
+    yield "privbayes-network", _with(chosen, mechanism={"name": "privbayes"})
+    yield "privbayes-degree", _with(chosen, mechanism={"name": "privbayes", "degree": 2}, budget__adjacency="zero_out")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Settings of the mechanism `weighted_marginals`: which tables of coded columns are measured under noise."""
+"""Settings of the mechanism `weighted_marginals`: which tables are measured; and what coded columns must state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,38 @@ MOST_CHOSEN_CELLS = 100_000
 """Largest number of cells of a pair of columns that may be chosen under noise."""
 
 
-class WeightedMarginals(Noisy):
+class CodedColumns(Noisy):
+    """Noisy weighted counts of tables of coded columns, and one set of records of all columns."""
+
+    statistics: ClassVar[str | None] = "marginals"
+    several_outcomes: ClassVar[bool] = True
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
+    def clips(self, job: JobView) -> bool:
+        return True
+
+    def sizes(self, job: JobView) -> tuple[int, ...]:
+        """Number of levels of every column."""
+        return tuple(len(levels_of(job.columns[name])) for name in job.outcomes)
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.synthetic_sets != 1:
+            found = f"'{self.name}' releases one set of records, on which all of ε is best spent"
+            yield Contradiction(("synthetic_sets",), found, "write 1")
+        for outcome in declared(job):
+            yield from _of_levels(outcome, job.columns[outcome])
+        if len(declared(job)) == len(job.outcomes):
+            yield from self._of_tables(job)
+
+    def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
+        """Lists what tables of the job's columns cannot be; all columns are declared."""
+        yield from ()
+
+
+class WeightedMarginals(CodedColumns):
     """Noisy weighted counts of tables of coded columns, and records of all columns that agree with them."""
 
     name: Literal["weighted_marginals"] = Field(
@@ -34,24 +65,8 @@ class WeightedMarginals(Noisy):
         "unset: each column alone, and pairs that are chosen under noise",
     )
     folder: ClassVar[str] = "weighted_marginals"
-    statistics: ClassVar[str | None] = "marginals"
-    several_outcomes: ClassVar[bool] = True
 
-    def guarantee(self, job: JobView) -> Guarantee:
-        return "strict"
-
-    def clips(self, job: JobView) -> bool:
-        return True
-
-    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
-        yield from super().contradictions(job)
-        if job.synthetic_sets != 1:
-            found = "'weighted_marginals' releases one set of records, on which all of ε is best spent"
-            yield Contradiction(("synthetic_sets",), found, "write 1")
-        for outcome in declared(job):
-            yield from _of_levels(outcome, job.columns[outcome])
-        if len(declared(job)) != len(job.outcomes):
-            return
+    def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         if self.marginals is not None:
             yield from self._of_marginals(job, self.marginals)
         elif len(job.outcomes) > 1 and not candidates(self.sizes(job)):
@@ -60,10 +75,6 @@ class WeightedMarginals(Noisy):
             yield Contradiction(
                 ("mechanism", "marginals"), found, f"write marginals: [{alone}], name pairs, or merge levels"
             )
-
-    def sizes(self, job: JobView) -> tuple[int, ...]:
-        """Number of levels of every column."""
-        return tuple(len(levels_of(job.columns[name])) for name in job.outcomes)
 
     def chooses(self, job: JobView) -> bool:
         """True if pairs are chosen under noise: the job names none, and not all candidates can be taken without a loop."""

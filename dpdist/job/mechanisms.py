@@ -24,6 +24,7 @@ from dpdist.job.noisy_mechanisms import (
 )
 from dpdist.job.partitions import FlatLaplace, Steps, UniversalHistogram
 from dpdist.job.posteriors import CensorUW, CensorW, Centred, Unweighted, Weighted, WeightedE
+from dpdist.job.privbayes import PrivBayes
 
 Mechanism = Annotated[
     Weighted
@@ -43,7 +44,8 @@ Mechanism = Annotated[
     | FlatLaplace
     | UniversalHistogram
     | Steps
-    | WeightedMarginals,
+    | WeightedMarginals
+    | PrivBayes,
     Field(discriminator="name"),
 ]
 """The mechanism of a job, one of all specifications."""

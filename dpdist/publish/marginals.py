@@ -16,8 +16,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from dpdist.estimation.weighted_points import CELL
-from dpdist.mechanisms.weighted_marginals.release import Marginals
-from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT
+from dpdist.mechanisms.coded_tables.model import CodedTables
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
@@ -29,7 +29,7 @@ NUMBERS = ("count", "share", "standard_error", "lower", "upper")
 
 def write_marginals(folder: Path, release: ReleasedObject) -> bool:
     """Writes marginals.parquet and .csv with counts by stratum, table and cell; returns whether there are any."""
-    if not isinstance(release.model(0), Marginals):
+    if not isinstance(release.model(0), CodedTables):
         return False
     rows = [row for stratum in range(len(release.frame.stratum_labels)) for row in _rows(release, stratum)]
     columns = [*release.frame.strata, *release.job.outcomes]
@@ -45,19 +45,19 @@ def write_marginals(folder: Path, release: ReleasedObject) -> bool:
 def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     """Rows of a stratum's cells, table after table."""
     model, frame = release.model(stratum), release.frame
-    assert isinstance(model, Marginals)
+    assert isinstance(model, CodedTables)
     first = frame.rows_of(stratum).start
     levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
     theta = release.theta(model, stratum, 0)
-    tree, found = model.tree(theta), []
+    fitted, found = model.fitted(theta), []
     for key in model.keys_of(theta):
         noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
         crossed = frozenset((*frame.strata, *(model.columns[column] for column in key)))
         per_weight = model.weights[1] * effect_of(release.design_effects, crossed, "count", None)
         name = " x ".join(model.columns[column] for column in key)
-        for cell, value in zip(model.labelled(release.job, key), tree.table(key).ravel().tolist(), strict=True):
+        for cell, value in zip(model.labelled(release.job, key), fitted.table(key).ravel().tolist(), strict=True):
             error = float(np.sqrt(noise + per_weight * value))
-            share = value / tree.total if tree.total > 0.0 else None
+            share = value / fitted.total if fitted.total > 0.0 else None
             ends = max(0.0, value - REACH * error), value + REACH * error
             figures = dict(zip(NUMBERS, (value, share, error, *ends), strict=True))
             found.append({"marginal": name, "cell": levels | cell, **figures})

@@ -27,6 +27,7 @@ from dpdist.evaluation.lower_bounds import bound_of_scores
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.job.mechanisms import SPECS
+from dpdist.job.privbayes import SELECTION as PARENTS
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.weighted_marginals.sensitivity import PAIRS, SELECTION, SINGLES
 from dpdist.sampling import sampler_of
@@ -102,6 +103,13 @@ def opens_a_level() -> Records:
     return of_full_weight([*base, (0.0, 2.0, 0.0)])
 
 
+def makes_two_pairs_dependent() -> Records:
+    """The last record has rare levels of all columns. It makes kids depend more on sex and on age, and age less on sex.
+    Scores of the former are ahead by 2 or more both ways: so age given sex is chosen seldom, where ratios are largest."""
+    counts = {(1, 2, 0): 5, (0, 2, 2): 5, (0, 2, 0): 30, (1, 0, 0): 35, (0, 0, 2): 35, (0, 0, 0): 690, (1, 2, 2): 1}
+    return of_full_weight([tuple(map(float, cell)) for cell, number in counts.items() for _ in range(number)])
+
+
 class Coded(NamedTuple):
     """A job of coded outcomes, the file whose last record is switched off, and what is attacked at which part of ε."""
 
@@ -113,12 +121,15 @@ class Coded(NamedTuple):
     """Choices alone; else sums alone."""
 
 
+NETWORK = "name: privbayes, degree: 1"
 CHOSEN, SELECTED = "name: weighted_marginals", "name: steps, layers: 2, selection: '1/2'"
 HALF = Fraction(1, 2)
 OF_CODES = {
     "weighted_marginals": Coded("name: weighted_marginals, marginals: [[sex, kids], [age]]"),
     "weighted_marginals, tables of chosen pairs": Coded(CHOSEN, "3", pulls_pairs_apart, SINGLES + PAIRS),
     "weighted_marginals, choice of pairs": Coded(CHOSEN, "6", pulls_pairs_apart, SELECTION, choices=True),
+    "privbayes": Coded(NETWORK, "3", makes_two_pairs_dependent, 1 - PARENTS),
+    "privbayes, choice of parents": Coded(NETWORK, "8", makes_two_pairs_dependent, PARENTS, choices=True),
     "flat_laplace": Coded("name: flat_laplace"),
     "universal_histogram": Coded("name: universal_histogram, layers: 3, order_seed: 4"),
     "steps": Coded("name: steps, order: [sex, kids]"),
@@ -130,6 +141,7 @@ DRAWS = {
     "laplace_composed": 200_000,
     "sanitized_statistics, Gaussian": 100_000,
     **dict.fromkeys(("weighted_marginals, tables of chosen pairs", "weighted_marginals, choice of pairs"), MANY),
+    "privbayes, choice of parents": 100_000,
     **dict.fromkeys(("steps, selection", "sanitized_statistics, substitution"), MANY),
 }
 """Draws of each file. `laplace_composed` shares ε among many figures, so large losses are seldom. At 30,000 draws its

@@ -43,6 +43,8 @@ VARIANTS = [
     "modips-nested",
     "weighted_marginals-chosen",
     "weighted_marginals-named",
+    "privbayes-network",
+    "privbayes-degree",
 ]
 """Other noise of the same mechanisms."""
 NOISY = [*first_cases(noisy=True).values(), *VARIANTS]

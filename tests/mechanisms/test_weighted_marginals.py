@@ -21,13 +21,13 @@ from dpdist.engine.protocol import Noise
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.coded_tables.fitting import fit, onto_simplex
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved, table_scale
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.weighted_marginals.records import drawn
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen, scores
-from dpdist.mechanisms.weighted_marginals.sensitivity import UNIT, choice_scale, moved, table_scale
-from dpdist.mechanisms.weighted_marginals.tree import fit, onto_simplex
+from dpdist.mechanisms.weighted_marginals.sensitivity import choice_scale
 from dpdist.models.protocol import Draws
 from dpdist.sampling.exact import ExactSampler
 
@@ -236,10 +236,10 @@ def weighted_table(codes: Ints, weight: Floats, columns: tuple[int, int], shape:
 def test_without_noise_the_tables_are_the_files() -> None:
     own = survey(1)
     model, theta = released(job(), own, quiet=True)
-    tree, codes = model.tree(theta), model.codes(own)
+    tree, codes = model.fitted(theta), model.codes(own)
     for key in ((0, 1), (1, 2)):
         wanted = weighted_table(codes, own.weight, key, model.shape(key))  # type: ignore[arg-type]
-        np.testing.assert_allclose(tree.pairs[key], wanted, rtol=2e-5, atol=1e-4 * wanted.sum() * 1e-3)
+        np.testing.assert_allclose(tree.tables[key], wanted, rtol=2e-5, atol=1e-4 * wanted.sum() * 1e-3)
     assert tree.total == pytest.approx(own.weight.sum(), rel=1e-5)
 
 
@@ -254,7 +254,7 @@ def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
     own = survey(2)
     model = modelled(job(said=""), len(own))
     exact = model.measuring(model.candidates).statistics(own, np.ones(len(own)))
-    margins = list(model.tree(released(job(said=""), own, quiet=True)[1]).margins)
+    margins = list(model.fitted(released(job(said=""), own, quiet=True)[1]).margins)
     lifted = np.array([0.0, 1e15, 0.0])
     rounds = chosen(model, margins, exact, count(1))
     first = next(rounds)
@@ -285,8 +285,8 @@ def test_tables_agree_with_each_other_whatever_the_noise() -> None:
         (3,): rng.laplace(9.0, 30.0, 5),
     }
     tree = fit((2, 3, 4, 5), tables, dict.fromkeys(tables, 30.0), (1.0, 1e6))
-    assert min(table.min() for table in (*tree.pairs.values(), *tree.margins)) >= 0.0
-    for key, table in tree.pairs.items():
+    assert min(table.min() for table in (*tree.tables.values(), *tree.margins)) >= 0.0
+    for key, table in tree.tables.items():
         np.testing.assert_allclose(table.sum(axis=1), tree.margins[key[0]], atol=1e-9 * tree.total)
         np.testing.assert_allclose(table.sum(axis=0), tree.margins[key[1]], atol=1e-9 * tree.total)
     assert {round(float(margin.sum() / tree.total), 12) for margin in tree.margins} == {1.0}
@@ -314,8 +314,8 @@ def test_the_same_noise_gives_the_same_bytes() -> None:
 @pytest.mark.parametrize("n", [1, 2, 37, 1000])
 def test_records_have_the_total_of_the_tables_and_weights_of_at_least_0(n: int) -> None:
     model, theta = released(job(said="", epsilon="1"), survey(5))
-    tree = model.tree(theta)
-    codes, weight = drawn(tree, n, np.random.default_rng(n))
+    tree = model.fitted(theta)
+    codes, weight = model.drawn(theta, n, np.random.default_rng(n))
     assert codes.min() >= 0
     assert (codes.max(axis=0) < model.sizes).all()
     assert weight.min() >= 0.0
@@ -325,9 +325,9 @@ def test_records_have_the_total_of_the_tables_and_weights_of_at_least_0(n: int) 
 def test_records_agree_with_the_tables() -> None:
     """Every released table is the records' own, as far as its cells have a record. Control: equal weights are not."""
     model, theta = released(job(said="", epsilon="4"), survey(6))
-    tree = model.tree(theta)
-    codes, weight = drawn(tree, 4000, np.random.default_rng(0))
-    for key, wanted in tree.pairs.items():
+    tree = model.fitted(theta)
+    codes, weight = model.drawn(theta, 4000, np.random.default_rng(0))
+    for key, wanted in tree.tables.items():
         shape = model.shape(key)
         found, equal = (weighted_table(codes, w, key, shape) for w in (weight, np.full(4000, tree.total / 4000)))  # type: ignore[arg-type]
         assert np.abs(found - wanted).max() < 1e-6 * tree.total
@@ -337,7 +337,7 @@ def test_records_agree_with_the_tables() -> None:
 def test_columns_that_no_pair_joins_are_independent_in_the_records() -> None:
     said = job(said=", marginals: [[sex, degree], [kids]]")
     model, theta = released(said, survey(7), quiet=True)
-    codes, weight = drawn(model.tree(theta), 4000, np.random.default_rng(1))
+    codes, weight = model.drawn(theta, 4000, np.random.default_rng(1))
     table = weighted_table(codes, weight, (1, 2), (3, 4)) / weight.sum()
     apart = np.abs(table - np.outer(table.sum(axis=1), table.sum(axis=0))).sum()
     own = survey(7)

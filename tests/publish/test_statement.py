@@ -72,6 +72,7 @@ SHARES = {
     "more": "sampler: {name: grid, draws: 200}",
 }
 REFERENCE = "reference: {path: before.parquet, period: '2020'}"
+CODED = {"bounds": "[0, 1]", "clip": ", whole: true, outside: clip", "strata": "strata: [field]"}
 SAID: dict[str, dict[str, str]] = {
     "weighted": {"model": LOGNORMAL, "strata": "strata: [field]", "clip": "", "bounded": ""},
     "unweighted": {"model": LOGNORMAL, "strata": "strata: [field]", "clip": "", "bounded": ""},
@@ -90,7 +91,8 @@ SAID: dict[str, dict[str, str]] = {
     "universal_histogram": ROOMS | {"mechanism": "universal_histogram, layers: 2, bins: {salary: 4}"},
     "steps": ROOMS | {"mechanism": "steps, layers: 2, bins: {salary: 4}"},
     "weight_regularisation": {"strata": "strata: [field]"},
-    "weighted_marginals": {"bounds": "[0, 1]", "clip": ", whole: true, outside: clip", "strata": "strata: [field]"},
+    "weighted_marginals": CODED,
+    "privbayes": CODED,
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
 SECRET = ADJACENCIES[2:]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from itertools import count
-from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Floats
-from dpdist.engine.protocol import Measurement, Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
+from dpdist.mechanisms.coded_tables.rounds import measured
+from dpdist.mechanisms.coded_tables.statement import ENTERED
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.stratum_sums import NoisySums, released
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
-from dpdist.mechanisms.weighted_marginals.statement import CHOSEN, ENTERED, LISTED, OUTRIGHT
-from dpdist.mechanisms.weighted_marginals.tree import Marginal
+from dpdist.mechanisms.weighted_marginals.statement import CHOSEN, LISTED, OUTRIGHT
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.privacy.guarantees import Promise, Strict
 
@@ -49,29 +47,17 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
     """
     numbers, keys = count(1), model.listed
     if keys is not None:
-        sums = yield from _measured(model, keys, numbers)
+        sums = yield from measured(model, keys, numbers)
     else:
-        sums = yield from _measured(model, model.singles, numbers)
-        tree = model.tree(model.released(model.singles, sums))
+        sums = yield from measured(model, model.singles, numbers)
+        fitted = model.fitted(model.released(model.singles, sums))
         pairs = model.candidates
         if model.chooses:
             exact = yield Pass(Count(model.measuring(pairs)), "sum")
-            pairs = yield from chosen(model, list(tree.margins), exact, numbers)
-        of_pairs = yield from _measured(model, pairs, numbers)
+            pairs = yield from chosen(model, list(fitted.margins), exact, numbers)
+        of_pairs = yield from measured(model, pairs, numbers)
         sums, keys = np.concatenate([sums, of_pairs]), (*model.singles, *pairs)
     return released(recorder, [model.released(keys, sums)], epsilon, cells=float(len(sums)))
-
-
-def _measured(
-    model: Marginals, keys: tuple[Marginal, ...], numbers: count[int]
-) -> Generator[Pass | Measurement, Any, Floats]:
-    """The named tables under noise, one after another, (cell,)."""
-    if not keys:
-        return np.empty(0)
-    own = model.measuring(keys)
-    exact = yield Pass(Count(own), "sum")
-    noisy: Floats = yield Defined.by(own).sums(exact, model.scale_of(keys[0]), next(numbers))
-    return noisy
 
 
 MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}

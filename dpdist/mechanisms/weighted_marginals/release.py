@@ -1,87 +1,46 @@
-"""The model of weighted marginals: noisy tables, and from them one distribution, synthetic records and estimates.
+"""The model of weighted marginals: tables of columns and of pairs of columns that make no loop.
 
-A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw²
-≥ Σw/U. Sampling errors are computed for Σv records; the sample's own errors are no larger.
+Given the tables, the distribution of greatest entropy is a tree of pairs. Weights of synthetic records are such that their
+tables are those of the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from itertools import product
-from math import prod
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
-import numpy as np
-
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
-from dpdist.job import Adjacency, Job
-from dpdist.job.marginals import WeightedMarginals, candidates, forest, levels_of, texts_of
-from dpdist.mechanisms.weighted_marginals import records as microdata
-from dpdist.mechanisms.weighted_marginals.sensitivity import (
-    OUTRIGHT,
-    PAIRS,
-    SELECTION,
-    SINGLES,
-    UNIT,
-    choice_scale,
-    table_scale,
-)
-from dpdist.mechanisms.weighted_marginals.tree import Marginal, Tree, agreed_margins, fit
-from dpdist.models.design import design
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
-from dpdist.privacy.units import record_epsilon
+from dpdist.core.records import Frame
+from dpdist.job import Job
+from dpdist.job.marginals import WeightedMarginals, candidates, forest
+from dpdist.mechanisms.coded_tables.fitting import Marginal
+from dpdist.mechanisms.coded_tables.model import CodedTables
+from dpdist.mechanisms.coded_tables.records import Filling
+from dpdist.mechanisms.coded_tables.sensitivity import table_scale
+from dpdist.mechanisms.weighted_marginals.order import filling
+from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT, PAIRS, SELECTION, SINGLES, choice_scale
 
 
 @dataclass(frozen=True)
-class Marginals(OutcomeModel):
-    """Coded columns of one stratum; the statistics are the cells of the `measured` tables, one table after another.
+class Marginals(CodedTables):
+    """Tables that the job names; or each column's table, and pairs that are chosen."""
 
-    They are in whole units of 1/UNIT. A table is named by the positions of its columns.
-    """
-
-    columns: tuple[str, ...]
-    levels: tuple[tuple[float, ...], ...]
     listed: tuple[Marginal, ...] | None
     """Tables that the job names; None: pairs of columns are chosen."""
-    measured: tuple[Marginal, ...]
-    """Tables that a pass over records sums."""
-    weights: tuple[float, float]
-    """Public bounds of the weight; 1 and 1 without weights."""
-    count: int
-    """Sample records of the stratum, public."""
-    epsilon: Fraction
-    """The ε of one record."""
-    adjacency: Adjacency
 
     @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Marginals:
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+        made = super().build(job, frame, rows, proper)
+        return made.measuring(made.listed or ())
+
+    @classmethod
+    def settings(cls, job: Job) -> tuple[Any, ...]:
         said = job.mechanism
         assert isinstance(said, WeightedMarginals)
         number = {name: k for k, name in enumerate(job.outcomes)}
         listed = None if said.marginals is None else tuple(tuple(number[name] for name in key) for key in said.marginals)
-        if listed is None and len(number) == 1:
-            listed = ((0,),)
-        weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
-        return cls(
-            design(frame, (), rows),
-            job.outcome_column.bounds or (0.0, 1.0),
-            job.outcomes,
-            tuple(levels_of(job.columns[name]) for name in job.outcomes),
-            listed,
-            listed or (),
-            weight or (1.0, 1.0),
-            max(1, int(frame.count[rows].sum())),
-            record_epsilon(job, job.epsilon_per_set),
-            job.budget.adjacency,
-        )
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(map(len, self.levels))
+        return (((0,),) if listed is None and len(number) == 1 else listed,)
 
     @cached_property
     def candidates(self) -> tuple[Marginal, ...]:
@@ -98,200 +57,31 @@ class Marginals(OutcomeModel):
         """True if pairs must be chosen, because all candidates together would make a loop."""
         return self.pairs < len(self.candidates)
 
-    @property
-    def singles(self) -> tuple[Marginal, ...]:
-        """The tables of one column each."""
-        return tuple((k,) for k in range(len(self.columns)))
-
-    def shape(self, key: Marginal) -> tuple[int, ...]:
-        return tuple(self.sizes[column] for column in key)
+    def sharing(self, key: Marginal) -> int:
+        if self.listed is not None:
+            return len(self.listed)
+        return len(self.columns) if len(key) == 1 else self.pairs
 
     def scale_of(self, key: Marginal) -> Fraction:
-        """Scale of the noise on a table, in units of 1/UNIT; it depends on the job alone."""
-        if self.listed is not None:
-            return table_scale(self.epsilon, len(self.listed), self.adjacency)
-        single = len(key) == 1
-        part = (SINGLES if single else PAIRS) if self.chooses else OUTRIGHT
-        return table_scale(self.epsilon * part, len(self.columns) if single else self.pairs, self.adjacency)
+        part = Fraction(1)
+        if self.listed is None:
+            part = (SINGLES if len(key) == 1 else PAIRS) if self.chooses else OUTRIGHT
+        return table_scale(self.epsilon * part, self.sharing(key), self.adjacency)
 
     @property
     def scale(self) -> Fraction:
-        """The largest noise scale, at which sums must still be exact."""
         scales = [self.scale_of(key) for key in (*self.singles, (0, 1))]
         if self.listed is None and self.chooses:
             scales.append(choice_scale(self.epsilon * SELECTION, self.pairs, self.adjacency))
         return max(scales)
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("sums"),)
+    def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
+        return filling(len(self.columns), [key for key in keys if len(key) > 1])
 
-    def measuring(self, keys: tuple[Marginal, ...]) -> Marginals:
-        """The same model, with these tables to be summed in a pass."""
-        return replace(self, measured=keys)
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Σv of every cell of every measured table, (cell,), in whole units of 1/UNIT."""
-        v = np.rint(alpha * UNIT * np.minimum(records.weight, self.weights[1]) / self.weights[1])
-        codes = self.codes(records)
-        found = [np.bincount(self.cell(codes, key), weights=v, minlength=prod(self.shape(key))) for key in self.measured]
-        return np.concatenate(found) if found else np.empty(0)
-
-    def codes(self, records: Records) -> Ints:
-        """The position of the level of every record and column, (record, column)."""
-        return self.coded(tuple(records.outcomes.T))
-
-    def coded(self, columns: Sequence[Floats]) -> Ints:
-        """Positions of the levels nearest to the values of columns, which are (record,) each."""
-        found = np.empty((len(columns[0]), len(self.columns)), dtype=np.int64)
-        for k, (levels, values) in enumerate(zip(self.levels, columns, strict=True)):
-            middle = (np.array(levels[1:]) + np.array(levels[:-1])) / 2.0
-            found[:, k] = np.searchsorted(middle, values, side="left")
-        return found
-
-    def cell(self, codes: Ints, key: Marginal) -> Ints:
-        """The position of every record's cell in a table, (record,)."""
-        return np.ravel_multi_index(tuple(codes[:, column] for column in key), self.shape(key)).astype(np.int64)
-
-    def split(self, keys: tuple[Marginal, ...], sums: Floats) -> dict[Marginal, Floats]:
-        """Sums (draw, cell) of all tables, split by table into (draw, *cells)."""
-        ends = np.cumsum([prod(self.shape(key)) for key in keys])[:-1]
-        parts = np.split(sums, ends, axis=1)
-        return {key: part.reshape(len(sums), *self.shape(key)) for key, part in zip(keys, parts, strict=True)}
-
-    def keys_of(self, theta: Draws) -> tuple[Marginal, ...]:
-        """The released tables, each by the positions of its columns."""
-        return tuple(tuple(int(c) for c in row if c >= 0) for row in theta["tables"][0])
-
-    def tree(self, theta: Draws) -> Tree:
-        """One distribution, in weights, that agrees with all released tables."""
-        keys, unit = self.keys_of(theta), self.weights[1] / UNIT
-        scales = tuple(float(self.scale_of(key)) * unit for key in keys)
-        return _tree_of(self.sizes, keys, scales, self.ends, (theta["sums"][0] * unit).tobytes())
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Smallest and largest total of weights that a file of this size can have."""
-        return self.count * self.weights[0], self.count * self.weights[1]
-
-    def margins(self, theta: Draws) -> list[Floats]:
-        """Weighted counts of every column's levels, (draw, level)."""
-        if "margins" in theta.values:
-            return np.split(theta["margins"], np.cumsum(self.sizes)[:-1], axis=1)
-        return [each[None] for each in self.tree(theta).margins]
-
-    def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
-        margin = self.margins(theta)[outcome]
-        rows, count = len(self.design.pattern), theta.values.get("count", self.count)
-        weight, product = margin.sum(axis=1) / count, margin @ np.array(self.levels[outcome]) / count
-        return np.repeat(weight[:, None], rows, axis=1), np.repeat(product[:, None], rows, axis=1)
-
-    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of the weight with an outcome of at most `value`, (draw, pair)."""
-        margin = self.margins(theta)[outcome]
-        total = margin.sum(axis=1, keepdims=True)
-        share = np.divide(margin, total, out=np.full_like(margin, 1.0 / margin.shape[1]), where=total > 0.0)
-        reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
-        return np.asarray(reached[:, np.searchsorted(np.array(self.levels[outcome]), value, side="right")])
-
-    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Values of all columns for the requested number of records, (record, column), and weights.
-
-        With these weights the records' tables agree with the tree's tables.
-        """
-        tree, number = self.tree(theta), len(frame_row)
-        codes, weight = microdata.drawn(tree, number, rng)
-        values = np.column_stack([np.array(levels)[codes[:, k]] for k, levels in enumerate(self.levels)])
-        return values[:, 0] if len(self.columns) == 1 else values, weight * (number / self.count)
-
-    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins under other samples of Σv records, without noise.
-
-        How weights vary is unknown: they are taken to be 0 or at their bound, so that the number at the bound is binomial.
-        """
-        margins = self.margins(theta)
-        total = margins[0].sum()
-        effective = max(1, round(total / self.weights[1]))
-        found = []
-        for margin in margins:
-            share = margin[0] / total if total > 0.0 else np.full(margin.shape[1], 1.0 / margin.shape[1])
-            found.append(rng.multinomial(effective, share / share.sum(), draws) / effective)
-        below = max(0.0, 1.0 - effective / max(records, 1))
-        spread = np.maximum(total * (1.0 + rng.standard_normal(draws) * np.sqrt(below / effective)), 0.0)
-        return Draws({"margins": spread[:, None] * np.concatenate(found, axis=1)})
-
-    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins under other noise on the fitted tables, for standard errors only."""
-        tree, keys = self.tree(theta), self.keys_of(theta)
-        found = [np.empty((draws, size)) for size in self.sizes]
-        scales = {key: float(self.scale_of(key)) * self.weights[1] / UNIT for key in keys}
-        for draw in range(draws):
-            tables = {key: (tree.table(key) + rng.laplace(0.0, scales[key], self.shape(key)))[None] for key in keys}
-            for values, margin in zip(found, agreed_margins(self.sizes, tables, scales, self.ends), strict=True):
-                values[draw] = margin[0]
-        return Draws({"margins": np.concatenate(found, axis=1)})
-
-    def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """Margins under other sample counts (draw, row), which limit the total of weights."""
-        margins, count = self.margins(theta), np.maximum(counts.sum(axis=1), 1.0)
-        total = np.repeat(margins[0].sum(axis=1), len(counts))
-        within = np.clip(total, count * self.weights[0], count * self.weights[1])
-        factor = np.divide(within, total, out=np.ones_like(total), where=total > 0.0)
-        return Draws({"margins": factor[:, None] * np.concatenate(margins, axis=1), "count": count})
-
-    def averaged(self, drawn: Draws) -> Draws:
-        """The mean of parameters over other noise; expectations are linear in the parameters."""
-        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
-
-    def labelled(self, job: Job, key: Marginal) -> list[dict[str, str]]:
-        """Every cell of a table, as levels by column, in the order of its sums."""
-        names = [texts_of(job.columns[self.columns[column]], self.levels[column]) for column in key]
-        columns = [self.columns[column] for column in key]
-        return [dict(zip(columns, cell, strict=True)) for cell in product(*names)]
-
-    def released(self, keys: tuple[Marginal, ...], sums: Floats) -> Draws:
-        """Noisy tables (cell,) in the form in which they are released."""
-        tables = np.full((1, len(keys), 2), -1.0)
-        for row, key in enumerate(keys):
-            tables[0, row, : len(key)] = key
-        return Draws({"sums": sums[None], "tables": tables})
-
-    def describe(self, theta: Draws) -> Mapping[str, Any]:
-        tables = self.split(self.keys_of(theta), theta["sums"])
-        return {
-            "prior": "proper",
-            "noise": f"discrete Laplace, in units of 1/{UNIT} of the weight's upper bound",
-            "marginals": [
-                {
-                    "columns": [self.columns[column] for column in key],
-                    "scale": str(self.scale_of(key)),
-                    "sums": values[0].ravel().tolist(),
-                }
-                for key, values in tables.items()
-            ],
-        }
-
-    def recall(self, described: Mapping[str, Any]) -> Draws:
-        number = {name: k for k, name in enumerate(self.columns)}
-        keys = tuple(tuple(number[name] for name in each["columns"]) for each in described["marginals"])
-        return self.released(keys, np.concatenate([np.array(each["sums"], float) for each in described["marginals"]]))
-
-
-@lru_cache(maxsize=8)
-def _tree_of(
-    sizes: tuple[int, ...], keys: tuple[Marginal, ...], scales: tuple[float, ...], ends: tuple[float, float], sums: bytes
-) -> Tree:
-    parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
-    tables = {key: part.reshape([sizes[c] for c in key]) for key, part in zip(keys, parts, strict=True)}
-    return fit(sizes, tables, dict(zip(keys, scales, strict=True)), ends)
+    def raked_to(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
+        """All pairs, and the columns that are in none."""
+        pairs = [key for key in keys if len(key) > 1]
+        return [*pairs, *(single for single in self.singles if not any(single[0] in pair for pair in pairs))]
 
 
 def model_of(job: Job) -> type[Marginals]:

@@ -13,10 +13,11 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice
+from dpdist.mechanisms.coded_tables.fitting import Marginal
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.weighted_marginals.release import Marginals
-from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, UNIT, choice_scale
-from dpdist.mechanisms.weighted_marginals.tree import Marginal
+from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, choice_scale
 
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:

@@ -1,12 +1,6 @@
-"""Sensitivity of weighted marginals, and the split of ε over tables and choices.
+"""Sensitivity of the scores of pairs, and the split of ε over tables and choices.
 
-A record of weight w has v = min(w, U)/U in [0, 1], where U is the public bound of weights. Without weights v = 1. v is
-rounded to whole multiples of 1/UNIT, so that sums are exact. The record adds v to one cell of every measured table.
-
-Tables. A record that is switched off, added or removed changes one cell of each of k tables by v ≤ 1: k in L1. This is
-attained by any record of weight U. A record that is exchanged for another leaves a cell with v and enters one with v': at
-most 2 for each table, 2k in all. This is attained by two records of weight U that differ in every column. Noise of scale
-D/ε on all cells of all tables gives ε, with D the L1 distance.
+What a record moves in a table is in `coded_tables.sensitivity`.
 
 Selection. A pair's score is q = Σ|C − M| − b K. C is the pair's exact table. M is the table that follows from the
 released tables of its columns if they are independent. K is the number of its cells, and b K is the noise that measuring
@@ -25,8 +19,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Adjacency
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 
-UNIT = 2**20
 SINGLES, SELECTION, PAIRS = Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)
 """Parts of ε where pairs are chosen: for each column's table, for the choice, and for the pairs' tables."""
 OUTRIGHT = Fraction(1, 2)
@@ -34,16 +28,6 @@ OUTRIGHT = Fraction(1, 2)
 
 Nothing is chosen then.
 """
-
-
-def moved(adjacency: Adjacency) -> int:
-    """The largest L1 change of a table by one record."""
-    return 2 if adjacency == "substitution" else 1
-
-
-def table_scale(epsilon: Fraction, tables: int, adjacency: Adjacency) -> Fraction:
-    """Scale, in units of 1/UNIT, of the noise on all cells of tables that are measured together and share ε."""
-    return Fraction(moved(adjacency) * tables * UNIT) / epsilon
 
 
 def choice_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from dpdist.mechanisms.coded_tables.statement import SAMPLED
 from dpdist.mechanisms.words import WIDE, Words
 
-ENTERED = (
-    "A record enters one cell of every measured table, by its weight in units of the weight's public upper bound, to "
-    "which it is clipped; without weights by 1. Switching it off moves a table by at most 1 unit in L1, and any other "
-    "values of its columns and weight by at most 2. All cells have discrete Laplace noise."
-)
 LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
 CHOSEN = (
     "A third of ε is for each column's table, a third for the choice of pairs of columns, a third for the pairs' tables. "
@@ -19,12 +15,7 @@ OUTRIGHT = (
     "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
     "are measured, and nothing is chosen"
 )
-SAMPLED = (
-    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of their public bound, both simulated. How weights vary was not released: their sum errs as if they were 0 "
-    "or at the bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables. What clipping and "
-    "pairs that were not measured bring is in no error."
-)
+CLIPPED = "What clipping and pairs that were not measured bring is in no error."
 AGREED = (
     "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables. "
     "The distribution of greatest entropy with these tables is a tree of pairs. Columns that no pair joins are "
@@ -37,6 +28,6 @@ LAID_OUT = (
 
 WORDS = Words(
     density="noisy sums of {weight} in every cell of tables of {outcome}",
-    errors=f"{SAMPLED} {WIDE}",
+    errors=f"{SAMPLED} {CLIPPED} {WIDE}",
     steps=(AGREED, LAID_OUT),
 )

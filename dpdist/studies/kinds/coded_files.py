@@ -19,8 +19,7 @@ from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.evaluation.microdata.regression import fitted, overlap
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.weighted_marginals.records import drawn
-from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.studies.kinds.one_stratum import model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
@@ -161,8 +160,8 @@ def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, ke
 def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
     """Draws as many synthetic records as the file has. Records drawn from marginals have weights that sum to n."""
     n = len(file.weight)
-    if isinstance(model, Marginals):
-        codes, weight = drawn(model.tree(theta), n, rng)
+    if isinstance(model, CodedTables):
+        codes, weight = model.drawn(theta, n, rng)
         return Coded(codes, file.sizes, weight * n / weight.sum())
     counts = rng.multinomial(n, theta["cells"][0])
     cell: Ints = np.column_stack(np.unravel_index(np.repeat(np.arange(len(counts)), counts), file.sizes)).astype(np.int64)

@@ -1,13 +1,14 @@
-"""Fits one distribution to noisy tables of columns and of pairs of columns that make no loop, in closed form.
+"""Makes noisy tables of coded columns agree: one total, one margin for every column, and tables that sum to these margins.
 
 Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
-column's degree is its number of pairs. So it is enough to make the tables agree: one total, one margin for every column,
-and pairs that sum to these margins.
+column's degree is its number of pairs. So agreement is all that it takes there. Larger tables agree in the margins of
+single columns alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -17,36 +18,36 @@ from dpdist.core.records import Floats
 Marginal = tuple[int, ...]
 """A table, as the positions of its columns."""
 ROUNDS, CLOSE = 200, 1e-12
-"""Rounds of fitting a pair to its margins, and the tolerance relative to the total."""
+"""Rounds of fitting a table to its margins, and the tolerance relative to the total."""
 LEAST_MIXED = 1e-9
-"""Part of every pair's table that is the product of its margins, so that every margin above 0 can be met."""
+"""Part of every table that is the product of its margins, so that every margin above 0 can be met."""
 
 
-class Tree(NamedTuple):
-    """Consistent tables: the total, each column's margin, and each measured pair's table."""
+class Fitted(NamedTuple):
+    """Tables that agree: the total, each column's margin, and each measured table of several columns."""
 
     total: float
     margins: tuple[Floats, ...]
-    pairs: Mapping[Marginal, Floats]
+    tables: Mapping[Marginal, Floats]
 
     def table(self, key: Marginal) -> Floats:
-        """The table of a column or of a measured pair."""
-        return self.margins[key[0]] if len(key) == 1 else self.pairs[key]
+        """The table of a column, or a measured table of several."""
+        return self.margins[key[0]] if len(key) == 1 else self.tables[key]
 
 
 def fit(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
-) -> Tree:
-    """The tree from noisy tables, each shaped as its columns; `scales` are the scales of the noise.
+) -> Fitted:
+    """Tables that agree, from noisy tables, each shaped as its columns; `scales` are the scales of the noise.
 
     The total lies between `ends`.
     """
     margins = agreed_margins(sizes, {key: values[None] for key, values in tables.items()}, scales, ends)
     own = tuple(values[0] for values in margins)
-    pairs: dict[Marginal, Floats] = {
-        key: fitted_pair(tables[key], own[key[0]], own[key[1]]) for key in tables if len(key) == 2
+    several: dict[Marginal, Floats] = {
+        key: fitted_table(tables[key], [own[column] for column in key]) for key in tables if len(key) > 1
     }
-    return Tree(float(own[0].sum()), own, pairs)
+    return Fitted(float(own[0].sum()), own, several)
 
 
 def agreed_margins(
@@ -89,22 +90,29 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
     return np.asarray(kept * np.divide(total, whole, out=np.ones_like(total), where=whole > 0.0)[:, None])
 
 
-def fitted_pair(noisy: Floats, rows: Floats, columns: Floats) -> Floats:
-    """A non-negative table with these margins, near a noisy one.
+def fitted_table(noisy: Floats, margins: Sequence[Floats]) -> Floats:
+    """A non-negative table with these margins, one for each axis, near a noisy one.
 
     The noisy table is projected onto the simplex, then scaled to its margins.
     """
-    total = rows.sum()
+    total = margins[0].sum()
     if total <= 0.0:
         return np.zeros_like(noisy)
     start = onto_simplex(noisy.reshape(1, -1), np.array([total]))[0].reshape(noisy.shape)
-    found = (1.0 - LEAST_MIXED) * start + LEAST_MIXED * np.outer(rows, columns) / total
+    alone = LEAST_MIXED * reduce(np.multiply.outer, margins) / total ** (len(margins) - 1)
+    found = (1.0 - LEAST_MIXED) * start + alone
     for _ in range(ROUNDS):
-        found = found * _ratio(rows, found.sum(axis=1))[:, None]
-        found = found * _ratio(columns, found.sum(axis=0))
-        if np.abs(found.sum(axis=1) - rows).max() <= CLOSE * total:
+        for axis, margin in enumerate(margins):
+            ratio = _ratio(margin, _along(found, axis))
+            found = found * ratio.reshape([-1 if own == axis else 1 for own in range(found.ndim)])
+        if max(np.abs(_along(found, axis) - margin).max() for axis, margin in enumerate(margins[:-1])) <= CLOSE * total:
             break
     return np.asarray(found)
+
+
+def _along(table: Floats, axis: int) -> Floats:
+    """The margin of one axis."""
+    return np.asarray(table.sum(axis=tuple(own for own in range(table.ndim) if own != axis)))
 
 
 def _ratio(wanted: Floats, held: Floats) -> Floats:

@@ -1,0 +1,91 @@
+"""Settings of `privbayes`: how large the tables of its network may be, and the part of ε that chooses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import comb
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction
+from dpdist.job.marginals import CodedColumns
+from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget
+from dpdist.job.view import JobView
+
+MOST_PARENTS = 3
+MOST_CELLS = 10_000
+"""Largest number of cells of a table of a column and its parents."""
+MOST_CANDIDATES = 2_000
+"""Most tables that a round of the choice compares."""
+USEFULNESS, SELECTION = 4.0, Fraction(3, 10)
+"""θ and β of the paper."""
+
+
+class PrivBayes(CodedColumns):
+    """A network of coded columns, chosen under noise, and noisy tables of each column with its parents."""
+
+    name: Literal["privbayes"] = Field(
+        description="a network of coded columns, chosen under noise, and noisy tables of each column with its parents"
+    )
+    degree: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_PARENTS,
+        description="how many parents a column has at most; unset: as many as usefulness allows, at most 3",
+    )
+    usefulness: float | None = Field(
+        default=None,
+        gt=0.0,
+        description="θ: a table has at most as many cells as leave each a mean count of θ noise scales; 4 if unset",
+    )
+    selection: Budget | None = Field(
+        default=None, description='part of ε for the choice of parents, as in "3/10" (the default); the rest is for tables'
+    )
+    folder: ClassVar[str] = "privbayes"
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Returns nothing for one column: its table alone is what `weighted_marginals` measures."""
+        if len(job.outcomes) > 1:
+            yield "", {}
+
+    @property
+    def parents(self) -> int:
+        """Returns the largest number of parents of a column."""
+        return self.degree or MOST_PARENTS
+
+    @property
+    def least_useful(self) -> float | None:
+        """Returns θ; None where the degree alone limits tables."""
+        return None if self.degree is not None else self.usefulness or USEFULNESS
+
+    def choosing(self, columns: int) -> Fraction:
+        """Returns the part of ε for the choice. Of two columns the second has one candidate, so nothing is chosen."""
+        return Fraction(0) if columns < 3 else self.selection or SELECTION
+
+    def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
+        columns = len(job.outcomes)
+        if self.degree is not None and self.usefulness is not None:
+            found = "the degree is fixed, or follows from the usefulness of tables"
+            yield Contradiction(("mechanism", "usefulness"), found, "give degree or usefulness, one of them")
+        if self.selection is not None and columns < 3:
+            yield Contradiction(("mechanism", "selection"), f"{columns} columns leave no choice of parents", "leave it out")
+        part = self.choosing(columns)
+        if part >= 1:
+            found, remedy = "nothing is left for the tables", 'give a part below 1, as in "3/10"'
+            yield Contradiction(("mechanism", "selection"), found, remedy)
+        elif min([(1 - part) / columns, *([part / (columns - 1)] if part else [])]) * _of_a_record(job) < LEAST_BUDGET:
+            found = f"a table or a choice has less than 1e-6 of ε, and {TOO_LITTLE}"
+            yield Contradiction(("mechanism", "name"), found, "take fewer columns, or a larger epsilon")
+        most = max((columns - met) * comb(met, min(self.parents, met)) for met in range(1, columns + 1))
+        if most > MOST_CANDIDATES:
+            found = f"{columns} columns with up to {self.parents} parents make rounds of {most:,} candidates"
+            yield Contradiction(
+                ("mechanism", "degree"), found, f"take a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
+            )
+
+
+def _of_a_record(job: JobView) -> Fraction:
+    return job.epsilon_per_set / job.most_records

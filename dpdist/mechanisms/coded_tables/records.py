@@ -1,0 +1,75 @@
+"""Makes synthetic records of all columns from tables that agree: levels by systematic sampling, and raked weights.
+
+Each column is filled given its parents, the columns that share its table and were filled before. Among g records with the
+same levels of the parents, a level of probability p gets g p records, rounded down or up. Weights start equal. They are
+scaled, table by table, until the records' tables equal the wanted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal
+
+ROUNDS, CLOSE = 100, 1e-10
+"""Rounds of scaling weights to tables, and the tolerance relative to the total."""
+Filling = tuple[int, Marginal | None]
+"""A column, and the table of which all other columns are filled before it; None for a column that is filled alone."""
+
+
+def drawn(
+    fitted: Fitted, filling: Iterable[Filling], raked_to: Iterable[Marginal], number: int, rng: np.random.Generator
+) -> tuple[Ints, Floats]:
+    """Codes (record, column) and weights (record,) of the requested number of records; weights sum to the total.
+
+    `raked_to` are the tables with which the records' weights agree.
+    """
+    codes = np.full((number, len(fitted.margins)), -1, dtype=np.int64)
+    for column, key in filling:
+        if key is None:
+            codes[:, column] = rng.permutation(laid_out(fitted.margins[column], number, rng))
+            continue
+        table = np.moveaxis(fitted.tables[key], key.index(column), -1)
+        parents = [each for each in key if each != column]
+        cell = np.ravel_multi_index(tuple(codes[:, each] for each in parents), table.shape[:-1])
+        rows = table.reshape(-1, table.shape[-1])
+        for each in np.unique(cell):
+            own = np.flatnonzero(cell == each)
+            codes[own, column] = rng.permutation(laid_out(rows[each], len(own), rng))
+    return codes, raked(fitted, codes, raked_to)
+
+
+def laid_out(counts: Floats, number: int, rng: np.random.Generator) -> Ints:
+    """Levels of `number` records in the proportions of counts, by systematic sampling: each is rounded down or up."""
+    total = counts.sum()
+    share = counts / total if total > 0.0 else np.full(len(counts), 1.0 / len(counts))
+    ends = np.cumsum(share)
+    points = (np.arange(number) + rng.random()) / number
+    return np.minimum(np.searchsorted(ends / ends[-1], points, side="right"), len(counts) - 1).astype(np.int64)
+
+
+def raked(fitted: Fitted, codes: Ints, raked_to: Iterable[Marginal]) -> Floats:
+    """Non-negative weights under which the records' tables equal those named, and which sum to the total.
+
+    If a cell has no record, the tables are as near as scaling can bring them.
+    """
+    number = len(codes)
+    weight = np.full(number, fitted.total / number)
+    wanted_by_cell = [
+        (np.ravel_multi_index(tuple(codes[:, each] for each in key), fitted.table(key).shape), fitted.table(key).ravel())
+        for key in raked_to
+    ]
+    for _ in range(ROUNDS):
+        worst = 0.0
+        for cell, wanted in wanted_by_cell:
+            held = np.bincount(cell, weights=weight, minlength=len(wanted))
+            there = held > 0.0
+            worst = max(worst, float(np.abs(held - wanted)[there].max(initial=0.0)))
+            weight *= np.divide(wanted, held, out=np.zeros_like(held), where=there)[cell]
+        if worst <= CLOSE * fitted.total:
+            break
+    left = weight.sum()
+    return np.asarray(weight * (fitted.total / left)) if left > 0.0 else np.full(number, fitted.total / number)

@@ -1,0 +1,28 @@
+"""Sensitivity of weighted tables of coded columns, and the scale of their noise.
+
+A record of weight w has v = min(w, U)/U in [0, 1], where U is the public bound of weights. Without weights v = 1. v is
+rounded to whole multiples of 1/UNIT, so that sums are exact. The record adds v to one cell of every measured table.
+
+A record that is switched off, added or removed changes one cell of each of k tables by v ≤ 1: k in L1. This is
+attained by any record of weight U. A record that is exchanged for another leaves a cell with v and enters one with v': at
+most 2 for each table, 2k in all. This is attained by two records of weight U that differ in every column. Noise of scale
+D/ε on all cells of all tables gives ε, with D the L1 distance.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dpdist.job import Adjacency
+
+UNIT = 2**20
+
+
+def moved(adjacency: Adjacency) -> int:
+    """The largest L1 change of a table by one record."""
+    return 2 if adjacency == "substitution" else 1
+
+
+def table_scale(epsilon: Fraction, tables: int, adjacency: Adjacency) -> Fraction:
+    """Scale, in units of 1/UNIT, of the noise on all cells of tables that share ε."""
+    return Fraction(moved(adjacency) * tables * UNIT) / epsilon

@@ -1,0 +1,71 @@
+"""The model of `privbayes`: noisy tables of each column with its parents, in a network without loops (Zhang et al. 2017).
+
+Tables agree in their total and in the margins of single columns, over which they are averaged. A column of a synthetic
+record is drawn given its parents, from the table of both. The weights of records then agree with all margins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpdist.job import Job
+from dpdist.job.privbayes import MOST_CELLS, PrivBayes
+from dpdist.mechanisms.coded_tables.fitting import Marginal
+from dpdist.mechanisms.coded_tables.model import CodedTables
+from dpdist.mechanisms.coded_tables.records import Filling
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
+from dpdist.mechanisms.privbayes.sensitivity import score_scale
+
+
+@dataclass(frozen=True)
+class Network(CodedTables):
+    """One table for each column. It has the column's parents first, and the column last."""
+
+    parents: int
+    """Most parents of a column."""
+    useful: float | None
+    """Mean count of a table's cells at the least, in noise scales; None: the number of parents alone limits a table."""
+    choosing: Fraction
+    """The part of ε for the choice of parents."""
+
+    @classmethod
+    def settings(cls, job: Job) -> tuple[Any, ...]:
+        said = job.mechanism
+        assert isinstance(said, PrivBayes)
+        return said.parents, said.least_useful, said.choosing(len(job.outcomes))
+
+    def most_cells(self, total: float) -> float:
+        """Most cells of a table with parents, given the noisy sum of v."""
+        if self.useful is None:
+            return MOST_CELLS
+        return min(MOST_CELLS, max(total, 0.0) * UNIT / (self.useful * float(self.scale_of((0,)))))
+
+    def sharing(self, key: Marginal) -> int:
+        return len(self.columns)
+
+    def scale_of(self, key: Marginal) -> Fraction:
+        return table_scale(self.epsilon * (1 - self.choosing), len(self.columns), self.adjacency)
+
+    @property
+    def score_scale(self) -> Fraction:
+        """Scale of the noise on scores, in units of 1/UNIT."""
+        return score_scale(self.epsilon * self.choosing, len(self.columns) - 1, self.adjacency)
+
+    @property
+    def scale(self) -> Fraction:
+        scale = self.scale_of((0,))
+        return max(scale, self.score_scale) if self.choosing else scale
+
+    def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
+        return [(key[-1], key if len(key) > 1 else None) for key in keys]
+
+    def raked_to(self, keys: tuple[Marginal, ...]) -> list[Marginal]:
+        """The margins of single columns. Larger tables may disagree with each other."""
+        return list(self.singles)
+
+
+def model_of(job: Job) -> type[Network]:
+    """The model of every job under the mechanism."""
+    return Network

@@ -1,0 +1,364 @@
+"""PrivBayes: what a record moves, exactly; how parents are chosen; tables of the network; records; refusals."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_clamped import KEY, Notes
+from test_weighted_marginals import law_of_choice, records, survey
+
+import dpdist
+from dpdist.core.errors import JobError
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.engine.protocol import Noise
+from dpdist.job import Adjacency, Job
+from dpdist.job.loading import parse_job
+from dpdist.job.privbayes import MOST_CELLS
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.privbayes.network import candidates, score
+from dpdist.mechanisms.privbayes.release import Network
+from dpdist.mechanisms.privbayes.sensitivity import SCORE_SENSITIVITY, SLACK, score_scale
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.protocol import Draws
+from dpdist.sampling.exact import ExactSampler
+
+JOB = """
+dataset: network
+period: "2021"
+columns:
+  sex: {{bounds: [0, 1], codes: {{f: 0, m: 1}}}}
+  degree: {{bounds: [1, 3], whole: true, outside: clip}}
+  kids: {{bounds: [0, {kids}], whole: true, outside: clip}}
+  weight: {{bounds: [1, 50], outside: {outside}}}
+survey: {{weight: weight}}
+outcome: [{outcome}]
+mechanism: {{name: privbayes{said}}}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+synthetic_sets: {sets}
+tables:
+  - {{name: one, by: [], statistics: [count, {{mean: sex}}]}}
+"""
+COLUMNS = ("sex", "degree", "kids")
+
+
+def text(said: str = "", **other: object) -> str:
+    plain = {
+        "kids": 3,
+        "outside": "clip",
+        "outcome": ", ".join(COLUMNS),
+        "epsilon": "1",
+        "adjacency": "zero_out",
+        "sets": 1,
+    }
+    return JOB.format(said=said, **(plain | other))
+
+
+def job(said: str = "", **other: object) -> Job:
+    return parse_job(text(said, **other))
+
+
+def modelled(said: Job, n: int) -> Network:
+    model = builder_of(said).build(said, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
+    assert isinstance(model, Network)
+    return model
+
+
+def released(said: Job, own: Records, quiet: bool = False) -> tuple[Network, Draws]:
+    """What a file's rounds release; without noise, for exact oracles."""
+    model = modelled(said, len(own))
+    rounds = MECHANISMS["privbayes"].protect(said, model, Notes(), None)
+    noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY)
+    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
+
+
+# What a record moves
+
+
+def moving(table: Floats, cell: tuple[int, int], weight: float, other: tuple[int, int] | None = None) -> float:
+    """How far the score moves, in units of v, if a record is added; or leaves another cell, in which it has weight 1."""
+    one, two = UNIT * table, UNIT * table
+    one[cell] += UNIT * weight
+    if other is not None:
+        two[other] += UNIT
+    return (score(one) - score(two)) / UNIT
+
+
+@pytest.mark.parametrize("others", [1, 5, 100, 10**6])
+def test_a_record_of_new_levels_beside_independent_ones_moves_the_score_by_two_less_one_part(others: int) -> None:
+    """2S/(S + 1) exactly, to a unit. Control: half the sensitivity is passed."""
+    table = np.zeros((3, 3))
+    table[:2, :2] = others / 4.0
+    found = moving(table, (2, 2), 1.0)
+    assert found == pytest.approx(2.0 * others / (others + 1.0), abs=2.0 / UNIT)
+    assert found <= SCORE_SENSITIVITY
+    assert others == 1 or found > SCORE_SENSITIVITY / 2
+
+
+def test_no_record_moves_the_score_by_more_and_no_exchange_by_more_than_three() -> None:
+    """Files of few records and of many, every cell, weights 0 to 1."""
+    rng = np.random.default_rng(5)
+    off, exchanged = 0.0, 0.0
+    for _ in range(300):
+        shape, most = rng.integers(2, 5, 2), 10.0 ** rng.uniform(0, 4)
+        table = rng.integers(0, 2, shape) * rng.integers(0, 4, shape) * np.round(rng.random() * most)
+        if not table.any():
+            continue
+        cells, total = list(product(range(shape[0]), range(shape[1]))), table.sum()
+        for cell in cells:
+            weight = rng.choice([0.25, 1.0])
+            found = abs(moving(table, cell, weight))
+            assert found <= 2.0 * weight * total / (total + weight) + 2.0 / UNIT
+            off = max(off, found)
+            other = cells[rng.integers(len(cells))]
+            found = abs(moving(table, cell, weight, other))
+            assert found <= 3.0
+            exchanged = max(exchanged, found)
+    assert off > 1.5
+    assert exchanged > 1.5
+
+
+def test_an_exchange_comes_near_three_and_a_move_between_strata_costs_four() -> None:
+    """The record leaves a cell that is rarer than independence says, and enters levels that nobody else has."""
+    table = np.zeros((3, 3))
+    table[:2, :2] = [[980_000.0, 10_000.0], [10_000.0, 1.0]]
+    assert 2.9 < moving(table, (2, 2), 1.0, (1, 1)) < 3.0
+    lone = np.zeros((3, 3))
+    lone[:2, :2] = 1e6
+    assert 2.0 * moving(lone, (2, 2), 1.0) == pytest.approx(2 * SCORE_SENSITIVITY, abs=1e-4)
+    assert score_scale(Fraction(1), 1, "substitution") == 2 * 2 * (SCORE_SENSITIVITY + SLACK) * UNIT
+
+
+def test_mutual_information_would_move_by_more_than_the_sensitivity() -> None:
+    """Control, and why it is not the score: T times the information moves by log T."""
+
+    def information(table: Floats) -> float:
+        alone = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
+        return float(table[table > 0] @ np.log(table[table > 0] / alone[table > 0]))
+
+    table = np.zeros((3, 3))
+    table[:2, :2] = 1e6
+    more = table.copy()
+    more[2, 2] = 1.0
+    assert information(more) - information(table) > 5 * SCORE_SENSITIVITY
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
+def test_choice_and_tables_cost_epsilon_together(adjacency: Adjacency) -> None:
+    """Each stage's exact loss from its own scale. Control: an unnoticed third round would cost more."""
+    model = modelled(job(adjacency=adjacency), 100)
+    tables = 3 * moved(adjacency) * UNIT / model.scale_of((0,))
+    a_round = 2 * moved(adjacency) * (SCORE_SENSITIVITY + SLACK) * UNIT / model.score_scale
+    assert (tables, 2 * a_round) == (Fraction(7, 10), Fraction(3, 10))
+    assert tables + 3 * a_round > 1
+
+
+def test_a_choice_costs_no_more_than_its_epsilon() -> None:
+    """All probabilities, for scores that one record moves by 2 against each other. Control: half the noise costs more."""
+    b = float(score_scale(Fraction(1), 1, "zero_out")) / UNIT
+    for one, other in (((8, 4, 4), (6, 6, 6)), ((30, 0), (28, 2)), ((0, 0), (2, -2))):
+        assert np.abs(np.log(law_of_choice(one, b) / law_of_choice(other, b))).max() <= 1.0 + 1e-6
+    assert np.abs(np.log(law_of_choice((30, 0), b / 2.0) / law_of_choice((28, 2), b / 2.0))).max() > 1.5
+
+
+# The network
+
+
+def test_candidates_are_the_largest_sets_of_parents_that_are_allowed() -> None:
+    sizes = (2, 3, 4, 10)
+    assert candidates(sizes, [0], 2, 1000) == ((0, 1), (0, 2), (0, 3))
+    assert candidates(sizes, [0, 1], 2, 1000) == ((0, 1, 2), (0, 1, 3))
+    assert candidates(sizes, [0, 1], 1, 1000) == ((0, 2), (1, 2), (0, 3), (1, 3))
+    assert candidates(sizes, [0, 1, 2], 3, 40) == ((0, 3), (1, 3), (2, 3)), (
+        "sets that are part of a larger one are not tried"
+    )
+    assert candidates(sizes, [0, 1, 2], 3, 19) == ((3,),), "no parent leaves a small enough table"
+
+
+def test_the_network_has_no_loop_and_every_column_once() -> None:
+    said = job(said=", degree: 2", epsilon="0.1")
+    for seed in range(5):
+        model, theta = released(said, survey(seed, 300))
+        keys = model.keys_of(theta)
+        met = [key[-1] for key in keys]
+        assert sorted(met) == [0, 1, 2]
+        assert all(set(key[:-1]) <= set(met[:k]) for k, key in enumerate(keys))
+
+
+def test_without_noise_the_parents_that_depend_are_chosen_and_tables_are_the_files() -> None:
+    own = survey(2)
+    model, theta = released(job(said=", degree: 1"), own, quiet=True)
+    assert model.keys_of(theta) == ((0,), (0, 1), (1, 2)), "children depend on sex only through the degree"
+    fitted, codes = model.fitted(theta), model.codes(own)
+    for key, table in fitted.tables.items():
+        wanted = np.zeros(model.shape(key))
+        np.add.at(wanted, tuple(codes[:, column] for column in key), own.weight)
+        np.testing.assert_allclose(table, wanted, rtol=2e-5, atol=1e-7 * wanted.sum())
+    assert fitted.total == pytest.approx(own.weight.sum(), rel=1e-5)
+
+
+def of_three(n: int = 4000) -> Records:
+    """Kids' parity is fixed by sex and degree together, and by neither alone."""
+    rng = np.random.default_rng(3)
+    sex, degree = rng.integers(0, 2, n), rng.integers(1, 3, n)
+    return records(np.column_stack([sex, degree, (sex + degree) % 2]), np.full(n, 50.0))
+
+
+def test_two_parents_keep_what_pairs_lose() -> None:
+    """Control: with one parent each, half of the records break the rule."""
+    broken = {}
+    for degree in (1, 2):
+        model, theta = released(job(said=f", degree: {degree}", epsilon="4"), of_three())
+        codes, weight = model.drawn(theta, 4000, np.random.default_rng(1))
+        values = [np.array(levels)[codes[:, k]] for k, levels in enumerate(model.levels)]
+        broken[degree] = weight[(values[0] + values[1]) % 2 != values[2]].sum() / weight.sum()
+    assert broken[2] < 0.02
+    assert broken[1] > 0.3
+
+
+def test_tables_are_as_large_as_is_useful() -> None:
+    """Usefulness 4: as many cells as leave four noise scales each, by the noisy total of the first table."""
+    own = records(survey(1, 1000).outcomes, np.full(1000, 50.0))
+    sizes = {}
+    for epsilon in ("0.03", "0.3", "10"):
+        model, theta = released(job(epsilon=epsilon), own, quiet=True)
+        limit = 1000.0 / (4.0 * 3.0 / (0.7 * float(epsilon)))
+        assert model.most_cells(1000.0) == pytest.approx(min(MOST_CELLS, limit))
+        sizes[epsilon] = [int(np.prod(model.shape(key))) for key in model.keys_of(theta)[1:]]
+        assert all(
+            cells <= limit or len(key) == 1 for cells, key in zip(sizes[epsilon], model.keys_of(theta)[1:], strict=True)
+        )
+    assert (max(sizes["0.03"]), sizes["10"][-1]) == (4, 24)
+    assert modelled(job(), 10).most_cells(-5.0) == 0.0
+    assert modelled(job(said=", degree: 2"), 10).most_cells(-5.0) == MOST_CELLS
+
+
+# Records, figures
+
+
+@pytest.mark.parametrize("n", [1, 2, 37, 2000])
+def test_records_have_the_margins_of_the_tables_and_weights_of_at_least_0(n: int) -> None:
+    model, theta = released(job(said=", degree: 2"), survey(5))
+    fitted = model.fitted(theta)
+    codes, weight = model.drawn(theta, n, np.random.default_rng(n))
+    assert codes.min() >= 0
+    assert (codes.max(axis=0) < model.sizes).all()
+    assert weight.min() >= 0.0
+    assert weight.sum() == pytest.approx(fitted.total, rel=1e-12)
+    if n == 2000:
+        for column, margin in enumerate(fitted.margins):
+            found = np.bincount(codes[:, column], weights=weight, minlength=len(margin))
+            assert np.abs(found - margin).max() < 1e-6 * fitted.total
+            assert np.abs(np.bincount(codes[:, column], minlength=len(margin)) / n - found / fitted.total).max() > 1e-6
+
+
+def test_the_same_noise_gives_the_same_bytes() -> None:
+    own = survey(4)
+    made = [released(job(), own) for _ in range(2)]
+    one, other = (model.simulate(theta, np.zeros(500, np.int32), KEY.generator("x")) for model, theta in made)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+def test_what_is_described_is_recalled() -> None:
+    model, theta = released(job(said=", degree: 2"), survey(6))
+    again = model.recall(json.loads(json.dumps(model.describe(theta))))
+    assert model.keys_of(again) == model.keys_of(theta)
+    np.testing.assert_array_equal(again["sums"], theta["sums"])
+
+
+def asked_of(said: Job) -> list[Noise]:
+    """The noise that the rounds ask for, on a small file."""
+    requests = list[Noise]()
+
+    def noise(request: Noise) -> Floats:
+        requests.append(request)
+        return np.zeros(request.size)
+
+    model, own = modelled(said, 30), survey(1, 30)
+    kept = records(own.outcomes[:, [COLUMNS.index(name) for name in said.outcomes]], own.weight)
+    rounds = MECHANISMS["privbayes"].protect(said, model, Notes())
+    run_rounds(rounds, model, ExactSampler(1), KEY, "all", [kept], noise=noise)
+    return requests
+
+
+def test_nothing_is_spent_on_a_choice_that_is_none() -> None:
+    """One column, and two: all of ε is for their tables. Control: three have choices, at 3/10 of ε."""
+    assert [(each.size, each.scale) for each in asked_of(job(outcome="sex"))] == [(2, UNIT)]
+    two = asked_of(job(outcome="sex, degree", said=", degree: 1"))
+    assert [(each.size, each.scale) for each in two] == [(2, 2 * UNIT), (6, 2 * UNIT)]
+    three = asked_of(job(said=", degree: 1"))
+    assert [each.size for each in three[:3]] == [2, 2, 2]
+    assert three[0].scale == Fraction(30, 7) * UNIT
+    assert three[1].scale == 2 * (2 + SLACK) * 2 * Fraction(10, 3) * UNIT
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, own = tmp_path_factory.mktemp("network"), survey(8, 2000)
+    frame = pd.DataFrame(own.outcomes.astype(int), columns=list(COLUMNS)).assign(weight=own.weight)
+    frame["sex"] = np.where(frame["sex"] == 0, "f", "m")
+    frame.to_parquet(folder / "file.parquet")
+    dpdist.run(job(said=", degree: 2", epsilon="2"), folder / "work", input=folder / "file.parquet")
+    return folder / "work"
+
+
+def test_a_release_has_tables_records_and_measurements(release: Path) -> None:
+    public, own = release / "public", survey(8, 2000)
+    held = pd.read_parquet(public / "synthetic" / "set-1.parquet")
+    assert set(held.columns) == {*COLUMNS, "weight"}
+    assert held["weight"].sum() == pytest.approx(own.weight.sum(), rel=0.1)
+    measured = pd.read_parquet(public / "measurements.parquet")
+    said = json.loads((public / "released" / "set-1.json").read_text())["strata"]["all"]["marginals"]
+    np.testing.assert_array_equal(measured["value"], np.concatenate([each["sums"] for each in said]) / UNIT)
+    np.testing.assert_allclose(measured["scale"], 3 / 1.4)
+    told = pd.read_parquet(public / "marginals.parquet")
+    assert len(told) == len(measured)
+    sex = told[told["marginal"] == "sex"]
+    exact = np.bincount(own.outcomes[:, 0].astype(int), weights=own.weight)
+    assert (np.abs(sex["count"].to_numpy() - exact) < 4 * sex["standard_error"].to_numpy()).all()
+    assert json.loads((release / "confidential" / "microdata.json").read_text())["weighted total_variation_2"] < 0.1
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("said", "other", "found"),
+    [
+        (", degree: 4", {}, "a number of at most 3"),
+        (", degree: 2, usefulness: 4", {}, "give degree or usefulness"),
+        (", selection: '1'", {}, "nothing is left for the tables"),
+        (", selection: '1/2'", {"outcome": "sex, degree"}, "leave no choice of parents"),
+        (", selection: '1e-6'", {"epsilon": "0.01"}, "less than 1e-6"),
+        ("", {"sets": 2}, "releases one set of records"),
+        ("", {"kids": 10_000}, "10,001 levels"),
+        ("", {"outside": "error"}, "whether a weight lies outside its bounds depends on the records"),
+        ("", {"adjacency": "add_remove"}, "publishes stratum sizes"),
+    ],
+)
+def test_what_has_no_guarantee_or_no_use_is_refused(said: str, other: dict[str, Any], found: str) -> None:
+    with pytest.raises(JobError) as told:
+        job(said, **other)
+    assert found in str(told.value)
+
+
+def test_columns_whose_rounds_would_compare_too_many_tables_are_refused() -> None:
+    """Twenty columns with three parents; with two they are a job."""
+    names = [f"c{k}" for k in range(20)]
+    columns = "\n".join(f"  {name}: {{bounds: [0, 1], whole: true, outside: clip}}" for name in names)
+    said = (
+        text(", degree: DEGREE", outcome=", ".join(names))
+        .replace("{mean: sex}", "{mean: c0}")
+        .replace("  sex:", f"{columns}\n  sex:")
+    )
+    with pytest.raises(JobError, match="rounds of 2,275 candidates"):
+        parse_job(said.replace("DEGREE", "3"))
+    parse_job(said.replace("DEGREE", "2"))
