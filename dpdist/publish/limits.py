@@ -74,9 +74,11 @@ def saturated(release: ReleasedObject) -> str | None:
         return None
     top = (release.job.columns[weight].bounds or (0.0, np.inf))[1]
     clipped, beyond, records = 0.0, 0.0, 0.0
-    for stratum in range(len(release.frame.stratum_labels)):
+    for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)
         assert isinstance(model, ReferenceCells)
+        if "at_bound" not in release.sets[0][label]:  # released by an earlier version
+            return None
         theta = release.theta(model, stratum, 0)
         seen = model.count - theta["sums"][0][:, 0] / UNIT
         clipped += float(seen @ theta["limits"][0][:, len(model.outcomes)])
