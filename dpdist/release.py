@@ -147,7 +147,7 @@ def run(
 
 
 def _guarded(job: Job, listener: Listener) -> Listener:
-    """Wraps the listener, which need not be ours, so that progress shows no size that the job keeps secret."""
+    """Wraps the listener so that progress shows no size that the job keeps secret. The listener may be a user's."""
     return without_sizes(listener) if job.sizes_secret else listener
 
 

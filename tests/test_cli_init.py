@@ -474,7 +474,16 @@ def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_fo
     said = ("people-2024.parquet", "--public", "people-2022.parquet", "--outcome", "income", "--weight", "weight", "--out")
     assert command("init", *said, "job.yaml")[0] == 0
     (left,) = to_do(Path("job.yaml").read_text(encoding="utf-8"))
-    assert "replicate_weights: {kind: …, prefix: brr_, number: 8}" in left.found
+    assert "the method of brr_1 to brr_8" in left.found
+    assert "fay: 0.5" in left.found
+    lines = Path("job.yaml").read_text(encoding="utf-8").splitlines()
+    (ready,) = [each for each in lines if each.startswith("# survey: ")]
+    kept = [each for each in lines if not each.startswith("survey: ") and "TODO" not in each]
+    text = "\n".join(each.removeprefix("# ") if each == ready else each for each in kept)
+    Path("filled.yaml").write_text(text + "\n", encoding="utf-8")
+    stated = load_job("filled.yaml").survey.replicate_weights
+    assert stated is not None
+    assert (stated.kind, stated.fay, stated.prefix, stated.number) == ("fay", 0.5, "brr_", 8)
     assert command("init", *said, "whole.yaml", "--replicate-kind", "jackknife")[0] == 0
     survey = load_job("whole.yaml").survey
     assert survey.replicate_weights is not None
@@ -483,7 +492,30 @@ def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_fo
     assert command("validate", "whole.yaml")[0] == 0
     code, text = command("init", *said, "b.yaml", "--replicate-kind", "brrr")
     assert (code, "did you mean 'brr'?" in text) == (2, True)
+    for given in (("--replicate-kind", "fay", "--fay", "0.3"), ("--fay", "0.3")):
+        assert command("init", *said, "fay.yaml", *given)[0] == 0
+        fays = load_job("fay.yaml").survey.replicate_weights
+        assert fays is not None
+        assert (fays.kind, fays.fay) == ("fay", 0.3)
+        Path("fay.yaml").unlink()
+    for wrong, why in (
+        (("--replicate-kind", "fay"), "--fay"),
+        (("--replicate-kind", "fay", "--fay", "1"), "between 0 and 1"),
+        (("--replicate-kind", "brr", "--fay", "0.5"), "only with it"),
+    ):
+        code, text = command("init", *said, "b.yaml", *wrong)
+        assert (code, why in " ".join(text.split())) == (2, True), text
     pd.read_parquet("people-2022.parquet").drop(columns="brr_8").to_parquet("people-2022.parquet")
     pd.read_parquet("people-2024.parquet").drop(columns="brr_8").to_parquet("people-2024.parquet")
     assert command("init", *said, "seven.yaml")[0] == 0
     assert load_job("seven.yaml").survey.replicate_weights is None
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_heavy_modules_are_imported(files: Path) -> None:
+    """So the message comes at once. Control: with the folder, pandas is imported."""
+    said = "import sys; from dpdist.cli.main import app\ntry: app(sys.argv[1:])\nfinally: print('pandas' in sys.modules)"
+    for to, heavy in (("none/job.yaml", "False"), ("job.yaml", "True")):
+        found = [sys.executable, "-c", said, "init", "people-2024.parquet", "--yes", "--out", to]
+        done = subprocess.run(found, capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines()[-1] == heavy, done.stdout + done.stderr
+        assert ("its folder does not exist" in done.stderr + done.stdout) == (heavy == "False")

@@ -19,8 +19,9 @@ STRATUM = re.compile(
 )
 REPLICATE = re.compile(r"^(.*(?:rep|brr|jk|boot|bs|wgt|weight|wt|rw|fay).*?)([0-9]+)$", re.IGNORECASE)
 NONE = "none"
-KINDS = ("brr", "jackknife", "bootstrap", "successive_difference")
-"""Methods of replicate weights whose variance formula needs no constant from the job."""
+FAY = "fay"
+KINDS = ("brr", FAY, "jackknife", "bootstrap", "successive_difference")
+"""Methods of replicate weights. FAY has a constant, which the job states."""
 FEWEST_REPLICATES = 8
 """Smallest number of columns, numbered 1, 2, 3 and so on, that are proposed as replicate weights."""
 
@@ -34,6 +35,8 @@ class DesignColumns:
     replicates: tuple[str, int] | None = None
     kind: str | None = None
     """The method that made the replicate weights; None if the user did not state it."""
+    fay: float | None = None
+    """The constant of the method FAY."""
 
     @property
     def clustered(self) -> bool:
@@ -63,7 +66,8 @@ class DesignColumns:
         made: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
         if self.replicates is not None and self.kind is not None:
             prefix, number = self.replicates
-            return made | {"replicate_weights": {"kind": self.kind, "prefix": prefix, "number": number}}
+            constant = {"fay": self.fay} if self.fay is not None else {}
+            return made | {"replicate_weights": {"kind": self.kind, **constant, "prefix": prefix, "number": number}}
         return made | ({"psu": self.psu} if self.psu is not None else {})
 
 
@@ -74,6 +78,7 @@ class Options(NamedTuple):
     psu: str | None
     replicates: str | None
     kind: str | None
+    fay: float | None = None
 
 
 def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -> DesignColumns:
@@ -97,19 +102,31 @@ def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -
         raise JobError(
             str(job), [Problem("--replicate-weights", "the file has no such columns", wanted, "name their prefix")]
         )
-    if given.kind is not None and given.kind not in KINDS:
-        near = get_close_matches(given.kind, KINDS, n=1)
-        remedy = f"did you mean '{near[0]}'?" if near else "take one of these; write Fay's k into the job by hand"
-        raise JobError(
-            str(job), [Problem("--replicate-kind", f"'{given.kind:.80}' is not known", ", ".join(KINDS), remedy)]
-        )
+    kind, fay = _method(given, asks, job)
     for option, name in (*(("--design-strata", each) for each in chosen), ("--psu", unit)):
         if name is not None and name not in names:
             near = get_close_matches(name, list(names), n=1)
             remedy = f"did you mean '{near[0]}'?" if near else "name one of these, or none"
             problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
             raise JobError(str(job), [problem])
-    return DesignColumns(chosen, unit, again, given.kind)
+    return DesignColumns(chosen, unit, again, kind, fay)
+
+
+def _method(given: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
+    """Returns the method of replicate weights and Fay's k, which goes with the method FAY alone."""
+    kind, fay = given.kind if given.kind is not None or given.fay is None else FAY, given.fay
+    if kind is not None and kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1)
+        remedy = f"did you mean '{near[0]}'?" if near else "take one of these"
+        raise JobError(str(job), [Problem("--replicate-kind", f"'{kind:.80}' is not known", ", ".join(KINDS), remedy)])
+    if kind == FAY and fay is None and asks:
+        fay = float(typer.prompt("Fay's k, the share of its weight that a dropped half keeps", default=0.5))
+    if (kind == FAY) != (fay is not None):
+        found = "no k for the kind fay" if fay is None else f"k goes with the kind fay, and only with it: not with {kind}"
+        raise JobError(str(job), [Problem("--fay", found, "--replicate-kind fay --fay 0.5", "state both")])
+    if fay is not None and not 0.0 < fay < 1.0:
+        raise JobError(str(job), [Problem("--fay", f"{fay:g}", "a number between 0 and 1", "see the file's documentation")])
+    return kind, fay
 
 
 def by_name(names: Iterable[str]) -> DesignColumns:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from dpdist.cli.design_columns import DesignColumns
+from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
@@ -131,16 +132,23 @@ class Draft:
     def _survey(self) -> Iterator[str]:
         """Yields the job's lines on the design, with a TODO for each open decision."""
         design = self.design
-        of_reference = design.clustered and self.reference is not None and self.spec.needs_reference
-        said = {"weight": self.weight, **design.settings, **({"design_effect": "reference"} if of_reference else {})}
+        said = self._stated(design)
         known = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
         yield f"survey: {flow(said)}  # {known}"
         if design.replicates is not None and design.kind is None:
             prefix, number = design.replicates
-            method = f"replicate_weights: {{kind: …, prefix: {flow(prefix)}, number: {number}}}"
-            yield f"# TODO fill: {method} in survey, the method of {prefix}1 to {prefix}{number}: brr, fay, jackknife, …"
-        elif design.clustered and not of_reference:
+            ready = self._stated(replace(design, kind=FAY, fay=0.5))
+            kinds = f"{', '.join(KINDS)}; fay: 0.5 is for kind fay alone"
+            columns = f"{prefix}1 to {prefix}{number}"
+            yield f"# TODO fill: the method of {columns} as kind, and take this for the line above: {kinds}"
+            yield f"# survey: {flow(ready)}"
+        elif design.clustered and "design_effect" not in said:
             yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"
+
+    def _stated(self, design: DesignColumns) -> dict[str, Any]:
+        """Returns the job's settings on a design; a reference that the mechanism needs gives the design effects."""
+        of_reference = design.clustered and self.reference is not None and self.spec.needs_reference
+        return {"weight": self.weight, **design.settings, **({"design_effect": "reference"} if of_reference else {})}
 
     def _cost(self) -> Iterator[str]:
         yield f"mechanism: {{name: {self.mechanism}}}  # {PROPOSED[self.mechanism]}"

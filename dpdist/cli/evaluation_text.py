@@ -10,14 +10,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dpdist.cli.table_text import paragraphs, table_text
-from dpdist.evaluation.summary import LOOKED, Overall, by_statistic, errors, missing, notes, worst
+from dpdist.evaluation.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
 
 LEGEND = (
     "Errors are distances from the direct estimate, made from the whole file as it came, in its standard errors (SE) as "
     "designed. It has an error itself: it is about 1 SE from the truth. 'over 2': share of cells more than 2 SE off. "
-    "Without design strata, another sample would have another number of records in a cell, and a count's SE allows for it. "
-    "The number is released, though. 'n given' divides a count's error by its SE at the released number: median, largest. "
     "'SE': one standard error. 'held': whether the published 90 % interval holds the direct estimate."
+)
+AT_GIVEN_SIZES = (
+    "Without design strata, another sample would have another number of records in a cell, and a count's SE allows for it. "
+    f"The number is released, though. '{GIVEN}' divides a count's error by its SE at the released number: median, largest."
 )
 
 
@@ -28,21 +30,20 @@ def evaluation_text(
 
     `guarantee` is the release's class; `gated` is true if it met gates.
     """
-    parts: list[RenderableType] = [
-        Text("\nCONFIDENTIAL: how far off the release is", style="bold red"),
-        paragraphs([LEGEND]),
-    ]
-    said = list[str]()
+    parts, said, legend = list[RenderableType](), list[str](), [LEGEND]
     for name, rows in tables.items():
         for statistic, group in by_statistic(rows):
             title = f"\n{name}, {statistic}: errors over {len(group)} cells"
-            parts += [table_text(title, errors(group, guarantee), narrow=True)]
+            found = errors(group, guarantee)
+            legend = [LEGEND, AT_GIVEN_SIZES] if GIVEN in found else legend
+            parts += [table_text(title, found, narrow=True)]
             parts.append(paragraphs([*_truth(group), *missing(group)]))
             if group["synthetic_error_in_se"].notna().any():
                 parts.append(table_text(f"{name}, {statistic}: worst cells", worst(group), narrow=True))
         said += [each for each in notes(rows) if each not in said]
     looked = [] if gated else [paragraphs([LOOKED])]
-    return Group(*parts, Text(""), paragraphs(said, "dim"), verdict_text(judgement), *looked)
+    head = Text("\nCONFIDENTIAL: how far off the release is", style="bold red")
+    return Group(head, paragraphs(legend), *parts, Text(""), paragraphs(said, "dim"), verdict_text(judgement), *looked)
 
 
 def verdict_text(judgement: Overall) -> RenderableType:
@@ -51,7 +52,10 @@ def verdict_text(judgement: Overall) -> RenderableType:
 
 
 def verdict_head(verdict: Overall) -> RenderableType:
-    """States the verdict in one line, and each figure of all records beside its direct estimate."""
+    """States the verdict in one line.
+
+    For each statistic, a line on the figure of all records follows, with its distance from the direct estimate.
+    """
     style = "bold red" if verdict.fails else "bold"
     return Group(Text(f"\nCONFIDENTIAL VERDICT: {verdict.head}", style=style), paragraphs(verdict.bias))
 

@@ -35,10 +35,7 @@ def init(
     public: Annotated[
         Path | None, typer.Option("--public", help="A public file with these columns: levels and bounds are from it.")
     ] = None,
-    codebook_file: Annotated[
-        Path | None,
-        typer.Option("--codebook", help=CODEBOOK),
-    ] = None,
+    codebook_file: Annotated[Path | None, typer.Option("--codebook", help=CODEBOOK)] = None,
     reference: Annotated[
         str | None, typer.Option("--reference", help="An earlier public file of this survey, or none; unset: --public's.")
     ] = None,
@@ -59,8 +56,9 @@ def init(
         str | None, typer.Option("--replicate-weights", help="What their columns' names begin with, or none.")
     ] = None,
     replicate_kind: Annotated[
-        str | None, typer.Option("--replicate-kind", help="brr, jackknife, bootstrap or successive_difference.")
+        str | None, typer.Option("--replicate-kind", help="brr, fay, jackknife, bootstrap or successive_difference.")
     ] = None,
+    fay: Annotated[float | None, typer.Option("--fay", help="Fay's k, such as 0.5; it implies the kind fay.")] = None,
     mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: by what you have and want.")] = None,
     records: Annotated[
         bool | None, typer.Option("--records/--tables-only", help="Synthetic records too, or tables alone.")
@@ -75,12 +73,14 @@ def init(
     ] = False,
 ) -> None:
     """Write a commented job for a file. Levels and bounds come from public sources; an open decision is marked TODO."""
-    from dpdist.cli.draft import Draft, named
-    from dpdist.job.layering import to_do
-    from dpdist.survey.domains import seen
-    from dpdist.survey.source import open_file
 
     def act() -> None:
+        _refuse_place(to)  # before modules whose import takes seconds
+        from dpdist.cli.draft import Draft, named
+        from dpdist.job.layering import to_do
+        from dpdist.survey.domains import seen
+        from dpdist.survey.source import open_file
+
         asks = not yes and sys.stdin.isatty()
         chosen = _reference(public, reference, asks)
         _refuse_paths(file, (public, chosen), to)
@@ -95,7 +95,7 @@ def init(
             guessed = seen(sources[file], [name for name in known if name not in domains], "", in_order=False)
         both = domains | guessed
         told = _of_reference(chosen, of, provenance, asks)
-        given = Options(design_strata, psu, replicate_weights, replicate_kind)
+        given = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
         design = chosen_design(list(known), given, asks, to)
         left = {name: kind for name, kind in known.items() if name not in design.names}
         number, weights = _roles(known, left, both, outcome, weight, by, asks, to)
@@ -111,10 +111,8 @@ def init(
         write_text(to, text)
         for line in _noted(draft):
             out.print(line, markup=False, emoji=False)
-        open_lines = len(to_do(text))
-        remedy = (
-            f"{open_lines} TODO line{'s' * (open_lines > 1)} to fill or confirm; then" if open_lines else "read it; then"
-        )
+        left_open = len(to_do(text))
+        remedy = f"{left_open} TODO line{'s' * (left_open > 1)} to fill or confirm; then" if left_open else "read it; then"
         out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
 
     guarded(act)
@@ -187,11 +185,15 @@ def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
     return bool(answer)
 
 
-def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
-    """Raises an error if the job file exists, or if the confidential file was given as a public file."""
+def _refuse_place(to: Path) -> None:
+    """Raises an error if the job file exists, or its folder does not."""
     if to.exists() or not to.parent.is_dir():
         found = "the file exists" if to.exists() else "its folder does not exist"
         raise JobError(str(to), [Problem("--out", found, "a new file in a folder that exists", "name another one")])
+
+
+def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
+    """Raises an error if the confidential file was given as a public file."""
     for path in public:
         if file is not None and path is not None and path.is_file() and file.is_file() and sha256(path) == sha256(file):
             found, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"

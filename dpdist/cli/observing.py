@@ -62,7 +62,7 @@ class JsonLog:
 
 
 class Metrics:
-    """Prometheus metrics of a run, in a registry of their own."""
+    """Prometheus metrics of a run, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

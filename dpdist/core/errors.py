@@ -34,7 +34,7 @@ class Problem:
 
 
 class DpdistError(Exception):
-    """Base class of all errors that dpdist raises on purpose. `exit_code` is that of the command.
+    """Base class of all errors that dpdist raises on purpose. `exit_code` is the command's exit code.
 
     An error that is copied to another process keeps its attributes and its text; `__init__` does not run again.
 
@@ -224,7 +224,7 @@ class WorkspaceError(DpdistError):
     Parameters
     ----------
     path, found, remedy : the workspace, and texts on what is wrong and how to mend it.
-    exit_code : that of the command.
+    exit_code : the exit code of the command.
 
     Example
     -------

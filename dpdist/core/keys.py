@@ -18,7 +18,10 @@ _PAGE = 2**16
 
 @dataclass(frozen=True, repr=False)
 class Key:
-    """The secret of a run's random numbers, or of a release's public ones. An address is (stage, stratum, block, set)."""
+    """A key for random numbers: the secret key of a run, or the public seed with which a release is published.
+
+    Together with an address (stage, stratum, block, set) it gives a random generator.
+    """
 
     root: bytes
 

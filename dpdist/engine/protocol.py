@@ -73,7 +73,7 @@ class Noise(NamedTuple):
     query: str = ""
     """Checksum of what is summed: limits, units, bins."""
     sums: str = ""
-    """Checksum of the exact sums. It is confidential, as they are."""
+    """Checksum of the exact sums. It is confidential, because the sums are."""
 
 
 class Query(Protocol):

@@ -6,12 +6,12 @@ reveals no members is equally close to members and to others, so each attack is 
 - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
   is about one half if nothing is revealed. Random labels give the distribution under chance.
 - Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): the attack takes predicates that exactly one synthetic record
-  meets. It compares how often exactly one member meets them with how often exactly one of as many others does.
-- Membership: pairs of a member and another person in the same cell. The attacker guesses which one was in the file, by a
-  ratio of two densities: that of synthetic records, and that of further others (van Breugel, Sun, Qian & van der Schaar
-  2023). Only the surest guesses count. If a coin chose the member of each pair, the number of right guesses is at most
-  binomial with probability e^ε/(1 + e^ε), where ε is the loss of an exchange of one record (Steinke, Nasr & Jagielski
-  2023). Its Clopper–Pearson limit is a lower bound on ε.
+  meets. It compares how often exactly one member meets them with how often exactly one other does, among equally many.
+- Membership: pairs of a member and another person in the same cell. The attacker guesses which one was in the file, by the
+  density of synthetic records over the density of further others (van Breugel, Sun, Qian & van der Schaar 2023). Only the
+  surest guesses count. If a coin chose the member of each pair, the number of right guesses is at most binomial with
+  probability e^ε/(1 + e^ε), where ε is the loss of an exchange of one record (Steinke, Nasr & Jagielski 2023). Its
+  Clopper–Pearson limit is a lower bound on ε.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def distances(one: Points, other: Points) -> Floats:
 
 
 def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Nearest:
-    """Compares the distances to members with those to as many others; a tie counts one half."""
+    """Compares the distances to members with the distances to an equal number of others; a tie counts one half."""
     number = min(len(members.codes), len(others.codes), MOST)
     mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
     made = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
@@ -110,8 +110,8 @@ def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.G
 def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
     """Tries predicates that single out one record.
 
-    A predicate uses some columns of one synthetic record. A category must be equal. A number must be at least as far from
-    the median, on the same side, as the record's number.
+    A predicate uses some columns of one synthetic record. A category must be equal. A number must be on the same side of
+    the median as the record's number, and at least as far from it.
     """
     number = min(len(members.codes), len(others.codes))
     mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))

@@ -74,7 +74,7 @@ def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = si
 
 
 def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
-    """Raises `WorkspaceError`, without figures, where a loss is above the claim, or where nothing was audited.
+    """Raises `WorkspaceError` if a loss is above the claim or nothing was audited; the error states no figures.
 
     `audited` is the result of `audit` or of `bound_from_outside`. Losses under other weight rules than the release's are
     ignored.

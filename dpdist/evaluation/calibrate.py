@@ -141,7 +141,7 @@ def calibrate(
 
 
 def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
-    """Period and path of the reference. Raises `JobError` where there is none, or where it has the job's own period."""
+    """Period and path of the reference. Raises `JobError` if there is none, or if it is of the period of the job."""
     said = job.reference
     chosen = path if path is not None else said.file if said is not None else None
     remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
@@ -162,7 +162,7 @@ def _check_out(job: Job, out: Path) -> None:
 
 
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
-    """The records of a stratum; where the mechanism learns from a reference, one half to learn from and one to run on."""
+    """The records of a stratum. If the mechanism learns from a reference, one half serves as reference for the other."""
     rows = frame.rows_of(number)
     start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
     own = records.part(int(start), int(stop))
@@ -180,7 +180,9 @@ def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Samp
 
 
 def with_headroom(job: Job) -> Job:
-    """The job with the smaller ε at which it is tuned, so that bounds on later files exceed Δ* less easily by chance.
+    """The job with the smaller ε at which it is tuned.
+
+    Bounds on later files then exceed Δ*, the bound that privacy weights must meet, less easily by chance.
 
     Only mechanisms with searched weights need this, because their bound is merely observed.
     """
@@ -193,8 +195,8 @@ def with_headroom(job: Job) -> Job:
 def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
     """The mean loss of utility over strata (by records), replicates and sets; infinity where a stratum is refused.
 
-    A mechanism with a reference learns from one half as in a run, with the whole Δ*. Its bound on the other half must stay
-    below the reduced one (`HEADROOM`).
+    A mechanism with a reference learns from one half as in a run, with the whole Δ*, the bound that privacy weights must
+    meet. The bound on the other half must stay below a reduced Δ* (`HEADROOM`).
     """
     found, tried = [], with_headroom(job)
     for own in strata:

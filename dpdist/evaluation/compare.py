@@ -18,6 +18,7 @@ from dpdist.evaluation.comparators import guarantee_of
 from dpdist.evaluation.laplace import noised
 from dpdist.evaluation.model_baselines import FITTED, Fitted
 from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines
+from dpdist.evaluation.under_design import without_error
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
 from dpdist.privacy.units import record_epsilon
@@ -43,7 +44,7 @@ class Yardstick(NamedTuple):
     def errors_given_sizes(self, frame: Frame, cells: Cells, secret: bool) -> dict[StatisticName, Floats]:
         """Returns direct standard errors that take the cells' numbers of records as fixed.
 
-        They are NaN where sizes are secret, or where replicate weights or PSUs describe the design.
+        They are NaN if sizes are secret, or if replicate weights or PSUs describe the design.
         """
         found = errors_given_sizes(self.found, frame, cells, self.design)
         if self.replicated is not None or secret:
@@ -73,7 +74,8 @@ def compare(
     - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
       its published standard error, df and 90 % interval.
     - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
-      direct_se; it is missing where direct_se is 0 or unknown. Ratios are of absolute errors.
+      direct_se; it is missing where direct_se is 0 or unknown. `direct_se` is 0 where it is 0 but for rounding. Ratios are
+      of absolute errors.
     - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from
       parameters, and `*_records` from synthetic records.
 
@@ -103,7 +105,8 @@ def compare(
         rows["statistic"], rows["variable"] = statistic.label, statistic.about
         rows["records"] = (cells.membership @ frame.count).astype(np.int64)
         rows["direct"] = estimate.value
-        rows["direct_se"] = np.sqrt(estimate.variance)
+        error = np.sqrt(estimate.variance)
+        rows["direct_se"] = np.where(without_error(estimate.value, error), 0.0, error)
         rows["direct_se_given_n"] = given[outcome][statistic.name] if plain else np.nan
         rows["direct_df"] = df
         rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)

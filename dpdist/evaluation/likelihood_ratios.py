@@ -1,7 +1,7 @@
 """Computes log likelihood ratios of noisy sums and choices under two neighbouring files, for the strongest attacker.
 
 This attacker knows all records but one. The mechanism first runs on one file without noise. The sums that it releases are
-called a path. It then runs on the neighbouring file, but at each step the sums of the path take the place of its own. So
+called a path. It then runs on the neighbouring file, but each step continues with the path's sums, not with this file's. So
 every step computes the same query on both files, after the same earlier releases. Steps therefore compose, and the sum of
 their losses is at most the claim. Noise is then drawn thousands of times by the release's sampler and added to the sums.
 The log likelihood ratio of the noisy sums is known exactly. The ratio of a noisy choice is estimated from the frequency
@@ -57,8 +57,8 @@ class Measuring:
     ) -> Measuring:
         """Runs the mechanism on records.
 
-        `path` gives the sums and choices that earlier steps release; without it they are those of these records. Raises
-        `NotAdded` for a mechanism that does more with noise than add it, and `Improper` where a fit has no posterior.
+        `path` gives the sums and choices that earlier steps release. Without it they are computed from these records.
+        Raises `NotAdded` for a mechanism that does more with noise than add it, and `Improper` if a fit has no posterior.
         """
         choices, chosen = list[Choice](), list[Ints]()
 
@@ -101,7 +101,7 @@ class Compared:
         return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) if len(scales) else 0.0
 
     def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
-        """Returns log likelihood ratios of `runs` releases from the near file, and of as many from the far file.
+        """Returns log likelihood ratios of `runs` releases from the near file, and of `runs` from the far file.
 
         Both arrays have the shape (run,). Ratios of choices are learned from the first `learning` runs. Both files get the
         same noise.

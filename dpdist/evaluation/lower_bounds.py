@@ -221,8 +221,8 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     Columns: stratum; record; runs, for each file; claimed, the ε that one record may lose; delta; most_that_can_be_shown,
     by this number of runs; at_least, from all that is released; from_sets, from synthetic records alone; from_sums, from
     noisy sums and choices, NaN where there are none; exceeds; left_out, whether the mechanism cannot release the stratum
-    with or without the record. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` where
-    nothing is promised, where Stan samples, and where so many runs could not prove more than the claim.
+    with or without the record. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` if
+    nothing is promised, if Stan samples, or if this number of runs could not prove a loss above the claim.
     """
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}

@@ -35,19 +35,22 @@ class Overall(NamedTuple):
     fails: bool
 
 
-def overall(tables: Mapping[str, pd.DataFrame]) -> Overall:
-    """Judges the coverage of published intervals, statistic by statistic; `evaluation.verdict` defines the tests."""
-    found = verdicts(tables)
+def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Overall:
+    """Judges the coverage of published intervals, statistic by statistic; `evaluation.verdict` defines the tests.
+
+    `clustered` is true if direct errors are those of PSUs or replicate weights.
+    """
+    found = verdicts(tables, clustered)
     said = [f"{name}: {NOTHING}" if each is None else in_words(name, each) for name, each in found.items()]
     fails = any(each is not None and each.fails for each in found.values())
     head = head_of(list(found.values()), list(found))
     return Overall(head, list(bias_lines(found.items())), [*said, WITHHELD] if fails else said, fails)
 
 
-def verdicts(tables: Mapping[str, pd.DataFrame]) -> dict[str, Verdict | None]:
+def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | None]:
     """The verdict on each statistic of each table, by name; None where there is nothing to judge."""
     groups = {f"{name}, {statistic}": group for name, rows in tables.items() for statistic, group in by_statistic(rows)}
-    return {name: judge(group, len(groups)) for name, group in groups.items()}
+    return {name: judge(group, len(groups), clustered) for name, group in groups.items()}
 
 
 def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -68,14 +71,14 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
         own = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
         said = [ROWS.get(how, how), class_of(rows, how) if own is None else own]
         if not size.notna().any():
-            found.append([*said, *["missing"] * 4, ""])
+            found.append([*said, "missing", "", "", "", ""])
             continue
         low, middle, high = (float(size.quantile(share)) for share in (0.25, 0.5, 0.75))
         where = place(rows.iloc[int(np.nanargmax(size))], labels_of(rows))
         spread, far = f"{brief(low)} to {brief(high)}", f"{(size[size.notna()] > FAR).mean():.2f}"
         largest = f"{brief(float(size.max()))}: {where}"
         again = (rows["direct_clipped" if how == "clipping" else how] - rows["direct"]).abs() / given
-        both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else "missing"
+        both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else ""
         found.append([*said, brief(middle), spread, far, largest, both])
     made = pd.DataFrame(found, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
     return made if given.notna().any() else made.drop(columns=GIVEN)

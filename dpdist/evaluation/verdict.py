@@ -1,4 +1,4 @@
-"""Judges whether published intervals contain as many direct estimates of the same sample as they should. Confidential.
+"""Judges whether published intervals contain the direct estimates of the same sample often enough. Confidential.
 
 A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
 noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
@@ -11,14 +11,18 @@ noise. The direct figure has the same sampling error. So a correct 90 % interval
   distance is at least LEAN published standard errors.
 - furthest cell, margins included: its distance, in published standard errors, is unlikely under a t law and a Laplace law.
 
-A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). Of this
-probability 2/5 each belong to grand figures and to coverage, and 1/10 each to side and furthest cell. Cells with a common
+Where the job states PSUs or replicate weights, there is a fifth test: published standard errors are far smaller than direct
+ones (`evaluation.under_design`). Both figures are of one sample, so the other tests do not see it.
+
+A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
+constants GRAND to SMALL are the tests' shares of this probability. Cells with a common
 error, which shows in the grand figure's published error, count as fewer cells. Otherwise cells are taken as independent.
 The noise of a grand figure is taken as normal. If it is a single draw of Laplace noise, the grand figures' part of the
 false-alarm probability is at most 2.7 times as large.
 
 A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
-them (FAR_MEDIAN, FAR_LARGEST). They are no fault of the intervals, and have no part in false alarms.
+them (FAR_MEDIAN, FAR_LARGEST). Counts that the design fixes have no direct error. Their relative error and the width of
+their intervals show it. Large errors are no fault of the intervals, and have no part in false alarms.
 
 Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
 release that passes has shown no fault in the judged cells. It may have faults elsewhere.
@@ -32,16 +36,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import bdtr, ndtri, stdtr
+from scipy.special import bdtr, stdtr
 
 from dpdist.core.records import TOTAL, Floats
 from dpdist.evaluation.differences import by_chance, noise_error
+from dpdist.evaluation.under_design import NOMINAL, REACH, SAME, Fixed, error_ratio, fixed, too_small, without_error
 
-NOMINAL = 0.9
-REACH = float(-ndtri((1.0 - NOMINAL) / 2.0))
-"""Half width of a 90 % interval in standard errors."""
 FALSE_ALARM = 0.05
-GRAND, COVERAGE, SIDE, FURTHEST = 0.4, 0.4, 0.1, 0.1
+GRAND, COVERAGE, SIDE, FURTHEST, SMALL = 0.4, 0.35, 0.1, 0.1, 0.05
 """Shares of FALSE_ALARM."""
 LEAN = 0.5
 """Distance of the median cell, in published standard errors, above which it counts as a bias.
@@ -54,8 +56,6 @@ FAR_RECORDS = 10
 """Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
 """Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
-SAME = 1e-9
-"""Relative difference below which two figures count as equal."""
 
 
 class Grand(NamedTuple):
@@ -84,12 +84,14 @@ class Verdict:
 
     - `held`: the share of judged cells whose interval contains the direct estimate. `covered`: the same over base cells,
       with intervals widened where chance alone moves the difference by more than the published error.
-    - `width`: median ratio of published to direct standard errors.
+    - `width`: median ratio of published to direct standard errors over base cells. `small`: it is far too small under the
+      survey's design.
     - `above`: share of base cells above their direct estimates. `lean`: their median distance from these, in published
       standard errors.
     - `far`: the furthest cell, if it is too far.
     - `median_error`, `largest_error`: distances from direct estimates, in direct standard errors. The largest is over cells
       with at least FAR_RECORDS records. They are NaN where no such cell has a direct standard error.
+    - `fixed`: counts that the design fixes, if there are any.
     """
 
     cells: int
@@ -105,15 +107,22 @@ class Verdict:
     far: str | None
     median_error: float = np.nan
     largest_error: float = np.nan
+    small: bool = False
+    fixed: Fixed | None = None
+
+    @property
+    def far_off(self) -> bool:
+        """True where figures are far from direct ones, in direct standard errors."""
+        return self.median_error > FAR_MEDIAN or self.largest_error > FAR_LARGEST
 
     @property
     def inaccurate(self) -> bool:
         """True where figures are far from direct ones, whether or not intervals contain these."""
-        return self.median_error > FAR_MEDIAN or self.largest_error > FAR_LARGEST
+        return self.far_off or (self.fixed is not None and self.fixed.inaccurate)
 
     @property
     def fails(self) -> bool:
-        return self.too_few or self.one_sided or self.off or self.far is not None
+        return self.too_few or self.one_sided or self.off or self.small or self.far is not None
 
     @property
     def unclear(self) -> bool:
@@ -136,10 +145,11 @@ def place(row: pd.Series, by: list[str]) -> str:
     return ", ".join(str(row[name]) for name in by) or TOTAL
 
 
-def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
+def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> Verdict | None:
     """Judges a statistic by its rows of an evaluation; None where there is nothing to judge.
 
-    `statistics` is the number of statistics that are judged together, which share the false-alarm rate.
+    `statistics` is the number of statistics that are judged together, which share the false-alarm rate. `clustered` is true
+    if direct errors are those of PSUs or replicate weights.
     """
     alarm, grand = FALSE_ALARM / statistics, _grand(rows)
     known = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
@@ -161,14 +171,14 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
     tail = np.maximum(2.0 * stdtr(_df(rows), -distance), np.exp(-np.sqrt(2.0) * distance))
     furthest = int(np.nanargmin(tail))
     direct_error = rows["direct_se"].to_numpy(dtype=float)
-    known_error = direct_error > SAME * np.abs(rows["direct"].to_numpy(dtype=float))
+    known_error = ~without_error(rows["direct"].to_numpy(dtype=float), direct_error)
     sizes = np.abs(gap)[known_error] / direct_error[known_error]
     enough = rows["records"].to_numpy()[known_error] >= FAR_RECORDS
     return Verdict(
         cells=len(rows),
         held=float(held.mean()),
         covered=float(allowed.mean()) if number else float(held.mean()),
-        width=float((rows["synthetic_se"] / rows["direct_se"]).median()),
+        width=error_ratio(rows[base]),
         above=above / number if number else np.nan,
         lean=lean,
         grand=grand,
@@ -178,6 +188,8 @@ def judge(rows: pd.DataFrame, statistics: int = 1) -> Verdict | None:
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
         median_error=float(np.median(sizes)) if len(sizes) else np.nan,
         largest_error=float(sizes[enough].max()) if enough.any() else np.nan,
+        small=clustered and too_small(rows[base], alarm * SMALL),
+        fixed=fixed(rows, FAR_RECORDS),
     )
 
 

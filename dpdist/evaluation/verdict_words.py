@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from dpdist.evaluation.verdict import NOMINAL, Grand, Verdict
+from dpdist.evaluation.under_design import NOMINAL, Fixed
+from dpdist.evaluation.verdict import FAR_RECORDS, Grand, Verdict
 
 NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
+SMALL = "errors too small"
 PART = "no fault found in what could be judged"
 
 
@@ -27,13 +29,21 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     }
     said = [f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where]
     low = [name for name, each in judged if each.unclear]
-    far = [f"{name}: {_sizes(each)}" for name, each in judged if each.inaccurate]
+    far = [f"{name}: {_sizes(each)}" for name, each in judged if each.far_off]
     off = [f"figures are far from direct ones, in direct SE ({'; '.join(far)})"] if far else []
+    given = [(name, each.fixed) for name, each in judged if each.fixed is not None]
+    fixed = [f"{name}: {_relative(each)}" for name, each in given if each.inaccurate]
+    off += [f"counts that the design fixes have large errors ({'; '.join(fixed)})"] if fixed else []
+    ratios = "; ".join(f"{name}: {each.width:.2f}" for name, each in judged if each.small)
+    small = f"{SMALL}: published errors are far below direct ones under the survey's design (ratio, {ratios})"
+    small_too = [small] if ratios else []
     if said:
         stops = any(each.stops for _, each in judged)
-        return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(said + off)}"
+        return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(said + small_too + off)}"
     chance = [f"intervals hold fewer than 90 %, or miss all records, which may be chance ({'; '.join(low)})"] if low else []
-    if far:
+    if ratios:
+        return "; ".join(small_too + off + chance)
+    if off:
         return f"{NOT_ACCURATE}: {'; '.join(off + chance)}"
     if low:
         return f"not clear: {chance[0]}"
@@ -43,6 +53,10 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
 def _sizes(verdict: Verdict) -> str:
     largest = f", largest {verdict.largest_error:.1f}" if np.isfinite(verdict.largest_error) else ""
     return f"median {verdict.median_error:.1f}{largest}"
+
+
+def _relative(fixed: Fixed) -> str:
+    return f"off by up to {fixed.error:.0%}, intervals up to ±{fixed.reach:.0%}".replace("%", " %")
 
 
 def bias_line(name: str, grand: Grand) -> str:
@@ -65,10 +79,17 @@ def in_words(name: str, verdict: Verdict) -> str:
     said = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
     if np.isfinite(verdict.width):
         said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
-    if verdict.inaccurate:
+    if verdict.small:
+        said.append(
+            "Published errors leave out a part of the survey's design. "
+            "State a public design effect (survey.design_effect), or a larger one."
+        )
+    if verdict.far_off:
         largest = f" and {verdict.largest_error:.1f} at most" if np.isfinite(verdict.largest_error) else ""
         by = f"{verdict.median_error:.1f} in the median{largest}"
         said.append(f"Figures are far from direct ones, by {by}, in direct standard errors.")
+    if verdict.fixed is not None:
+        said += list(_of_fixed(verdict.fixed))
     if verdict.off:
         said.append("The figure of all records is further from the direct one than chance explains: it is biased.")
     if verdict.too_few:
@@ -91,6 +112,15 @@ def in_words(name: str, verdict: Verdict) -> str:
     if verdict.fails:
         said.append("Do not publish." if verdict.stops else "State wider intervals, or the bias.")
     return " ".join(said)
+
+
+def _of_fixed(fixed: Fixed) -> Iterator[str]:
+    """Yields sentences on counts that the design fixes, and what to do about them."""
+    number = "1 count has" if fixed.cells == 1 else f"{fixed.cells} counts have"
+    yield f"{number} no direct error: the design fixes such counts."
+    if np.isfinite(fixed.error):
+        yield f"In cells of {FAR_RECORDS} records or more such counts are {_relative(fixed)}."
+    yield "If such totals are public, state them (job key rake): then they are published without error."
 
 
 def large(value: float) -> str:

@@ -10,7 +10,7 @@ from dpdist.job.values import RELEASE, Frozen, Sentence
 
 
 class Correction(Frozen):
-    """What a correction states in public. It is a release of its own, and is charged."""
+    """What a correction states in public. A correction is a further release, and is charged again."""
 
     version: Annotated[int, Field(ge=2, le=1000)] = Field(description="of the period's releases: the first correction is 2")
     of: str = Field(pattern=RELEASE, description="id of the release that it corrects, as its manifest has it")

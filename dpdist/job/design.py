@@ -11,10 +11,10 @@ from dpdist.job.values import ColumnName, Frozen
 
 
 class ReplicateWeights(Frozen):
-    """Columns `prefix`1 … `prefix``number` of replicate weights: V = scale Σ factor_r (θ_r − θ̂)².
+    """Columns of replicate weights. Their names are `prefix` followed by 1, 2, … up to `number`.
 
-    θ_r is the estimate under replicate r. The kind gives the scale, with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife
-    (R−1)/R, bootstrap 1/R, successive_difference 4/R.
+    The variance is V = scale Σ factor_r (θ_r − θ̂)², where θ_r is the estimate under replicate r. The kind gives the scale,
+    with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
     """
 
     kind: ReplicateKind = Field(description="the method that made the replicate weights; it gives the scale")
@@ -75,7 +75,7 @@ Effect = Annotated[float, AfterValidator(_in_range)]
 
 
 class DesignEffect(Frozen):
-    """A public design effect, and the published figures that it is of: all that it does not leave out."""
+    """A public design effect, and the published figures that it applies to. A setting that is left out excludes none."""
 
     effect: Effect = Field(description="the variance under the design over that of the same records without clusters")
     statistics: tuple[StatisticName, ...] = Field(default=(), description="the statistics that it is of; unset: all")
@@ -85,7 +85,7 @@ class DesignEffect(Frozen):
     )
 
     def fits(self, columns: frozenset[str], statistic: str, outcome: str | None) -> bool:
-        """True if it is of this statistic in cells that are crossed by these columns."""
+        """True if the effect applies to this statistic of this outcome, in cells that are crossed by these columns."""
         return (
             (not self.statistics or statistic in self.statistics)
             and self.outcome in (None, outcome)
@@ -94,7 +94,7 @@ class DesignEffect(Frozen):
 
     @property
     def in_words(self) -> str:
-        """Returns the effect with the figures that it is of."""
+        """Returns a text with the effect and the figures that it applies to."""
         what = f"{', '.join(self.statistics) or 'every statistic'}{f' of {self.outcome}' if self.outcome else ''}"
         cells = "in any cell" if self.by is None else f"by {', '.join(self.by)}" if self.by else "of all records"
         return f"{self.effect:.3g} ({what}, {cells})"
@@ -111,14 +111,14 @@ DesignEffects: TypeAlias = Annotated[
     | Annotated[tuple[DesignEffect, ...], Field(min_length=1), Tag("list")],
     Discriminator(_form_of),
 ]
-"""One number, the word `reference`, or a list of which the first entry that fits a figure is its own."""
+"""One number, the word `reference`, or a list. A figure takes the first entry of the list that fits it."""
 
 
 class Survey(Frozen):
     """The survey's design. Without a weight column, every record has weight 1.
 
     `fpc` names columns with population sizes. The first gives the number of PSUs (or records, without PSUs) in the
-    stratum's population. A second one gives the PSU's size, where records were sampled within PSUs.
+    population of the design stratum. A second one gives the PSU's size, where records were sampled within PSUs.
     """
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")
@@ -150,7 +150,7 @@ class Survey(Frozen):
 
     @property
     def stated_effects(self) -> tuple[DesignEffect, ...]:
-        """Returns the design effects that the job states; none where it has none, or where the reference gives them."""
+        """Returns the design effects that the job states. There are none if the reference gives them."""
         said = self.design_effect
         return said if isinstance(said, tuple) else (DesignEffect(effect=said),) if isinstance(said, float) else ()
 
@@ -161,5 +161,8 @@ class Survey(Frozen):
 
     @property
     def lonely_record(self) -> Lonely:
-        """The rule for a design stratum with one synthetic record, as stated; by default it adds no variance."""
+        """The rule for a design stratum with one synthetic record: `lonely_psu`, except that `error` becomes `certainty`.
+
+        Such a design stratum then adds no variance.
+        """
         return "certainty" if self.lonely_psu == "error" else self.lonely_psu

@@ -51,9 +51,9 @@ class FamilyFacts:
 
     `weight` says whether it models the sampling weight: always, never, or (None) if the job names one.
 
-    `samplers` are the ways to sample its posterior. `auto` takes the first; if the mechanism clamps, there is no closed
-    form (`exact`). `density` is a text for the statement: of what the likelihood is a density. `law` names a parametric law
-    that a real file may not follow; it is empty where there is none.
+    `samplers` are the ways to sample its posterior. `auto` takes the first that is possible: a clamped posterior has no
+    closed form, so `exact` is not. `density` is a text for the statement: of what the likelihood is a density. `law` names
+    a parametric law that a real file may not follow; it is empty where there is none.
     """
 
     density: str

@@ -1,8 +1,7 @@
 """Merges a job's layers: the file that it extends, the file itself, and keys set on the command line.
 
 Mappings are merged key by key. Any other value replaces the earlier one; null removes it. The origin of every value is
-kept:
-a line, a base file and its line, or `--set`.
+kept: a line, a base file and its line, or `--set`.
 """
 
 from __future__ import annotations
@@ -157,7 +156,10 @@ def _moved(job: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said
 
 
 def _at(value: Any, where: Where) -> Any:
-    """The value at a path; None where there is none, as under a key that YAML read as another type."""
+    """The value at a path, or None if there is none.
+
+    `lines` names every key as text. So a key that YAML reads as a number or as true or false is not found either.
+    """
     for part in where:
         try:
             value = value[part]

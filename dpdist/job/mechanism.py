@@ -130,7 +130,7 @@ class MechanismSpec(Frozen):
         return False
 
     def aim_on_reference(self, target: float) -> float:
-        """The bound that weights may have on a reference, if later files are to have the bound Δ*; infinity allows any."""
+        """The bound that weights may have on a reference so that later files meet the bound `target`; inf allows any."""
         return inf
 
     def against_noisy_frame(self, job: JobView) -> str:

@@ -114,7 +114,7 @@ class Modips(Noisy):
             yield Contradiction(bounds, found, f"take at most {MOST_LEVELS:,}, or law: normal")
 
     def _cost(self, job: JobView) -> str:
-        """A text on the loss where noise of scale Δ/ε is renormalised to a wide domain: it is more than ε."""
+        """A text on the loss if noise of scale Δ/ε is renormalised to a wide domain, Δ being the sensitivity."""
         epsilon = float(self.epsilon(job))
         cost, shown = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
         return f"noise renormalised to a domain at the scale Δ/ε costs up to {cost:.4g} a sanitization, and not ε = {shown}"

@@ -28,8 +28,8 @@ KEYS = ("encoding", "separator", "path", "simulate", "release", "histogram", "pe
 class HistogramReference(Frozen):
     """Noisy histograms of the current file, which the release pays for.
 
-    They replace a reference. Or, beside an earlier release, they bring its shapes up to date, with bins that follow from
-    it.
+    Alone, they replace a reference. Beside an earlier release, they bring its shapes up to date, in bins that follow from
+    that release.
     """
 
     epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take; write it in quotes")

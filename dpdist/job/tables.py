@@ -45,7 +45,7 @@ class Statistic(Frozen):
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
-        """Checks that constants belong to the statistic, and that it has the constants that it needs."""
+        """Checks that the statistic has all constants that it needs, and no others."""
         wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
         said = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
         allowed = wanted.get(self.name, {"above"} if self.name == "proportion" else set())

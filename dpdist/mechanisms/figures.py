@@ -49,7 +49,7 @@ class Figures(NamedTuple):
     law: str = LAPLACE
     table: str | None = None
     units: Sequence[int] | None = None
-    """For each cell the number of the sum that it shares with other cells; unset: every cell has a sum of its own."""
+    """For each cell the number of the sum that it shares with other cells; unset: no two cells share a sum."""
     sensitivity: float | None = None
     """L1 sensitivity of the figures; unset: the scale times ε."""
 

@@ -26,7 +26,7 @@ class NoisySums(ABC, Generic[S, M]):
     """
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
-    """Class of the settings that the mechanism reads; unset if it reads no settings of its own."""
+    """Class of the settings that the mechanism reads; unset if it reads only the settings of every mechanism."""
     sums: ClassVar[type[Any]]
     """The model that sums the statistics."""
     scope: Literal["stratum"] = "stratum"

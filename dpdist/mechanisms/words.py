@@ -1,4 +1,4 @@
-"""Types of the texts that a mechanism adds to its release's statement; its `statement.py` defines these texts."""
+"""Types of the texts that a mechanism's `statement.py` adds to its release's statement, and a text that several share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dpdist.job import Job
 from dpdist.models.protocol import Draws, StratumModel
 
 WIDE = "Where most weights are well below their public bound, these intervals are too wide."
-"""A caution for mechanisms that count weights by their share of the public bound."""
+"""A caution for mechanisms in which a record counts by its sampling weight over the weight's public upper bound."""
 
 
 class ReleaseView(Protocol):
-    """What a mechanism's texts may read of a release: its job, public frame, described sets, models and parameters."""
+    """What a mechanism's texts may read of a release: its job, public frame and models, and the parameters of each set."""
 
     @property
     def job(self) -> Job: ...
@@ -38,9 +38,9 @@ class ReleaseView(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of a mechanism that fits no likelihood.
+    """The texts of a mechanism.
 
-    A mechanism with a likelihood uses the texts of the likelihood and of its draws.
+    A mechanism that fits a likelihood may leave them empty. The texts of the likelihood and of its draws are then used.
     """
 
     density: str = ""

@@ -27,7 +27,7 @@ LOGIT_LIMIT, BISECTIONS = 64.0, 56
 LOGIT_BOX = 34.0
 """Clamped posteriors restrict the prior to |logit φ| ≤ 34, so that 1 − φ is not lost to rounding.
 
-The restriction leaves out 4e-15 of the prior.
+The restriction leaves out 3.4e-15 of the prior.
 """
 INSIDE = (1e-300, 1.0 - 2.0**-53)
 """Synthetic shares are limited to this interval inside (0, 1).

@@ -87,7 +87,7 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
-    """What an exchange of a record costs, where the job's adjacency is another one."""
+    """What an exchange of a record costs; nothing under substitution, where ε itself states it."""
     if promise["adjacency"] == "substitution":
         return []
     text = REMOVED_AND_ADDED if promise["adjacency"] == "add_remove" else SAME_X
@@ -104,7 +104,7 @@ def _moves(job: Job) -> list[str]:
 
 
 def headline(promise: Mapping[str, Any]) -> dict[str, str]:
-    """Guarantee and cost for a screen; the ε that an asymptotic guarantee aims at has a line of its own."""
+    """Guarantee and cost for a screen; the ε at which an asymptotic guarantee aims has a separate line."""
     if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
     each = promise["epsilon_per_set"]
@@ -131,7 +131,10 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
 
 
 def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> str:
-    """δ of m sets, m(1 + e^ε)γ, where each draw is within total variation γ of its posterior and ε is that of a set."""
+    """A text on the δ of m sets, m(1 + e^ε)γ.
+
+    ε is the loss of one set, and γ bounds the total variation between the law of a draw and its posterior.
+    """
     set_ = float(epsilon_per_set)
     delta = sets * (1.0 + exp(min(set_, 50.0))) * variation
     how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"

@@ -32,7 +32,10 @@ class Space(NamedTuple):
 
 
 class Databases(NamedTuple):
-    """All multisets of at most n records, as counts (database, value); and pairs of neighbours, (pair, 2)."""
+    """Multisets of records, as counts (database, value), and pairs of neighbours among them, (pair, 2).
+
+    Under `zero_out` they have at most n records, and under `substitution` exactly n.
+    """
 
     counts: Ints
     pairs: Ints
@@ -76,7 +79,11 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
 
 
 def clamped(values: Floats, clamp: float) -> Utility:
-    """A clamp of `values` = α(f − g) to ±M, where α and g are functions of the record alone, the same for every file."""
+    """The log factors `values` (value, θ), clamped to ±M, where M is `clamp`. They are the same for every file.
+
+    In the clamped mechanisms a log factor is α(f − g). Here f is the record's log likelihood, g is an offset and α is the
+    privacy weight. This holds only where g and α depend on the record alone.
+    """
     factors = np.clip(values, -clamp, clamp)
     return lambda present: factors
 
@@ -114,7 +121,8 @@ def random_space(values: int, parameters: int, rng: np.random.Generator) -> Spac
 def two_point_space(rare: float = 1e-9) -> Space:
     """A space with two values and two parameters, of which one is rare under the prior; densities are sharp.
 
-    With u = ±M everywhere, a record that favours the rare parameter costs M − log E e^u, which approaches 2M.
+    Let a clamp make every log factor u either M or −M. A record that favours the rare parameter then loses M − log E e^u
+    against the empty file, where E is the mean under the prior. The rarer that parameter is, the closer this is to 2M.
     """
     sharp = 20.0
     return Space(np.array([[-sharp, sharp], [sharp, -sharp]]), np.log(np.array([1.0 - rare, rare])))

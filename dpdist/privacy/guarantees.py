@@ -86,7 +86,7 @@ class Strict(_Composable):
         return self._with(other, max, super().beside(other))
 
     def _with(self, other: object, combine: Callable[..., Fraction], composed: Self) -> Self:
-        """The same guarantee with δ and the ε of substitution composed in the same way as ε."""
+        """The guarantee `composed`, with δ and the ε of substitution combined by `combine`."""
         alike = self._alike(other)
         exchanged = combine(self.substitution_epsilon, alike.substitution_epsilon)
         exchange = exchanged / composed.epsilon if composed.epsilon else composed.exchange

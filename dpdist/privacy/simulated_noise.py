@@ -1,4 +1,4 @@
-"""Simulates noise of the same laws as a release's, from a seed: for standard errors and studies, never for a release."""
+"""Simulates noise with the laws that releases use, from a seed: for standard errors and studies, never for a release."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def reference_search(mechanism: Mechanism, target: float) -> Search:
 def reference_counts(mechanism: Mechanism) -> Counted:
     """How much a reference's record counts in the fits of that search, as a function of its weight.
 
-    Tuned weights must keep the bound for later files too, so they count less. For [G]'s rules a record counts its weight,
-    and F is that of the unweighted fit.
+    Tuned weights must keep the bound for later files too, so records count less. Under weights of fixed constants ([G]) a
+    record counts its weight.
     """
     return for_later_files if mechanism.tunes_weights else itself
 

@@ -63,7 +63,9 @@ class Inverse(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """α = clip(c (1 − (F − min F)/(max F − min F)) + g, 0, 1) [V]. If all F are equal, the fraction is 0."""
+    """α = clip(c (1 − (F − min F)/(max F − min F)) + g, 0, 1) [V], with constants c and g. If all F are equal, the fraction
+    is 0.
+    """
 
     c: float
     g: float
@@ -78,10 +80,10 @@ class Linear(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """α = clip(c (1 − IR) + g, 0, 1) [V], where IR_i is the share of records j with |y_j − y_i| > r |y_i|.
+    """α = clip(c (1 − IR) + g, 0, 1) [V]. IR_i is the share of records j with |y_j − y_i| > r |y_i|, with `radius` r.
 
-    `outcomes` are those of all records of the stratum, sorted; `own` are those of the records to weight. The cost is
-    O(n log n) in all.
+    `outcomes` are the sorted outcomes of all records of the stratum, and `own` the outcomes of the records to weight. The
+    cost is O(n log n) in all.
     """
 
     c: float
@@ -102,7 +104,11 @@ class Cluster(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """The same α for all records, from Δ*/Δ of the unweighted fit downwards [V]. A small α widens the bound."""
+    """One α for all records [V].
+
+    The search starts at Δ*/Δ, the target over the database bound of the unweighted fit, and goes downwards. A small α
+    widens the posterior, and with it the record bounds.
+    """
 
     alpha: float
 
@@ -152,7 +158,7 @@ class Truncated(NamedTuple):
         return np.where(product(inner, unweighted) > self.limit, 0.0, inner)
 
     def truncated(self, unweighted: Floats) -> int:
-        """How many records lose their weight so."""
+        """Number of records whose weight becomes 0 in this way."""
         inner = self.inner(unweighted, np.ones_like(unweighted), unweighted)
         return int((product(inner, unweighted) > self.limit).sum())
 
@@ -174,7 +180,10 @@ class Kept(NamedTuple):
 
 
 class Reweight(NamedTuple):
-    """α^w = min(1, k α Δ / Δ_i), with Δ_i = α_i F_i(α) [V]: raises every record's bound to k Δ. α = 0 stays 0."""
+    """Re-weights to α^w = min(1, k α Δ/Δ_i), with Δ_i = α_i F_i(α) and the database bound Δ [V]. α = 0 stays 0.
+
+    Every record's weighted bound is raised towards k Δ.
+    """
 
     k: float
     database_bound: float

@@ -1,7 +1,7 @@
 """Computes ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
 
-The standard error of a statistic has the same components as that of a count or a mean (`standard_errors`), computed for
-the statistic's linearised form. A quantile has Woodruff's interval. It is the interval of the share of weight below the
+Standard errors have the components that `standard_errors` describes for counts and means. For these statistics, they are
+computed from the linearised form. A quantile has Woodruff's interval. It is the interval of the share of weight below the
 quantile, mapped back to values by the distribution function. The quantile's standard error follows from its length.
 """
 
@@ -197,7 +197,10 @@ def _quantiles(material: Material, figures: Figures, level: Floats | float) -> F
 
 
 def _from_records(material: Material, figures: Figures, parameters: Estimated | None) -> Interval:
-    """Estimates from synthetic records, with T = B/m + W or, where the parameters' variance is known, as in `tables`."""
+    """Estimates from synthetic records.
+
+    Their variance is T of `tables._records_of` if the parameters' variance is known, otherwise T = B/m + W.
+    """
     release = material.release
     job, frame, row = release.job, release.frame, release.frame.expand()
     effect, sets = further_effects(release.design_effects, figures.cells, figures.statistic), len(release.sets)

@@ -172,7 +172,7 @@ def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_
 
 
 def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
-    """Ranges of the frame's rows, None where all are identified; and the mean weights and outcomes that they belong to."""
+    """Ranges of the frame's rows, None if all are identified; and the rows' mean weights and mean outcomes."""
     rows = len(release.frame)
     weight, mean, found = np.ones(rows), np.zeros(rows), np.full((rows, 4), np.nan)
     if not looked_through(release):

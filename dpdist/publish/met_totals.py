@@ -11,6 +11,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import Interval
 from dpdist.estimation.raking import Margin, Room, margins_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.statement import looked_through
@@ -18,12 +19,16 @@ from dpdist.publish.released import ReleasedObject
 
 FIXED = 1e-9
 """Largest distance between a cell's rows and a combination of totals at which the totals determine the cell's count."""
+MET = 1e-8
+"""Relative distance from its total up to which a raked count differs from it by rounding alone."""
+DIGITS = 13
+"""Significant digits of a count that is computed from totals."""
 
 
 def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:
     """Returns margins of the public totals, and the room to move of every frame row's weight.
 
-    There are no margins where the job states no totals, and the room is None where all rows are identified.
+    There are no margins if the job states no totals. The room is None if all rows are identified.
     """
     margins = margins_of(release.job, release.frame)
     if not margins or not looked_through(release):
@@ -40,8 +45,28 @@ def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None
 
 def fixed_counts(cells: Cells, margins: list[Margin]) -> Floats:
     """1 for a cell whose count follows from the totals alone, else 0, (cell,)."""
+    return np.asarray(np.isfinite(fixed_totals(cells, margins)), dtype=float)
+
+
+def fixed_totals(cells: Cells, margins: list[Margin]) -> Floats:
+    """The count that follows from the totals alone, without rounding errors, (cell,); NaN for other cells."""
     if not margins:
-        return np.zeros(len(cells))
+        return np.full(len(cells), np.nan)
     x, held = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
-    left = held - np.linalg.lstsq(x.T, held.T, rcond=None)[0].T @ x
-    return np.asarray(np.abs(left).max(axis=1) < FIXED, dtype=float)
+    parts = np.linalg.lstsq(x.T, held.T, rcond=None)[0].T
+    follows = np.abs(held - parts @ x).max(axis=1) < FIXED
+    totals = parts @ np.concatenate([margin.totals for margin in margins])
+    return np.where(follows, [float(f"{each:.{DIGITS}g}") for each in totals], np.nan)
+
+
+def without_rounding(counts: Interval, totals: Floats) -> Interval:
+    """Returns counts where those that `totals` (cell,) fix are exact: the total itself, with the error 0.
+
+    A count that does not meet its total, and an error that is more than rounding, stay as they are.
+    """
+    with np.errstate(invalid="ignore"):
+        met = np.abs(counts.value - totals) <= MET * np.abs(totals)
+        exact = met & (counts.standard_error <= MET * np.abs(totals))
+    value, error = np.where(met, totals, counts.value), np.where(exact, 0.0, counts.standard_error)
+    lower, upper = (np.where(exact, totals, limit) for limit in (counts.lower, counts.upper))
+    return counts._replace(value=value, standard_error=error, lower=lower, upper=upper)

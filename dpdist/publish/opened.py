@@ -33,7 +33,7 @@ PAIR = "an estimate and its variance: two finite numbers, the second not negativ
 
 
 class Combined(NamedTuple):
-    """An estimate over all synthetic sets: its standard error √T, degrees of freedom, and a 90 % t interval."""
+    """An estimate over all synthetic sets: its standard error √T (see `Release.combine`), df, and a 90 % t interval."""
 
     estimate: float
     standard_error: float
@@ -58,7 +58,8 @@ class Tables(ParquetTables):
 
         Returns
         -------
-        A frame with a row a line of the table; its index is the stub. A figure that is not printed is NaN.
+        A frame with one row for each line of the table. The index has the lines' labels. A figure that is not printed is
+        NaN.
 
         Raises
         ------
@@ -98,9 +99,9 @@ def _stub(form: Printed) -> pd.Index[Any] | None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release(os.PathLike[str]):
-    """A release as anybody may read it. It can be used as a path wherever a path of its public folder is expected.
+    """A release as anybody may read it. It reads nothing from the confidential folder.
 
-    It reads nothing from the confidential folder.
+    `str` and `os.fspath` give `place`. So it can stand for the path of a public folder on this machine.
 
     Parameters
     ----------
@@ -145,7 +146,7 @@ class Release(os.PathLike[str]):
 
         Returns
         -------
-        A frame with a row a synthetic record.
+        A frame with one row for each synthetic record.
 
         Raises
         ------
@@ -172,7 +173,7 @@ class Release(os.PathLike[str]):
         ----------
         statistic : a function of a set's records that returns an estimate and its variance, or the name of a numeric
             column. For a column it is the weighted mean. Its variance is linearised with records as units, and multiplied
-            by the design effect that the job states.
+            by the public design effect, which the job states or its reference gave.
 
         Returns
         -------
@@ -192,7 +193,7 @@ class Release(os.PathLike[str]):
         self._refuse_rule()
         measure = self._mean_of(statistic) if isinstance(statistic, str) else statistic
         found = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._sets + 1)])
-        # only a single set needs df_within
+        # the last argument, degrees of freedom within a set, is used for a single set only
         combined = combine_sets(found[:, :1], found[:, 1:], np.inf)
         return Combined(*(float(part[0]) for part in combined))
 

@@ -173,7 +173,7 @@ def _columns(text: Presentation, said: Table, groups: Sequence[str], values: Flo
 
 
 def _decimals(values: Floats) -> int:
-    """Number of decimals that gives the largest figure `DIGITS` digits; 0 if its whole part has as many or more."""
+    """Number of decimals with which the largest figure has `DIGITS` digits; 0 if its whole part has `DIGITS` or more."""
     known = np.abs(values[np.isfinite(values)])
     largest = float(known.max()) if len(known) else 0.0
     return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))

@@ -98,7 +98,7 @@ def points_of_cells(release: ReleasedObject, cells: ReferenceCells, stratum: int
 
 
 def _by_cell(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
-    """By cell, then by outcome: its points (point, 2), and the number of records that they stand for."""
+    """By cell, a list by outcome: the points (point, 2), and the number of records that they stand for."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
     points = release.points.to_pandas()

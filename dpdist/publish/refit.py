@@ -1,9 +1,10 @@
 """Simulates how the estimates of a fit with searched privacy weights would vary over samples, from released figures.
 
 Privacy weights trim the tails of the sample. So the released parameters θ describe thinner tails than the file had. A
-sample drawn under θ has these thinner tails, and a weight search on it trims less. Therefore the sample is drawn under
-other parameters, for which search and fit give back θ. One trial on a sample drawn under θ gives them: a step of indirect
-inference (Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
+sample drawn under θ has these thinner tails, and a weight search on it trims less. Models that can correct this
+(`Untrimmed`) draw the sample under other parameters, for which search and fit give back θ. One trial on a sample drawn
+under θ gives them: a step of indirect inference (Gouriéroux, Monfort & Renault 1993). Other models draw it under θ. All of
+this is post-processing.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ from dpdist.publish.released import ReleasedObject
 
 DRAWS = 400
 LARGEST = 4_000
-"""Largest size, in records, of a stratum's synthetic sample; draws for a larger stratum are rescaled."""
+"""Number of records to which the synthetic sample of a larger stratum is reduced; its draws are then rescaled.
+
+Every frame row keeps its share of these records, but not fewer than SMALLEST. So the sample may be larger than this.
+"""
 SMALLEST = 200
-"""Smallest number of records kept of a frame row, where it has as many."""
+"""Smallest number of records that a frame row keeps in a reduced sample. A row with fewer records keeps all of them."""
 SEARCH_DRAWS = 200
 """Largest number of posterior draws of a repeated search.
 
@@ -52,15 +56,18 @@ class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
     """A model with a closed-form fit, which can be computed for many redrawn samples at once."""
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the fit's statistics over samples with the same x and weights, (pattern, statistic, statistic)."""
+        """Covariance of the fit's statistics over samples, (pattern, statistic, statistic).
+
+        The samples have the same x, and a record keeps its privacy weight, `alpha`.
+        """
         ...
 
     def centre(self, statistics: Floats) -> Draws:
-        """Posterior centres for many values of the statistics: (set, pattern, statistic) in, one draw for each out."""
+        """Posterior centres for several sets of statistics, (set, pattern, statistic); one draw for each set."""
         ...
 
     def as_sampled(self) -> Synthesizer:
-        """The model that simulates outcomes as they are observed, before any processing."""
+        """The model that simulates records like those of the observed sample, whatever synthesis the job chooses."""
         ...
 
 
@@ -69,7 +76,10 @@ class Untrimmed(Protocol):
     """A model that can correct, to first order, the effect of privacy weights on its fit."""
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
-        """θ moved as far as weighting moved a fit to one sample: from `weighted` to `unweighted`."""
+        """θ, moved by the difference of two fits to one synthetic sample.
+
+        The difference leads from the fit with privacy weights, `weighted`, to the fit without them, `unweighted`.
+        """
         ...
 
 
@@ -87,6 +97,7 @@ class Expectations(NamedTuple):
 
     `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior draws
     of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one draw each.
+    For a `Borrowing` model both are the weighted fit.
     """
 
     centres: Expected
@@ -106,7 +117,7 @@ class Fits(NamedTuple):
 
 
 class Recounted(NamedTuple):
-    """A stratum's sample counts under simulated noise, (draw, row); and the released parameters under these counts."""
+    """Simulated sample counts of a stratum, (draw, row), and the parameters that the released sums give with them."""
 
     counts: Floats
     theta: Draws

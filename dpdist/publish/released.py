@@ -71,7 +71,7 @@ class ReleasedObject:
     def target(self) -> float:
         """Δ*, the bound that a set's fit had to meet.
 
-        It follows from the job alone, and is infinite without a guarantee.
+        It follows from the job. It is infinite if the promise gives no guarantee.
         """
         if self.promise["guarantee"] == "none":
             return float("inf")
@@ -79,11 +79,11 @@ class ReleasedObject:
 
     @cached_property
     def design_effects(self) -> tuple[DesignEffect, ...]:
-        """Public design effects, in the order in which a figure looks for its own."""
+        """Public design effects. A figure takes the first of them that fits it."""
         return design_effects(self.job, self.promise)
 
     def model(self, stratum: int) -> StratumModel:
-        """The model with which a stratum was fitted, with the same prior."""
+        """The model that was fitted to a stratum, with the prior of that fit."""
         label = self.frame.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
@@ -96,8 +96,8 @@ class ReleasedObject:
 def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
     """The release with another job's presentation and tables, which cost nothing to change.
 
-    Raises `JobError`, which states what a new release of that job would spend, where anything else differs, where a
-    table does not follow from what was released, or where a table differs on which gates were measured.
+    Raises `JobError` in three cases: something else differs; a table does not follow from what was released; or a table
+    differs that gates were measured on. The error states what a new release of that job would spend.
     """
     before, after = release.job.public, job.public
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
@@ -189,9 +189,10 @@ def write_release(folder: Path, release: ReleasedObject) -> None:
 
 
 def read_release(folder: Path) -> ReleasedObject:
-    """The inverse of `write_release`. Raises `WorkspaceError`, which names the file, where no complete release is found.
+    """The inverse of `write_release`. Raises `WorkspaceError` if there is no complete release.
 
-    Where a manifest stands beside the folder, the folder's files must be those that the manifest names.
+    The error names the damaged file. For parameters, the seed and what the reference gave, it names the folder alone. If
+    there is a manifest beside the folder, the folder's files must be those that the manifest names.
     """
     public, part = folder.parent, folder.name
     if (public / MANIFEST).exists():
@@ -228,7 +229,7 @@ def _unfit(public: Path, error: Damaged) -> WorkspaceError:
 
 
 def _check_promise(name: str, promise: Mapping[str, Any]) -> None:
-    """Raises `Damaged` unless the promise has the form that `promised` makes."""
+    """Raises `Damaged` unless the promise has the entries that `privacy.claims.promised` writes."""
     allowed = "a guarantee as it was released"
     if promise.get("guarantee") not in get_args(GuaranteeName):
         raise Damaged(name, "an unknown guarantee", f"one of {', '.join(get_args(GuaranteeName))}")

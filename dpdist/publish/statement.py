@@ -160,7 +160,10 @@ def approval(job: Job) -> str:
 
 
 def _claimed(release: ReleasedObject) -> dict[str, Any]:
-    """The guarantee, the neighbours, and what of a record is protected, in words; mostly empty without a guarantee."""
+    """The guarantee, the neighbours, and what of a record is protected, in words.
+
+    Without a guarantee it says so, and lists what is not protected.
+    """
     job, said = release.job, release.promise
     words, open_parts = in_words(said, job, int(release.frame.count.sum())), not_protected(job, _on_a_file(release))
     if said["guarantee"] == "none":

@@ -21,7 +21,7 @@ from dpdist.estimation.estimators import (
     stratum_sizes,
     t_interval,
 )
-from dpdist.estimation.raking import factors, raked_counts_and_means
+from dpdist.estimation.raking import factors, margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
@@ -29,7 +29,7 @@ from dpdist.models.protocol import Expectation, expected_of
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
-from dpdist.publish.met_totals import margins_and_room
+from dpdist.publish.met_totals import fixed_totals, margins_and_room, without_rounding
 from dpdist.publish.noisy_figures import noised_intervals
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
@@ -119,6 +119,11 @@ def _intervals_of(
     else:
         found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
     found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
+    totals = fixed_totals(cells, margins_of(release.job, release.frame))
+    found = {
+        outcome: {estimator: [without_rounding(counts, totals), *others] for estimator, (counts, *others) in each.items()}
+        for outcome, each in found.items()
+    }
     made = []
     for statistic in asked.statistics:
         if statistic.name in STATISTICS:
@@ -155,11 +160,13 @@ def from_parameters(
 
 
 def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
-    """Intervals from synthetic records. V is the variance from parameters, W that within a set, m the number of sets.
+    """Intervals from synthetic records, with a variance T.
+
+    V is the variance from parameters, W the variance within a set, and m the number of sets. `standard_errors` defines V_x.
 
     T = V + S/m, where S = W − V_x is the variance that the synthetic records add, given x. Where sets were drawn about one
-    fit, T = V + (V + W)/m. Where records agree with the table from parameters, T = V. Where V is unknown, T is that of
-    `combined_records`.
+    fit, T = V + (V + W)/m. If records agree with the table from parameters, T = V. If V is unknown, `combined_records`
+    gives T.
     """
     assert grounds.expected is not None
     sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
@@ -186,8 +193,8 @@ def combined_records(
 ) -> list[Interval]:
     """Intervals from synthetic records with T = B/m + W, where public design effects multiply W.
 
-    B is the variance between the m sets, W that within a set. With `fbp` synthesis or expected weights, a weight is
-    constant given x, so W misses the error of E(w|x). Then T is at least that of `floor`.
+    B is the variance between the m sets, and W the mean variance within a set. With `fbp` synthesis or expected weights, a
+    weight is constant given x, so W misses the error of E(w|x). Then T is at least the variance in `floor`.
     """
     frame, effects = release.frame, plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
     df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(release, cells, sums)

@@ -45,7 +45,7 @@ def limits(workers: int) -> tuple[float, float]:
 def cut(times: Sequence[float], workers: int, most: int = MOST_STRATA) -> list[range]:
     """Groups consecutive strata into tasks of at most `most` strata. `times` are the strata's seconds.
 
-    A stratum that takes longer than a task has a task of its own.
+    A stratum that takes longer than a task should take is a task alone.
     """
     longest, shortest = limits(workers)
     left, start, filled, tasks = float(sum(times)), 0, 0.0, list[range]()

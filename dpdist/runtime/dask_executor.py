@@ -24,7 +24,7 @@ R = TypeVar("R")
 TASKS_IN_FLIGHT = 3
 """Submitted tasks for each worker: enough that no worker waits, and few enough for the scheduler."""
 START_ATTEMPTS = 3
-"""Number of failures in a row to start missing workers, after which the run fails."""
+"""Number of failures in one call of `Dask.start_missing` after which the run fails."""
 LOSSES = 5
 """Number of lost links to the scheduler, with no task finished in between, that are repaired."""
 STAN = {"stan": 1.0}
@@ -217,7 +217,8 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
 
     settings = {
         **scheduler.settings(runtime.start_timeout),
-        # Dask closes a worker's nanny if the worker is away this long after *any* of its deaths, and does not start another
+        # Each death of a worker starts a timer of this length. If the worker is absent when any of them ends, Dask closes
+        # its nanny, and starts no other.
         "distributed.deploy.lost-worker-timeout": _NEVER,
         **_NO_PAGES,
     }

@@ -89,7 +89,7 @@ class Expected(NamedTuple):
 
 
 def expected_noise(plan: Plan) -> Expected | None:
-    """Predicts the noise; None where it does not follow from public facts, or where sizes are secret.
+    """Predicts the noise; None if it does not follow from public facts, or if sizes are secret.
 
     A model's `noise_of_one` is the constant c (see above) of a count and of a mean, the noise of a cell with one record.
     """
@@ -118,7 +118,7 @@ def expected_noise(plan: Plan) -> Expected | None:
 
 
 def warned(plan: Plan) -> Iterator[str]:
-    """Yields a warning where noise drowns cells, or where ε is small and the noise cannot be predicted."""
+    """Yields a warning if noise drowns cells, or if ε is small and the noise cannot be predicted."""
     noises, epsilon = expected_noise(plan), float(plan.job.budget.epsilon)
     if noises is not None and noises.drowned:
         cells = f"{_about(noises)}{_drowned(noises)}"
@@ -222,9 +222,9 @@ def needed(plan: Plan, error: float) -> str:
 
 
 def drowns_most(plan: Plan) -> str:
-    """Returns a one-line warning where noise would drown every cell; without a reference, also where it would drown half.
+    """Returns a one-line warning if noise would drown every cell, otherwise an empty text.
 
-    Half of the counts or half of the means are enough. Otherwise the text is empty.
+    Without a reference it also warns if noise would drown half of the counts or half of the means.
     """
     found = expected_noise(plan)
     if found is None or not (known := int(found.cells["noise"].notna().sum())):

@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(means: Means) -> Fitted:
-    """Fits all strata. Raises `FitError` where one cannot be released, `DataError` where the reference is insufficient."""
+    """Fits all strata. Raises `FitError` if one cannot be released, and `DataError` if the reference is insufficient."""
     pooled = means.space.finished(POOLING)
     fit = open_fit(means.space, means.key, "pooled" if pooled else "strata")
     create_stores(fit)

@@ -114,7 +114,7 @@ class Fit:
     def noise(self, stratum: int) -> Callable[[Noise], Floats]:
         """Returns a function that gives a stratum's noise for a request: the stored noise, or new noise that it stores.
 
-        Stored noise is given only for the same sums as before.
+        Stored noise is given only for the sums for which it was drawn.
         """
 
         def kept(request: Noise) -> Floats:

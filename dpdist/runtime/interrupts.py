@@ -22,7 +22,7 @@ def remember_interrupts() -> None:
 def as_interrupt(act: Callable[[], None]) -> None:
     """Calls `act`, and turns any error after Ctrl-C into KeyboardInterrupt.
 
-    numpy and pydantic may replace a KeyboardInterrupt by errors of their own.
+    numpy and pydantic may replace a KeyboardInterrupt by other errors.
 
     Raises
     ------

@@ -200,7 +200,7 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
 
 
 def powers(fit: Fit) -> dict[str, float]:
-    """Returns the power κ of a centred clamp, by stratum.
+    """Returns the power a of the likelihood under a centred clamp, by stratum.
 
     It follows from the reference and public sizes, so it is public.
     """

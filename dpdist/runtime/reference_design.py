@@ -1,8 +1,8 @@
 """Estimates design effects from a job's reference; this costs no privacy budget, because its records are public.
 
 A design effect is V/V₀. V is the variance of a direct estimate under the design, with its PSUs or replicate weights. V₀ is
-that of the same records and weights within the same design strata, each record as its own PSU. Published errors know the
-weights and the strata, so V/V₀ is what they lack. One cell's ratio is uncertain, so a figure takes the mean over cells
+the variance if each record were a PSU, with weights and design strata unchanged. Published errors know the weights and the
+strata, so V/V₀ is what they lack. One cell's ratio is uncertain, so a figure takes the mean over cells
 that are crossed by the same columns (METHODS §6).
 """
 

@@ -70,7 +70,7 @@ class ReferenceSampler:
 
 
 def reference_sampler(job: Job, sampler: Sampler) -> ReferenceSampler:
-    """A sampler for the reference, with as many draws as the job's in all."""
+    """A sampler for the reference. Its number of draws is the total of the job's sampler."""
     return ReferenceSampler(job.sampler.total, sampler)
 
 

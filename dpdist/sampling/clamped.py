@@ -28,7 +28,7 @@ DROP, STEP, SLOPE = 40.0, 1.0, 0.5
 VARIATION = 1e-3
 """Total variation between the law of draws and the posterior on the public box, in tests.
 
-It is that of the negative binomial model where nearly all records are clamped. For the beta model it is below 1e-5.
+It is reached by the negative binomial model if nearly all records are clamped. For the beta model it is below 1e-5.
 """
 POINTS_AT_ONCE = 4096
 """Number of points at which the density is computed at a time."""

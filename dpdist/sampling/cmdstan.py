@@ -1,4 +1,7 @@
-"""Imports cmdstanpy, here only and at first use, and silences its log, which would name private folders."""
+"""Gives access to cmdstanpy and to what it installs: CmdStan's folder, and the variables of a Stan CSV file.
+
+Only this file imports cmdstanpy, and only at first use. It silences cmdstanpy's log, which would name private folders.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The sampler `stan`, which runs Markov chains of models that are Stan programs, and a user's generated quantities.
 
-A released θ is the last draw of a chain of its own. The law of a draw differs from the posterior by an unknown total
+Every released θ is the last draw of a separate chain. The law of a draw differs from the posterior by an unknown total
 variation γ. So the guarantee is (ε, (1 + e^ε)γ) at best (METHODS §2). While a chain runs, its process's arguments show its
 seed and number. So anyone who can list this machine's processes must be trusted.
 """
@@ -53,7 +53,7 @@ class StanSampler:
         return Draws(_values(model, chains, slice(None)), self.said.chains, found)
 
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """The last draw of a chain of its own, whose random numbers depend on 62 secret bits."""
+        """The last draw of a separate chain, whose random numbers depend on 62 secret bits."""
         seed, number, records_seed = _seed(rng), _seed(rng), _seed(rng)
         chains, _ = self._sampled(model, posterior, 1, seed, number)
         theta = Draws(_values(model, chains, slice(-1, None)))

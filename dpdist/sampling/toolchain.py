@@ -35,8 +35,8 @@ ToolchainName = Literal["auto", "cmdstan", "embedded"]
 def executable(program: str | Path, toolchain: ToolchainName = "auto", listener: Listener = silent) -> Executable:
     """The executable of a program. It is compiled if the cache lacks it.
 
-    `program` is a path, or the name of a shipped program. Raises `ToolchainError` where no program can be compiled, and
-    `ProgramError` where this one cannot.
+    `program` is a path, or the name of a shipped program. Raises `ToolchainError` if no program can be compiled here, and
+    `ProgramError` if others can, but this one cannot.
     """
     return _executable(find_program(program), find_toolchain(toolchain), listener)
 

@@ -31,9 +31,8 @@ class StratumStore:
     """Stores the by-products of one stratum.
 
     `close` writes its summary, its release and, last, the completion record of all its files. After that nothing is
-    written:
-    a worker that was cut off, and whose task another worker has done, gets `Superseded`. Two workers that write at the same
-    moment write the same bytes, and each file is whole.
+    written. If a worker was cut off, and another worker has done its task, it gets `Superseded`. Two workers that write at
+    the same moment write the same bytes, and each file is whole.
     """
 
     space: Workspace

@@ -250,7 +250,7 @@ def _retries(soon: bool) -> Any:
 def _cause(text: str) -> str:
     """The cause of a failure, from a message that must not be shown."""
     causes = {
-        **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a cloud machine asks for its own
+        **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a cloud machine asks for credentials
         "403 Forbidden": _DENIED,
         "401 Unauthorized": _DENIED,
         "NoSuchBucket": "there is no such bucket",

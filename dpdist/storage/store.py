@@ -81,7 +81,7 @@ class Store(Protocol):
         ...
 
     def drop(self, paths: Iterable[Path]) -> None:
-        """Removes files and folders for all processes, after this process has removed its own."""
+        """Removes files and folders for all processes, after this process has removed its copies of them."""
         ...
 
     def names(self, folder: Path) -> set[str]:

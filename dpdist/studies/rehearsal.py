@@ -52,8 +52,8 @@ def rehearse(
     """Runs a rehearsal; writes rehearsal.csv, confirmation.csv, index.html and recommended.yaml into the folder `out`.
 
     `public` is a file to use in place of the job's reference. Of a file with more than `records` records, a random part is
-    used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` where there is no public file,
-    or where no mechanism can be run on it.
+    used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` if there is no public file, or
+    if no mechanism can be run on it.
     """
     from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
@@ -142,7 +142,7 @@ def small(best: Candidate, halves: Halves) -> str:
 
 
 def recommended(made: Rehearsal, out: Path) -> str:
-    """Writes the job with the recommended mechanism, and with its own input and reference, to a file in `out`."""
+    """Writes the job with the recommended mechanism to a file in `out`. The job keeps its input and its reference."""
     best, job = made.best, made.job
     terms: dict[str, Any] = {"dataset": job.dataset, "period": job.period}
     terms |= {"input": _named(job.input.model_dump(mode="json", exclude_unset=True), out)}

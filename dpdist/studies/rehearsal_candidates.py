@@ -181,7 +181,7 @@ CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
     *(_without("sampler", "diagnostics"), _without("record"), _without("fit"), _without("synthetic_sets")),
     *(_one_fit, _fit_by_cell, _without("microdata"), _clipped, _weight_as_it_came, _plain_model, _proper_prior),
 )
-"""Changes that may be made so that a mechanism accepts the job, in the order in which they are tried."""
+"""Changes to a job that may make a mechanism accept it, in the order of trial."""
 
 
 def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:

@@ -88,9 +88,10 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
 
 
 def halved(job: Job, source: Source, records: int | None) -> Halves:
-    """The columns that the job reads, for the whole file, with a random split in halves of every combination of categories.
+    """The columns that the job reads, and a random split of every combination of categories into halves.
 
-    Raises `DataError` if a column is missing.
+    If `records` is given, at most that many records are drawn from the file first. Raises `DataError` if a column is
+    missing.
     """
     names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:

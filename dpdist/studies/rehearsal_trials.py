@@ -183,7 +183,11 @@ def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None
 
 
 def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Trial]:
-    """Orders trials by `RULE`: good ones, then strict ones, then by score; the jobs decide between ties with the first."""
+    """Orders trials by `RULE`: good ones, then strict ones, then by score.
+
+    Trials that tie with the first one are ordered anew: first those with a reference, then by the number of changes to the
+    job, then by score.
+    """
 
     def group(each: Trial) -> tuple[bool, bool]:
         return not good(each), not each.candidate.strict

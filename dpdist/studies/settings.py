@@ -19,7 +19,7 @@ def _text(value: Any) -> Any:
 
 
 class Study(Frozen):
-    """Settings of a study of any kind; each kind adds its own."""
+    """Settings that studies of every kind have; each kind adds further ones."""
 
     kind: str
     study: Name

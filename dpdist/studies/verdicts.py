@@ -68,7 +68,7 @@ def estimate_of(values: Floats) -> Estimate:
 def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
     """Whether two means agree within half a standard deviation between replicates.
 
-    The answer is yes where the whole interval of their difference lies within that margin, and no where it lies outside.
+    The answer is yes if the whole interval of their difference lies within that margin, and no if it lies outside.
     It is Welch's interval, because both means have a Monte Carlo error.
     """
     if ours.replicates < 2:

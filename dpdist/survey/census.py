@@ -23,8 +23,9 @@ from dpdist.survey.units import UnitsMet
 class Populations:
     """Population sizes from the columns that survey.fpc names, for finite population corrections.
 
-    `strata` has the units of every design stratum (stratum,). `psus` is a table of the sampled PSUs with `stratum`, the
-    PSU's code `psu`, `second`, the number of records in the PSU's population, and `records`, the number in the sample.
+    `strata` has the units of every design stratum (stratum,). `psus` is a table of the sampled PSUs. Its columns
+    are `stratum`; `psu`, the PSU's code; `second`, the number of records in the PSU's population; and `records`, the number
+    of its records in the sample.
     """
 
     strata: Floats

@@ -39,8 +39,8 @@ Hashes = NDArray[np.uint64]
 ALONE, SHARED = 0.9, 0.5
 """Shares for files whose records hardly repeat.
 
-If the distinct values of each file number more than ALONE of its records, the files count as the same once more than
-SHARED of the current file's distinct values are in the reference too.
+Let the number of distinct values in each file be more than ALONE times its number of records. Then the files count as the
+same if more than the share SHARED of the current file's distinct values is in the reference too.
 """
 HELD = 0.9
 """Share of the smaller file's records that the larger one must have before the probability of chance is computed."""
@@ -101,7 +101,10 @@ def _size(parts: Sequence[Hashed]) -> int:
 
 
 def content(job: Job, source: Source) -> str:
-    """SHA-256 of the values that a fit reads of the file's records; it does not depend on order and file format."""
+    """SHA-256 of the values that a fit reads of the file's records.
+
+    It depends neither on the order of the records nor on the file format.
+    """
     names = tuple(dict.fromkeys([*job.strata, *job.likelihood_predictors]))
     return hashlib.sha256(np.sort(hashed(job, source, names).record).astype("<u8").tobytes()).hexdigest()
 
@@ -109,7 +112,7 @@ def content(job: Job, source: Source) -> str:
 def table_content(job: Job, source: Source) -> str:
     """SHA-256 of the values that a table reads of the file's records; a large file is thinned first.
 
-    It does not depend on the order of the records and on the file format.
+    It depends neither on the order of the records nor on the file format.
     """
     found = hashed(job, source, tuple(sorted(job.cell_columns)), LARGEST)
     return hashlib.sha256(np.sort(found.record).astype("<u8").tobytes()).hexdigest()

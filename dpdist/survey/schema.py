@@ -30,7 +30,7 @@ def replicates(job: Job) -> tuple[str, ...]:
 
 
 def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
-    """Checks that the file has as many replicate weights as the job states."""
+    """Checks that the file has the number of replicate weights that the job states."""
     said = job.survey.replicate_weights
     if said is None:
         return []

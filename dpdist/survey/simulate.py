@@ -7,7 +7,7 @@ population. A record's weight is 1 divided by its inclusion probability.
 
 Under `law: top_coded`, salaries are left-skewed in logs, rounded and top-coded instead. `growth` raises all salaries, and
 `gap` scales the differences between the sexes. A second outcome, hours per week, is lognormal and grows with salary; its
-noise has random streams of its own. Population and sample are made in chunks, so their size is not limited by memory.
+noise has separate random streams. Population and sample are made in chunks, so their size is not limited by memory.
 """
 
 from __future__ import annotations

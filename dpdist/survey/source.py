@@ -190,7 +190,7 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
     for place, name in enumerate(names):
         try:
             made.append(pa.Array.from_pandas(frame.iloc[:, place]))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):  # Its message quotes a value.
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):  # The message of the exception quotes a value.
             problems.append(Problem(name, "values of several types, or of one that is not read", ONE_TYPE, "convert it"))
     if problems:
         raise DataError(IN_MEMORY, problems)

@@ -15,12 +15,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 import dpdist
+from dpdist.cli.evaluation_text import evaluation_text
 from dpdist.cli.main import app
 from dpdist.evaluation.judged import judged
-from dpdist.evaluation.summary import brief
+from dpdist.evaluation.summary import brief, overall
 from dpdist.job import Job
 from dpdist.publish.released import read_release
 from dpdist.storage.workspace import Workspace
@@ -140,6 +142,22 @@ def test_counts_have_errors_in_both_scales_and_the_report_names_the_one_used(tmp
     assert re.search(rf"\b{brief(given.median())}, {brief(given.max())}\s*$", published), published
     assert "n given" not in text[text.index("pay, mean of salary: errors") : text.index("pay, mean of salary: worst")]
     assert "in its standard errors (SE) as designed" in " ".join(text.split())
+
+
+def test_the_legend_explains_the_columns_that_are_shown_and_what_is_missing_is_said_once(finished: Path) -> None:
+    """Of an evaluation without direct errors. Control: with errors at given sizes the legend explains them."""
+    rows = evaluation(finished, "pay")
+    known = rows.assign(direct_se_given_n=1.0)
+    unknown = rows.assign(direct_se=0.0, direct_se_given_n=np.nan)
+    unknown = unknown.assign(**{name: np.nan for name in rows if name.endswith("_error_in_se")})
+    for tables, explained in ((known, True), (unknown, False)):
+        console = Console(width=100, no_color=True)
+        with console.capture() as captured:
+            console.print(evaluation_text({"pay": tables}, overall({"pay": tables}), "strict"))
+        text = captured.get()
+        assert ("'n given'" in text) == explained
+        assert re.search(r"missing\s+missing", text) is None
+        assert ("missing" in text) == (not explained)
 
 
 def test_every_statistic_has_errors_of_its_own_beside_classes_and_worst_cells(finished: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import stat
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -26,9 +27,10 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.records import Records
 from dpdist.evaluation.report import material
 from dpdist.evaluation.report.error_sections import _cells_drawn
-from dpdist.evaluation.report.page import MARKING, material_of, write_report
+from dpdist.evaluation.report.page import MARKING, material_of, stated, write_report
 from dpdist.evaluation.report.parts import error
 from dpdist.evaluation.report.plots import axis, distribution
+from dpdist.evaluation.summary import overall
 from dpdist.publish.released import read_release
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
@@ -211,6 +213,21 @@ def test_thresholds_of_the_job_that_failed_stand_first(workspace: Path, html: st
     flagged = {row[0]: row[2] for row in rows}
     assert flagged["pay: figures flagged caution"] == str(int(((cv > 0.05) & (cv <= 0.5)).sum()))
     assert flagged["pay: figures flagged unreliable"] == str(int((cv > 0.5).sum()))
+
+
+def test_flags_of_print_do_not_take_the_place_of_the_verdict(workspace: Path) -> None:
+    """They stand after the sentences. Control: a failed gate stands in the first line, beside the verdict's answer."""
+    material = material_of(Workspace(workspace))
+    plain, said = overall(material.tables), stated(material)
+    assert said.head == plain.head
+    assert "figures flagged caution" not in said.head
+    assert any("By the job's rules of quality, pay: figures flagged " in each for each in said.sentences)
+    gate = {"gate": "coverage", "limit": 0.9, "measured": 0.5, "accepted": False}
+    gated = replace(material, statement={**material.statement, "acceptance": {"gates": [gate]}})
+    failed = stated(gated)
+    if not plain.fails:
+        assert failed.head == f"limits of the job failed: gate: coverage (under noise); {plain.head}"
+    assert failed.fails
 
 
 def test_times_are_the_finished_runs(workspace: Path, html: str) -> None:

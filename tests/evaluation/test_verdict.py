@@ -283,3 +283,87 @@ def test_counts_without_a_margin_are_summed_and_means_are_not() -> None:
     assert grand.direct == pytest.approx(rows["direct"].sum())
     gap = rows["synthetic"].sum() - rows["direct"].sum()
     assert grand.in_published == pytest.approx(gap / (np.sqrt(20) * np.hypot(1.0, 0.5)))
+
+
+def test_errors_that_leave_out_the_design_are_a_fault() -> None:
+    """Published errors of .41 of the direct ones, over figures of one sample, which the other tests pass. Controls: errors
+    of 1 and of .7 pass, and so does .41 where no clusters are stated, or where two replicates tell too little."""
+    rows = evaluated(np.random.default_rng(18), 40, noise=0.05)
+
+    def scaled(times: float, df: float = 60.0) -> pd.DataFrame:
+        small = rows.assign(direct_se=rows["synthetic_se"] / times, direct_df=df)
+        gap = rows["synthetic"] - rows["direct"]
+        return small.assign(direct=rows["synthetic"] - 0.1 * gap)
+
+    found = overall({"bills": scaled(0.41)}, clustered=True)
+    assert found.fails
+    assert found.head == (
+        "errors too small: published errors are far below direct ones under the survey's design "
+        "(ratio, bills, mean of salary: 0.41)"
+    )
+    assert "survey.design_effect" in found.sentences[0]
+    for times in (0.7, 1.0):
+        assert overall({"bills": scaled(times)}, clustered=True).head == "no fault found in the intervals"
+    assert overall({"bills": scaled(0.41)}).head == "no fault found in the intervals"
+    assert not overall({"bills": scaled(0.41, df=1.0)}, clustered=True).fails
+
+
+def test_a_ratio_of_errors_counts_cells_with_a_direct_error_alone() -> None:
+    """Cells whose direct error is 0, or 0 but for rounding, do not lift the median over the limit."""
+    rows = evaluated(np.random.default_rng(19), 30, noise=0.0).assign(direct_df=60.0)
+    rows["direct_se"] = 2.5 * rows["synthetic_se"]
+    rows.loc[:19, "direct_se"] = [0.0] * 10 + [1e-9] * 10
+    found = judge(rows, clustered=True)
+    assert found is not None
+    assert found.small
+    assert found.width == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("df", [2.0, 10.0, 60.0])
+def test_right_errors_are_seldom_called_too_small(df: float) -> None:
+    """All cells share one χ² draw, the worst case. 400 releases: with a rate of .0025, 6 alarms or more have a chance of
+    .0006. Control: errors of .3 are found in most releases with 10 and 60 df."""
+    rng = np.random.default_rng(20)
+    rows = evaluated(rng, 12, noise=0.0).assign(direct_df=df)
+
+    def alarms(times: float) -> int:
+        errors = np.sqrt(rng.chisquare(df, 400) / df) / times
+        return sum(verdict_clustered(rows.assign(direct_se=each * rows["synthetic_se"])).small for each in errors)
+
+    assert alarms(1.0) <= 5
+    assert alarms(0.3) > 350 or df < 10
+
+
+def verdict_clustered(rows: pd.DataFrame) -> Verdict:
+    found = judge(rows, clustered=True)
+    assert found is not None
+    return found
+
+
+def counts(rows: pd.DataFrame, reach: float = 0.02) -> pd.DataFrame:
+    """The rows as counts that calibrated replicate weights fix, with published intervals of ± `reach`."""
+    ends = {"synthetic_lower": rows["synthetic"] * (1 - reach), "synthetic_upper": rows["synthetic"] * (1 + reach)}
+    error = reach * rows["synthetic"] / 1.645
+    return rows.assign(
+        statistic="count", variable=None, direct_se=0.0, synthetic_se=error, synthetic_noise_se=error, **ends
+    )
+
+
+@pytest.mark.parametrize("dust", [0.0, 1e-8])
+def test_counts_that_the_design_fixes_are_judged_by_their_relative_error(dust: float) -> None:
+    """Off by 15 %, or with intervals of ±30 %; also where the direct error is rounding. Control: near and narrow ones are
+    no fault, and the verdict still names the reason and the remedy."""
+    rows = counts(evaluated(np.random.default_rng(21), 20)).assign(direct_se=dust)
+    near = overall({"homes": rows})
+    assert near.head == "no fault found in the intervals"
+    assert "21 counts have no direct error: the design fixes such counts." in near.sentences[0]
+    assert "job key rake" in near.sentences[0]
+    wide = overall({"homes": counts(rows, 0.3)})
+    assert not wide.fails
+    assert wide.head.startswith("not accurate: counts that the design fixes have large errors (homes, count: off by up to ")
+    assert "intervals up to ±3" in wide.head
+    far = counts(rows, 0.09)
+    far.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] = [115.0, 99.0, 132.0]
+    assert "not accurate: " in overall({"homes": far}).head
+    assert "not accurate" not in overall({"homes": far.assign(records=9)}).head, "cells of less than ten records"
+    assert "rake" not in overall({"homes": evaluated(np.random.default_rng(21), 20)}).sentences[0]

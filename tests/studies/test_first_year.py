@@ -15,7 +15,8 @@ from pages import ROOT, blocks
 import dpdist
 from dpdist.evaluation.opening import open_evaluation
 from dpdist.evaluation.summary import by_statistic, overall
-from dpdist.evaluation.verdict import FAR_MEDIAN, NOMINAL
+from dpdist.evaluation.under_design import NOMINAL
+from dpdist.evaluation.verdict import FAR_MEDIAN
 from dpdist.evaluation.verdict_words import NO_FAULT, NOT_ACCURATE
 
 pytestmark = pytest.mark.slow

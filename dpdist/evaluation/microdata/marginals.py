@@ -43,5 +43,8 @@ def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator, ladd
 
 
 def equivalent_share(score: float, scores: Floats, ladder: Sequence[float] = LADDER) -> float:
-    """The share of records whose subsample has this score, interpolated between those of `ladder` and within its ends."""
+    """The share of records whose subsample has this score, interpolated between the shares of `ladder`.
+
+    It is never below the first of them or above the last.
+    """
     return float(np.interp(score, np.maximum.accumulate(scores), ladder))

@@ -74,7 +74,7 @@ def hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
 def _largest(score: Floats, signed: Floats) -> float:
     """Largest distance of two files' distribution functions.
 
-    `signed` is half of each record's weight, negative for the records of one file.
+    `signed` is half of each record's share of its file's weight, negative for the records of one file.
     """
     order = np.argsort(score, kind="stable")
     ordered, steps = score[order], np.cumsum(signed[order])

@@ -16,9 +16,8 @@ from dpdist.evaluation.opening import evaluations
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.parts import Section
 from dpdist.evaluation.report.sections import sections
-from dpdist.evaluation.report.verdict_section import limits_of_the_job
+from dpdist.evaluation.report.verdict_section import limits_of_the_job, rules_of_quality
 from dpdist.evaluation.summary import LOOKED, Overall, overall
-from dpdist.evaluation.verdict_words import NOT_ACCURATE
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.released import read_release
 from dpdist.storage.log import confidential_log
@@ -100,14 +99,17 @@ def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
 
 
 def stated(material: Material) -> Overall:
-    """Returns the verdict on the intervals; or, where these pass, the limits of the job that failed.
+    """Returns the verdict on the intervals, after the limits of the job that failed where intervals pass.
 
-    It names the parts of the release that a later `publish` added, which are not judged.
+    It names the parts of the release that a later `publish` added, which are not judged. Figures that rules of quality flag
+    or leave out in print are named after the verdict's sentences.
     """
-    found, failed = overall(material.tables), [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
+    found = overall(material.tables, material.job.survey.clustered)
+    failed = [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
     if not found.fails and failed:
-        also = f"; {found.head}" if NOT_ACCURATE in found.head else ""
-        found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}{also}", fails=True)
+        found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}; {found.head}", fails=True)
+    if flagged := [f"{row[0]}: {row[2]}" for row in rules_of_quality(material) if row[-1] == "failed"]:
+        found = found._replace(sentences=[*found.sentences, f"By the job's rules of quality, {'; '.join(flagged)}."])
     if design := design_in_words(material.job, material.release.design_effects):
         direct = "Direct standard errors are those of the sample's design."
         found = found._replace(sentences=[*found.sentences, " ".join([direct, *design])])

@@ -18,7 +18,8 @@ from dpdist.evaluation.summary import (
     verdicts,
     worst,
 )
-from dpdist.evaluation.verdict import FAR_LARGEST, FAR_MEDIAN, NOMINAL
+from dpdist.evaluation.under_design import FAR_RELATIVE, NOMINAL, SMALL_RATIO
+from dpdist.evaluation.verdict import FAR_LARGEST, FAR_MEDIAN
 from dpdist.publish.printed import printed
 
 WORST = 10
@@ -58,7 +59,7 @@ def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
 
 def _thresholds(material: Material) -> Grid:
     """Lists the limits of the job and of the verdict beside the measured values; failed ones come first."""
-    rows = [*limits_of_the_job(material), *_coverage(material.tables)]
+    rows = [*limits_of_the_job(material), *rules_of_quality(material), *_coverage(material)]
     rows.sort(key=lambda row: row[-1])
     return Grid(
         "Thresholds", ["threshold", "limit", "found", "failed or met"], [[cell(each) for each in row] for row in rows]
@@ -66,10 +67,9 @@ def _thresholds(material: Material) -> Grid:
 
 
 def limits_of_the_job(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the limits that the job states: name, limit, measured value, and whether it was met or failed."""
+    """Yields the limits that the release must keep: name, limit, measured value, and whether it was met or failed."""
     yield from _gates(material)
     yield from _targets(material)
-    yield from _quality(material)
 
 
 def _gates(material: Material) -> Iterator[tuple[str, object, object, str]]:
@@ -85,8 +85,8 @@ def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
         yield "largest record bound of a fit", material.release.target, largest, _met(largest <= material.release.target)
 
 
-def _quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the numbers of printed figures that the job's rules of quality flag or leave out."""
+def rules_of_quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
+    """Yields the numbers of printed figures that the job's rules of quality flag or leave out. They are rules of print."""
     rules = material.job.presentation.quality
     for said in material.job.tables:
         form = printed(material.job, said, pq.read_table(material.space.newest / "tables" / f"{said.name}.parquet"))
@@ -98,9 +98,10 @@ def _quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
             yield f"{said.name}: figures that are not printed", 0, number, _met(number == 0)
 
 
-def _coverage(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, object, object, str]]:
+def _coverage(material: Material) -> Iterator[tuple[str, object, object, str]]:
     """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
-    for name, each in verdicts(tables).items():
+    clustered = material.job.survey.clustered
+    for name, each in verdicts(material.tables, clustered).items():
         if each is None:
             continue
         low, held = "failed" if each.fails else "may be chance", each.held
@@ -109,6 +110,12 @@ def _coverage(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, object,
         for what, limit, size in (("median", FAR_MEDIAN, each.median_error), ("largest", FAR_LARGEST, each.largest_error)):
             if not np.isnan(size):
                 yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)
+        if clustered and not np.isnan(each.width):
+            small = "failed" if each.small else _met(True) if each.width >= SMALL_RATIO else "may be chance"
+            yield f"{name}: published over direct standard error, in the median", SMALL_RATIO, each.width, small
+        if each.fixed is not None and not np.isnan(each.fixed.error):
+            said = f"{name}: counts that the design fixes, largest relative error or half width"
+            yield said, FAR_RELATIVE, max(each.fixed.error, each.fixed.reach), _met(not each.fixed.inaccurate)
         if each.grand is not None:
             size, held_too = abs(each.grand.in_published), _met(True) if each.grand.held else low
             yield f"{name}: all records, in published SE (limit: their 90 % interval)", each.grand.reach, size, held_too

@@ -156,7 +156,7 @@ def _parameters(job: Job) -> Iterator[Contradiction]:
 
 
 def _without_a_program(job: Job) -> Iterator[Contradiction]:
-    """Refuses keys of a user's program under families that have their own."""
+    """Refuses keys of a user's program under families that come with a program."""
     model = job.likelihood
     for name in ("program", "parameters", "data", "log_lik"):
         if getattr(model, name):

@@ -92,7 +92,7 @@ def finest(noisy: Floats, membership: csr_array) -> Floats:
     """
     if not noisy.any():
         return np.zeros(membership.shape[1])
-    # The matrix of crossed margins has few distinct singular values, and the solver needs about as many steps.
+    # The matrix of crossed margins has few distinct singular values, and the solver needs about one step for each.
     steps = 10 * min(membership.shape) + 100
     found, stopped, *_ = lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0, maxiter=steps)
     if stopped == OUT_OF_STEPS:

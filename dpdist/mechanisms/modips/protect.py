@@ -1,4 +1,4 @@
-"""Adds noise to bounded sufficient statistics, and states the guarantee, in one pass over records ([M]; METHODS §8)."""
+"""Adds noise to bounded sufficient statistics from one pass over records, and states the guarantee ([M]; METHODS §8)."""
 
 from __future__ import annotations
 

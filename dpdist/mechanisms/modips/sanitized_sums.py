@@ -59,7 +59,7 @@ class Sanitized(OutcomeModel):
     """The scale of the noise on each group's sums, in units of 1/UNIT."""
     truncation: Truncation
     matrix: Floats | None
-    """Predictors of every cell, (cell, predictor); None: every cell has a mean of its own."""
+    """Predictors of every cell, (cell, predictor); None: the means of cells are not tied to each other."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Sanitized:

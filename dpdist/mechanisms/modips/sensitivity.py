@@ -9,7 +9,7 @@ Where the variance is public the last term is left out, and the bounds are 1 and
 (1 − v, v 1[y = k]). These are points of a simplex, whose corners have norm 1 and are 2 apart.
 
 Conjoint sanitization adds noise to all statistics, of scale L1 sensitivity over ε. Individual sanitization gives each of
-G groups of statistics its own ε/G. Clamping a noisy sum to its public range is post-processing.
+G groups of statistics a part ε/G. Clamping a noisy sum to its public range is post-processing.
 
 Drawing again until a sum lies in its range is not post-processing. Let a sum move by d, let b be the noise scale, and x =
 d/b. The constant of the truncated law then changes by a factor of at most 2 − e^(−x). So the loss is x + log(2 − e^(−x))

@@ -1,10 +1,11 @@
 """Keeps noisy whole sums within a public range: sets them to its nearest end, or draws from the truncated law.
 
-Draws of the truncated law are made from unlimited ones. Noise that is not negative has a geometric size g; negative noise
-has the geometric size g = −1 − noise. The range has R values from the sum upwards, itself included, and L values below
-it. A geometric variable modulo m is a geometric variable truncated at m. So g is taken modulo the larger of R and L, and
-kept where it is below the number of values on its side. The kept values follow exactly the discrete Laplace law truncated
-to the range. At least one side keeps all of its noise, so that at least half of the candidates are kept.
+Draws of the truncated law are made from noise without limits. Noise that is not negative has a geometric size g.
+Negative noise has the geometric size g = −1 − noise. The range has R values from the sum upwards, itself included, and
+L values below it. A geometric variable modulo m is a geometric variable truncated at m. So g is taken modulo the larger
+of R and L, and kept where it is below the number of values on its side. The kept values follow exactly the discrete
+Laplace law truncated to the range. At least one side keeps all of its noise, so that at least half of the candidates
+are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Noise
 
 CANDIDATES = 64
-"""Noise candidates for a sum. All of them are refused with a probability of about 2^−64; then more are drawn."""
+"""Noise candidates for a sum. All of them are refused with a probability of at most 2^−64. Then more are drawn."""
 
 
 class Truncated(NamedTuple):

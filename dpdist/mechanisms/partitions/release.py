@@ -201,7 +201,7 @@ class PartitionCounts(OutcomeModel):
         return float(self.count * theta["weight"][0] / (1.0 if self.weights is None else self.weights[1]))
 
     def _selected(self, theta: Draws) -> tuple[Ints, ...]:
-        """Selected attributes by layer; a layer has as many as the layer before it has nodes."""
+        """Selected attributes by layer: one for each node of the layer before it."""
         flat, found, nodes = theta["selected"][0].astype(np.int64), list[Ints](), 1
         for _ in range(self.selections):
             found.append(flat[:nodes])

@@ -24,7 +24,7 @@ from dpdist.mechanisms.stratum_sums import Defined
 def candidates(sizes: Sequence[int], met: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
     """Every column not yet met, behind each largest set of parents among those met; the column is last.
 
-    A table has at most so many `parents` and `cells`. A column for which no parent is allowed stands alone.
+    A table has at most `parents` parents and `cells` cells. A column for which no parent is allowed stands alone.
     """
     found = list[Marginal]()
     for column in range(len(sizes)):

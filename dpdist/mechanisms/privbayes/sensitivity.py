@@ -1,6 +1,6 @@
 """Sensitivity of the scores by which a network's parents are chosen (Zhang et al. 2017), and the scale of their noise.
 
-What a record moves in a table is in `coded_tables.sensitivity`.
+`coded_tables.sensitivity` shows by how much a record changes a table.
 
 Score. C is the table Σv of a column x with its parents π, T its sum, p_x = C_x/T and p_π = C_π/T its shares. The score is
 the paper's R, in units of v: ½ Σ|C − T p_x p_π|, which is T times the total variation from independence. Let a record in

@@ -24,7 +24,7 @@ ALLOWANCE = 3.0
 
 
 def kappa_of(drift: float) -> float:
-    """κ for a planned drift, which is in standard deviations of a record."""
+    """κ, the smallest ratio of M to a, for a planned drift, which is in standard deviations of a record."""
     return KAPPA if drift <= STEADY else DRIFTING_KAPPA
 
 

@@ -27,12 +27,15 @@ EXCEEDS: dict[WeightRule, str] = {
         "records lay far off. `dpdist audit` measures it on this file."
     ),
 }
-"""By weight rule, the exact losses above ε that were measured; the loss of the release itself may be larger."""
+"""By weight rule, the exact losses that were measured above ε. The loss of the release itself may be larger.
+
+For `fixed_point` the text counts losses above the bound observed on the file.
+"""
 UNMEASURED = (
     "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
     "`dpdist audit` measures it on this one."
 )
-"""Text for a weight rule that `EXCEEDS` does not list."""
+"""Text for a rule that is missing in `EXCEEDS`. It has all present rules, so this text waits for a rule to be added."""
 REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
 OBSERVED = "The bound is the one observed on this file over S posterior draws; it is not a bound over every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
@@ -62,4 +65,4 @@ SCORED = (
     "every file follows."
 )
 WORDS = Words()
-"""Texts about the mechanism; the likelihood and its draws have texts of their own."""
+"""This mechanism adds no texts: the likelihood and its draws have texts, and these are used."""

@@ -5,7 +5,7 @@ f is a record's log likelihood. F is its bound: the largest |f| over the draws o
 
 For one stratum ([T] steps 1–5; METHODS §3), the first fit has α = 1: statistics, draws of θ, bounds F. Further fits
 follow until Δ ≤ Δ*: α, statistics under α, draws of θ, bounds F(α). The released θ_1..θ_m are further exact draws from
-the last posterior, with a random key of their own.
+the last posterior, with a separate random key.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Small-area borrowing: mixes a cell's reference records with records of similar cells, by size and similarity.
+"""Small-area borrowing: mixes a cell's reference records with the records of a group of similar cells.
 
 A mean of a few dozen heavy-tailed records depends more on its largest record than on its cell. So each cell becomes a
-mixture of its own records and of a borrowed shape. The borrowed shape is made of the records of similar cells, relative
-to their cells' means. It is scaled to the cell's own mean weight. Its outcomes are scaled so that it has the cell's
-clipped statistics, which no single record changes much. These scales are shrunk towards each other, as far as sampling
-moved them.
+mixture of its own records and of a borrowed shape. The borrowed shape is made of all records of the group, the cell's own
+among them, relative to their cells' means. It is scaled to the cell's mean weight. Its outcomes are scaled so that it has
+the cell's clipped statistics, which no single record changes much. These scales are shrunk towards each other, as far as
+sampling moved them.
 
 The cell's own records and the borrowed shape then differ in what lies beyond the clipping limits. There the own records
 have a sampling error, and the borrowed shape errs by how unlike the cells are. Each gets a weight by its precision.
@@ -24,7 +24,10 @@ from dpdist.mechanisms.reference_tables.cell_shape import condensed
 from dpdist.mechanisms.reference_tables.clipping import Cell
 
 POOLED_POINTS = 2_000
-"""Largest number of points of a borrowed shape and of a mixed cell; a cell with more records may have as many points."""
+"""Largest number of points of a borrowed shape and of a mixed cell.
+
+A mixed cell with more records than this may have one point for each record.
+"""
 HIGH = 0.95
 """Level of the quantiles at which a cell's own statistics are clipped."""
 ALONE = 0.98
@@ -34,8 +37,8 @@ ALONE = 0.98
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
     """The cells, each mixed with the shape of similar cells; `codes` (cell, column) are the cells' levels.
 
-    The levels decide which cells are similar; without them all are. Only a cell whose outcomes are multiplied, not
-    shifted, borrows and is borrowed from (`Shape.scaled`).
+    The levels decide which cells are similar; without them all are. `Shape.scaled` states whether a log scale multiplies a
+    cell's outcomes or shifts them. Only cells with multiplied outcomes take part.
     """
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
     completed = list(cells)
@@ -98,7 +101,10 @@ def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats,
 
 
 def _tail(cell: Cell) -> float:
-    """Variance, for one record, of the part of a log mean outcome that the clipped statistics do not determine."""
+    """Variance of a record's influence on that part of a log mean outcome that the clipped statistics do not determine.
+
+    Divided by the number of records, it is the sampling variance of this part.
+    """
     direct = cell.direct_influence()[:, 1] / cell.mean
     clipped = cell.slopes(_limits(cell)).influence[:, 1] * cell.mean_rate / cell.mean
     return float((direct - clipped).var())
@@ -130,8 +136,8 @@ def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
 def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
     """The group of every cell, (cell,): its level of one column, so that cells of a group have similar outcomes.
 
-    The column is the one whose levels best explain the shares of low outcomes, at most half of the cell's mean. A column
-    with a level of its own for every cell is not used.
+    An outcome is low if it is at most half of its cell's mean. The column is the one whose levels best explain the cells'
+    shares of low outcomes. A column that has another level in every cell is not used.
     """
     records = np.array([cell.records for cell in cells], dtype=np.float64)
     share = np.array([np.mean(cell.outcome <= cell.mean / 2.0) for cell in cells])

@@ -78,9 +78,9 @@ class Shape:
         return cls(weight, outcome, *bounds, positive and len(np.unique(outcome)) > 2, len(weight), weighted)
 
     def with_borrowed(self, weight: Floats, outcome: Floats) -> Self:
-        """The shape with other points in place of its own, at its own means.
+        """The shape with other points in place of the cell's records, scaled to the cell's means.
 
-        Their weights and outcomes are given relative to their cells' means.
+        `weight` and `outcome` are those of the points, relative to the means of the cells that they come from.
         """
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 

@@ -54,7 +54,7 @@ class ClippedCells(OutcomeModel):
     weight_bounds: tuple[float, float] | None = None
     """Public bounds of the weight, if histograms fix the limits; figures that sums do not identify are then sought."""
     noisy_counts: bool = False
-    """True where sample counts have noise of their own (`predictors: {protect}`)."""
+    """True if sample counts have noise too (`predictors: {protect}`)."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:

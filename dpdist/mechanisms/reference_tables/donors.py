@@ -19,7 +19,7 @@ from dpdist.core.records import Codes, Floats, Ints
 MOST = 10_000
 """Largest number of donors of a cell. From more records this many are kept, evenly by outcome."""
 DONORS = "donors.parquet"
-"""Name of the file of donors, the reference's records, which stands beside the released tables."""
+"""Name of the file of donors, which are records of the reference, in the folder `released/`."""
 FEWEST = 20
 """A cell with fewer donors uses the donors of a wider group."""
 OUTCOME = "outcome "
@@ -73,7 +73,7 @@ class Donors:
         return own
 
     def drawn(self, cell: int, codes: Codes, count: int, rng: np.random.Generator) -> Ints:
-        """Positions of `count` donors for a cell: a systematic sample in order of the outcome, from a random start.
+        """Positions of `count` donors for a cell: a systematic sample in order of the first outcome, from a random start.
 
         At any value, the sample's distribution function is within one record of the donors' own. The positions are
         returned in random order.

@@ -1,13 +1,13 @@
 """Public bins of weights and outcomes for noisy histograms, and the noise that these need (METHODS §5b, §7b).
 
 The histograms serve in place of a reference. Groups of cells share histograms; the groups partition the cells and follow
-from public sizes. A record enters its own group only: one bin of the weight's histogram, if there are weights, and one of
-every outcome's. If it is switched off, h counts change by 1, where h is the number of histograms. So discrete Laplace
-noise of scale h/ε on every count costs ε. If it is exchanged for another, 2h counts change, and the scale is 2h/ε. Values
-are clipped to the bounds, so the file need not satisfy them.
+from public sizes. A record enters the histograms of its cell's group only. There it is in one bin of the weight's
+histogram, if there are weights, and in one bin of every outcome's histogram: of h histograms in all. If it is switched
+off, h counts change by 1. So discrete Laplace noise of scale h/ε on every count costs ε. If it is exchanged for another,
+2h counts change, and the scale is 2h/ε. Values are clipped to the bounds, so the file need not satisfy them.
 
-The table that follows uses the rest of the budget. It costs its own ε for *every* value of the histograms, so both
-together cost the sum (adaptive composition). Everything computed from either is post-processing.
+The table that follows uses the rest of the budget. *Whatever* the histograms are, it costs no more than this rest. So
+both together cost the sum (adaptive composition). Everything computed from either is post-processing.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Bins(NamedTuple):
         return np.asarray(np.minimum(found, len(self.left) - 1), dtype=np.int64)
 
     def at(self, number: Ints, share: Floats) -> Floats:
-        """The values at positions `share` within bins `number`.
+        """The values at positions `share`, from 0 to 1, within bins `number`.
 
-        Values are even in the logarithm in a bin that does not touch 0, otherwise even.
+        In a bin that neither holds nor touches 0, positions are even in the logarithm. In other bins they are even.
         """
         left, right = self.left[number], self.right[number]
         even = left + share * (right - left)

@@ -11,8 +11,8 @@ clipped mean. Where the interval is the public range, nothing lies beyond it. Th
 alone, whatever the shape is.
 
 The shape's tails may be wrong: half of what they hold is taken as the standard deviation of their error. Noise in the
-histograms may also hide records, as many as one standard deviation of the noise on a count. These may lie anywhere,
-evenly in logarithms, from the last bin that surely has records to the public bound.
+histograms may also hide records. Their number is taken as one standard deviation of the noise on a count. They may lie
+anywhere, evenly in logarithms, from the last bin that surely has records to the public bound.
 
 The chosen limits have the least error that the histograms and the law of the noise predict. The public bounds are among
 the limits tried: there nothing is clipped, and the error is noise alone. Errors of tails are common to cells, so that
@@ -125,7 +125,7 @@ class HistogramCell(Cell):
 
     @cached_property
     def inner(self) -> Cell:
-        """The shape of the weights of one cell: log weights deviate κ times as much as in the group."""
+        """The shape of the weights of one cell: deviations of log weights are `own` times those of the group."""
         weight = np.log(np.maximum(self.weight, FLAT))
         found = np.exp(self.own * (weight - weight.mean()))
         return replace(self.shape, weight=found * (self.mean_weight / found.mean()))
@@ -173,7 +173,7 @@ class HistogramCell(Cell):
     def _beyond(self, product: float, limits: Limit) -> float:
         """Returns the mean less the clipped one, at the scale of outcomes at which the shape has this mean vc.
 
-        It holds outcomes beyond the window, and weights beyond the cap, as many as the cell has there.
+        It holds outcomes beyond the clipping interval, and the part of the cell's weights that lies beyond the cap.
         """
         centre, cap, half_width = limits
         outcome = self.shape.moved(bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product))

@@ -35,7 +35,7 @@ FEWEST = 3
 
 
 def with_own_tails(cells: Sequence[Cell], caps: Floats, v: Floats, count: Floats, noise: float) -> list[Cell]:
-    """The cells with tails of their own, from noisy means `v` (cell,) over `count` (cell,) records.
+    """The cells, each with a separate tail, from noisy means `v` (cell,) over `count` (cell,) records.
 
     `noise` is the variance of the noise on Σ(1 − v). Cells of a reference, cells of groups of fewer than FEWEST cells,
     and cells without a weight stay as they are.
@@ -52,7 +52,7 @@ def with_own_tails(cells: Sequence[Cell], caps: Floats, v: Floats, count: Floats
 
 
 def _of_group(cells: Sequence[HistogramCell], caps: Floats, v: Floats, n: Floats, noise: float) -> list[HistogramCell]:
-    """The cells of one group with tails of their own."""
+    """The cells of one group, each with a separate tail."""
     first, (distinct, which) = cells[0], np.unique(caps, return_inverse=True)
     clipped = np.array([_moments(first.weight, cap) for cap in distinct.tolist()])[which]
     mean, variance = np.maximum(clipped[:, 0], FLAT), clipped[:, 1] / n

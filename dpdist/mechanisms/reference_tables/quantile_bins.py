@@ -1,8 +1,8 @@
 """Bins at quantiles of an earlier release's points, for histograms that update its shapes.
 
-The points are public, and so are the edges. Each cell has edges of its own; the cells of a group share their counts. A
-record enters one bin of each of h histograms, in its own group only, whatever its values. So noise has the scale h/ε as
-in `histogram_bins`, and 2h/ε under substitution. The cost adds to the cost of the table, as there.
+The points are public, and so are the edges. Cells of a group have different edges, but share their counts. A record
+enters one bin of each of h histograms, and only histograms of its cell's group, whatever its values. So noise has the scale
+h/ε as in `histogram_bins`, and 2h/ε under substitution. The cost is added to the cost of the table, as there.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def released_form(
 ) -> tuple[Parameter, ...]:
     """The parameters of cells with these labels.
 
-    `simplex`: sample sizes are secret. `of_histograms`: histograms fixed the limits. `noisy_counts`: sample counts have
-    noise of their own.
+    `simplex`: sample sizes are secret. `of_histograms`: histograms fixed the limits. `noisy_counts`: sample counts
+    have noise too.
     """
     cell, several = ("cell", labels), len(outcomes) > 1
     each = [f" {name}" if several else "" for name in outcomes]

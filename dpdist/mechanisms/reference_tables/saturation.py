@@ -2,8 +2,8 @@
 
 Histograms fix clipping limits by the shape of a group of cells. If all weights of a cell lie beyond its cap, its mean v
 is 1, whatever the weights are; v is a weight clipped to the cap, over the cap. If they are far below the cap, its mean v
-is mostly noise. Outcomes beyond one end of their clipping interval are as uninformative. A log scale solved there depends
-only on the assumed shape, or on the end of the search.
+is mostly noise. In the same way, outcomes beyond one end of their clipping interval show nothing but this. A log scale
+solved there depends only on the assumed shape, or on the end of the search.
 
 Such a cell differs from its shape by more than chance allows. It gets a range in place of an estimate. One end of the
 range is the clipped mean, less or plus its noise. The other end follows from the shape if most of the figure was
@@ -25,25 +25,25 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 
 ALARM = 1e-3
-"""False-alarm probability, for either sum, of a cell that has its group's shape.
-
-Laplace noise moves the sum so far, in one direction, with this probability.
-"""
+"""Probability with which Laplace noise alone moves a sum by more than `reach_v` or `reach_q`, in one direction."""
 SAMPLING = 4.0
 """Standard deviations of a cell's sampling that a departure must exceed, besides noise."""
 UNSEEN = 0.5
 """A figure is not identified if more than this share of it lies beyond the limits, where only the shape is known."""
 PLAIN = 0.1
-"""Largest noise on a mean v of about 1 at which this alone shows that the cap is wrong; no departure is then needed."""
+"""Largest noise on a mean v at which a v within noise of 1 shows, without a departure, that the cap is too low."""
 END = 1e-6
-"""Distance from the largest log scale within which a log scale is at the end of the search."""
+"""A log scale this close to the largest one counts as the end of the search."""
 
 Span = tuple[float, float]
 NOWHERE: Span = (np.nan, np.nan)
 
 
 class Sums(NamedTuple):
-    """A cell's noisy mean statistics v and q = mean vc, how far noise may move them, the log scale s of v, and limits."""
+    """A cell's noisy mean statistics v and q = mean vc, with c the outcome's position in its clipping interval, −1 to 1.
+
+    `reach_v` and `reach_q` are how far noise may move them. `s` is the log scale of the weights that gives v.
+    """
 
     v: float
     q: float

@@ -1,13 +1,15 @@
-"""Nonlinear shrinkage for outcomes that have dropped: infers a low scale from a clipped statistic (METHODS §7b).
+"""Nonlinear shrinkage for cells whose outcomes have become smaller: infers a low scale from a clipped statistic.
 
-g is the log scale of a cell's outcomes relative to the reference. The lower g, the less clipped outcomes depend on it:
-below a tenth of the reference's scale all lie at one end. With the slope there, noise would move g by any amount. Linear
-shrinkage would then treat a cell that has clearly dropped as unknown, and pull it back up. So the normal prior of g is
-combined with the likelihood of the statistic itself, whose noise hardly depends on g. On a straight curve this equals
+g is the log scale of a cell's outcomes relative to the reference (METHODS §7b). As g falls, clipped outcomes depend on it
+less and less. Below a tenth of the reference's scale, all of them lie at one end of the clipping interval. There the curve
+is so flat that its slope turns small noise into any change of g. Linear shrinkage would treat such a cell as unknown, and
+pull it back up. So the normal prior of g is combined with the likelihood of the statistic itself, whose noise hardly
+depends on g. On a straight curve this equals linear shrinkage.
+
+`clipping_inversion` uses this rule if the curve is not straight and g is below the mean of the cells. Otherwise it uses
 linear shrinkage.
-
-Downwards, an error is at most the mean itself. Upwards it is unbounded, so the linear rule is kept there. Where noise is
-as large as the statistic, a drop cannot be seen, and the cell is shrunk to the others.
+An estimate that is too low errs by at most the mean itself, but one that is too high may err by any amount. Where noise is
+as large as the statistic, it does not show whether outcomes have become smaller. Then the cell is shrunk to the others.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ import numpy as np
 from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
 
 STRAIGHT = 0.99
-"""If a cell's own value has at least this weight, noise moves it so little that the curve counts as straight."""
+"""If a cell's own value has at least this weight, noise moves it so little that the curve counts as straight.
+
+`clipping_inversion` then keeps linear shrinkage.
+"""
 WIDE = 6.0
 """Half width of a grid, in standard deviations."""
 GRID_POINTS = (31, 31, 31, 31, 61)

@@ -70,7 +70,7 @@ class SanitizedLognormal(OutcomeModel):
     noise: NoiseName
     told: Whitened | None = None
     noisy_counts: bool = False
-    """True where sample counts have noise of their own (`predictors: {protect}`)."""
+    """True if sample counts have noise too (`predictors: {protect}`)."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> SanitizedLognormal:

@@ -165,9 +165,9 @@ class RegularisedCells(OutcomeModel):
         return self._with(theta, self.plain.resampled(theta, records, draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with further noise of the same law, in the common weight too, and a random bias.
+        """The released sums with further noise, with what other noise on the common weight adds, and with a random bias.
 
-        The bias is as large as the distances predict.
+        The law of the further noise is that of the release's noise. The bias has the size that the distances predict.
         """
         drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
         moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight

@@ -12,8 +12,8 @@ Stage 2 gives λ, if the job does not name one. With a = (w − t)/U and b = au,
 of |Σb|. By the triangle inequality, A and B together change by at most the L1 norm of the change of a record's (a, b).
 Switched off, added or removed, a record changes them by |a| + |b| ≤ 2 max(t, U − t)/U ≤ 2. Exchanged, with both weights
 on one side of t, it changes them by |a − a'| + |b − b'| ≤ 2 max(|a|, |a'|) ≤ 2. With weights on different sides the
-change is at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained by weights U and 0
-with u = 1, in a cell of its own.
+change is at most 2(|a| + |a'|) ≤ 2 (t + U − t)/U = 2. So Δ = 2 for both sums together. It is attained by an exchange of
+weight U for weight 0, with u = 1, in a cell where the other records' Σa and Σb are at least t/U.
 
 Stage 3 gives the cells' sums of (w_λ, w_λ u) over U_λ. For any t > 0 and λ these are a strict Laplace table's pairs, so Δ
 = 2.

@@ -1,7 +1,7 @@
-"""The model of weighted marginals: tables of columns and of pairs of columns that make no loop.
+"""The model of weighted marginals: tables of single columns and of pairs of columns.
 
-Given the tables, the distribution of greatest entropy is a tree of pairs. Weights of synthetic records are such that their
-tables are those of the tree.
+With columns as points and pairs as lines between them, the pairs make no loop. So the distribution of greatest entropy
+with these tables is a tree of pairs. Synthetic records get weights with which they have the tables of the tree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT, PAIRS, SE
 
 @dataclass(frozen=True)
 class Marginals(CodedTables):
-    """Tables that the job names; or each column's table, and pairs that are chosen."""
+    """The tables that the job names. If it names none: a table for each column, and for pairs that are chosen."""
 
     listed: tuple[Marginal, ...] | None
     """Tables that the job names; None: pairs of columns are chosen."""
@@ -44,7 +44,7 @@ class Marginals(CodedTables):
 
     @cached_property
     def candidates(self) -> tuple[Marginal, ...]:
-        """Pairs that may be chosen, which are public."""
+        """Pairs that may be chosen. They follow from the public numbers of levels."""
         return candidates(self.sizes)
 
     @cached_property

@@ -1,8 +1,9 @@
 """Cells of one stratum for the score model, and groups of small cells that share a fit or a distribution (METHODS §5b).
 
-A unit is a group of cells that share a fit. Which cells share one follows from numbers of records alone. A small cell
-joins cells that differ from it in the last predictor only. If together they have too few records, cells that differ in
-the last two predictors join them, and so on. So a job lists the predictors that matter most first.
+A unit is a group of cells that share a fit. Units follow from public facts alone: the frame's numbers of records, and
+the reference's share of outcomes other than 0 in each cell. A small cell is first grouped with cells that differ from it
+in the last predictor only. If together they have too few records, it is grouped with cells that differ in the last two
+predictors, and so on. So a job lists the predictors that matter most first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints
 
 UNIT = 500
-"""Number of sample records below which a cell has no fit of its own."""
+"""Number of sample records below which a cell shares a fit with others, if there are others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +61,8 @@ class Cells:
     def units(self, share: Floats) -> tuple[Ints, Ints]:
         """Units of the outcome's regression, (cell,), and of the weight's law, (cell, part), of at least UNIT records each.
 
-        A stratum with fewer records is one unit. `share` (cell,) is the share of part 1, the records with an outcome
-        other than 0. A small part first joins the other part of its cell.
+        A stratum with fewer records is one unit. `share` (cell,) is the reference's share of part 1, the records with an
+        outcome other than 0. It is public. A small part first joins the other part of its cell.
         """
         size = self.count[:, None] * np.column_stack([1.0 - share, share])
         parts = np.tile(np.arange(2, dtype=self.codes.dtype), len(self))
@@ -81,8 +82,10 @@ class Cells:
 def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
     """The group of every cell, (cell,), so that a group has `least` records or more where possible.
 
-    A large cell is a group of its own. Small cells form groups that agree in as many of the first predictors as possible.
-    If such a group has too few records, it joins the smallest group that agrees in as many predictors.
+    `codes` (cell, column) has the same number for all cells in the first column. First, cells are compared in all columns,
+    then in all but the last, then in all but the last two, and so on. At each step, take the cells that agree in these
+    columns. Those of them without a group form one if together they have `least` records. Otherwise they join the smallest
+    group among these cells, or wait for the next step if there is none. At the last step they form one of any size.
     """
     found, number = np.full(len(codes), -1, dtype=np.int64), 0
     for shared in range(codes.shape[1], 0, -1):

@@ -82,7 +82,7 @@ class Marginal:
         return 0.5 / self.records
 
     def scores(self, values: Floats, uniforms: Floats) -> Floats:
-        """Normal scores Φ⁻¹(F(value)), finite and increasing in the value; `uniforms` (record,) are the records' own.
+        """Normal scores Φ⁻¹(F(value)), finite and increasing in the value; `uniforms` (record,) has one for each record.
 
         A record at an atom is placed within the atom's step by its uniform. Between two atoms there may be no
         probability. Some of the records with a value there are placed in the step of either atom, in proportion to how

@@ -175,9 +175,9 @@ class Scores:
         return fits.scatter(self.scored(records), alpha, len(self.cells))
 
     def centre(self, statistics: Floats) -> Draws:
-        """Posterior means of p, μ and β, and standard deviations √(SS/ν), for many sets of statistics.
+        """Posterior means of p, μ and β, and standard deviations √(SS/ν), for several sets of statistics.
 
-        `statistics` is (set, cell, statistic).
+        `statistics` is (set, cell, statistic). `spline` defines SS and ν.
         """
         return self.draws_of(self._fitted(statistics).centre())
 

@@ -51,7 +51,7 @@ class Law(NamedTuple):
         return cls(*(np.zeros((1, cells, *further)) for further in ((), (2,), (2,), (BASIS,), ())))
 
     def free(self) -> Law:
-        """Parameters on scales without limits: logit p, μ, log τ, β, log σ."""
+        """The parameters on scales without limits: logit p, μ, log τ, β and log σ, in the letters of this class."""
         return Law(logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
 
     def less(self, other: Law) -> Law:

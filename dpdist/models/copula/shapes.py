@@ -121,8 +121,8 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
     """Number of predictors that each small cell leaves out to find similar cells, (small cell,).
 
-    It is the smallest number under which other cells have FEWEST_UNMIXED records. If none has so many, all predictors are
-    left out. It is 0 where no other cell has a record.
+    It is the smallest number under which other cells have FEWEST_UNMIXED records. If there is no such
+    number, all predictors are left out. It is 0 where no other cell has a record.
     """
     left_out = np.zeros(len(small), dtype=np.int64)
     for columns in range(1, cells.depth + 1):

@@ -233,7 +233,7 @@ class Lognormal(Conjugate):
 
     @property
     def program(self) -> str:
-        """Name of the Stan program: FBP has its own; both programs have the same posterior."""
+        """Name of the Stan program. FBS and FBP have different programs, which have the same posterior."""
         return "population" if self.synthesis == "fbp" else "lognormal"
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:

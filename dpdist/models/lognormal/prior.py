@@ -24,8 +24,8 @@ class ConjugatePrior:
 def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     """The prior of one stratum's model: the improper one, or the weak proper one if `proper`.
 
-    The proper prior is worth `records` records with the job's standard deviation of logarithms. If the job states typical
-    values of all columns, the prior of the intercept counts as many records. Otherwise it counts almost nothing.
+    The job states how many records the proper prior is worth, and their standard deviation of logarithms. If it states
+    typical values of all columns, the prior of the intercept is worth this number of records too, otherwise almost nothing.
     """
     p, d = len(matrix.kept), len(job.components)
     location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior

@@ -158,7 +158,7 @@ def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, ke
 
 
 def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
-    """Draws as many synthetic records as the file has. Records drawn from marginals have weights that sum to n."""
+    """Draws n synthetic records, the number in the file. Records drawn from marginals have weights that sum to n."""
     n = len(file.weight)
     if isinstance(model, CodedTables):
         codes, weight = model.drawn(theta, n, rng)

@@ -87,7 +87,7 @@ class FilesStudy(Study):
     """Study of |error| in direct standard errors; for counts also in standard errors given the cells' sizes.
 
     Measures are the median and the maximum over cells and margins. Where the truth is known, they include coverage and the
-    RMSE over that of the direct estimate.
+    RMSE over the RMSE of the direct estimate.
     """
 
     kind: Literal["files"]

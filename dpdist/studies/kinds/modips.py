@@ -106,7 +106,7 @@ def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterat
 
 
 def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: Key) -> tuple[float, float, float]:
-    """Figures of one file: the mean over sets, √T, and the quantile by which an interval multiplies √T."""
+    """Figures of one file: the mean over sets, its standard error, and the quantile by which an interval multiplies it."""
     file, (job, model) = _file(case, key), _release(study.adjacency, case, arm, epsilon)
     own, rows = key.child(f"{arm.label} {epsilon}"), np.zeros(case.n, np.int32)
     thetas = released(job, model, file, own)

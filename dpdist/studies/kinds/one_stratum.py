@@ -17,7 +17,7 @@ from dpdist.sampling.exact import ExactSampler
 
 
 def model_of(job: Job, records: int) -> Any:
-    """The model of a file of so many records, of the type that the job's mechanism has."""
+    """The model of a file with `records` records, of the type that the job's mechanism has."""
     return builder_of(job).build(job, Frame({}, {}, np.array([records]), (), ()), slice(0, 1))
 
 

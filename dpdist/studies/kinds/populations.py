@@ -1,7 +1,9 @@
-"""Simulates populations that each break one assumption of mechanisms with a reference, and draws samples from them.
+"""Simulates populations on which mechanisms with a reference are tested, and draws samples from them.
+
+The population `smooth` meets the assumptions of these mechanisms, and each of the others breaks one of them.
 
 The samples are informative: inclusion probabilities are proportional to a unit's `size`, which may depend on its outcome
-`y`. Units are in a `cell`. Each population has a job of its own, with one table by cell.
+`y`. Units are in a `cell`. For each population there is a job with one table by cell.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, F
 
 
 def _top_coded(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Left-skewed outcomes, rounded to thousands; about a fifth of them are at the top-code, the largest value reported."""
+    """Left-skewed outcomes, rounded to thousands; about three in ten are at the top-code, the largest value reported."""
     cell, typical = _evenly(rng, units)
     y = np.exp(11.6 + typical + 0.5 * (2.0 - rng.standard_gamma(4.0, units) / 2.0))
     y = np.clip(np.round(y, -3), 1e3, TOP_CODE)

@@ -96,8 +96,8 @@ class Arm(MechanismSpec):
     """Settings of a mechanism under study; `label` distinguishes arms with the same mechanism.
 
     `enforced: false` accepts a database bound above ε/2, as the papers do. `match` tunes the privacy weights until the
-    bound is that of another arm on the same data. `reference: true` fixes the mechanism's constants on another simulated
-    file of the same law and size.
+    bound equals the bound of another arm on the same data. `reference: true` fixes the mechanism's constants on another
+    simulated file of the same law and size.
     """
 
     label: Name | None = None

@@ -1,0 +1,85 @@
+"""Compares published errors with those under the survey's design, and judges counts that the design fixes. Confidential.
+
+- `error_ratio`: the median ratio of published to direct standard errors, over base cells whose direct one is positive.
+  Below SMALL_RATIO a 90 % interval would hold the population's figure in fewer than LEAST_COVERED of samples. Then
+  published errors leave out a part of the design, such as clusters. `too_small` says whether chance explains the ratio.
+- `fixed`: counts that have no direct error, because replicate weights were calibrated to them, or strata fix them. They
+  have no errors in direct standard errors. So they are judged in relative terms, with the limit FAR_RELATIVE.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import chdtrc, ndtri
+
+from dpdist.core.records import Floats
+
+NOMINAL = 0.9
+REACH = float(-ndtri((1.0 - NOMINAL) / 2.0))
+"""Half width of a 90 % interval in standard errors."""
+SAME = 1e-9
+"""Relative difference below which two figures count as equal; a smaller relative standard error counts as 0."""
+LEAST_COVERED = 0.7
+SMALL_RATIO = float(ndtri((1.0 + LEAST_COVERED) / 2.0)) / REACH
+"""Ratio of a standard error to the right one at which 90 % intervals cover LEAST_COVERED."""
+FAR_RELATIVE = 0.1
+"""Relative error, or relative half width of an interval, above which a count that the design fixes is called inaccurate."""
+
+
+class Fixed(NamedTuple):
+    """Counts that the design fixes: their number, and largest relative error and half width among large enough cells."""
+
+    cells: int
+    error: float
+    reach: float
+
+    @property
+    def inaccurate(self) -> bool:
+        return self.error > FAR_RELATIVE or self.reach > FAR_RELATIVE
+
+
+def without_error(estimate: Floats, error: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """True where a standard error is 0 but for rounding, (row,); False where it is unknown."""
+    return np.asarray(error <= SAME * np.abs(estimate))
+
+
+def error_ratio(base: pd.DataFrame) -> float:
+    """The median of published over direct standard errors; NaN if no cell has a positive direct one."""
+    rows = _with_direct_error(base)
+    return float((rows["synthetic_se"] / rows["direct_se"]).median()) if len(rows) else np.nan
+
+
+def too_small(base: pd.DataFrame, level: float) -> bool:
+    """True where the median ratio is below SMALL_RATIO, and right errors have it so low with a probability below `level`.
+
+    A direct variance over the right one is taken as χ²(df)/df. Right errors have a ratio of at most r with the probability
+    P(χ²(df) ≥ df/r²). Half of the cells have it at the same time with at most twice the cells' mean probability (Markov),
+    under any dependence.
+    """
+    ratio, df = error_ratio(base), _with_direct_error(base)["direct_df"].to_numpy(dtype=float)
+    if not ratio < SMALL_RATIO:
+        return False
+    df = np.clip(np.nan_to_num(df, nan=1.0), 1.0, 1e6)
+    return ratio == 0.0 or bool(2.0 * np.mean(chdtrc(df, df / ratio**2)) < level)
+
+
+def fixed(rows: pd.DataFrame, fewest: int) -> Fixed | None:
+    """Counts without a direct error; None if there are none. Cells of fewer than `fewest` records are not measured."""
+    direct = rows["direct"].to_numpy(dtype=float)
+    without = without_error(direct, rows["direct_se"].to_numpy(dtype=float)) & (direct > 0)
+    found = rows[without & (rows["statistic"] == "count").to_numpy()]
+    if found.empty:
+        return None
+    large = found[found["records"] >= fewest]
+    error = (large["synthetic"] - large["direct"]).abs() / large["direct"]
+    reach = (large["synthetic_upper"] - large["synthetic_lower"]) / 2.0 / large["direct"]
+    return Fixed(len(found), float(error.max()), float(reach.max()))
+
+
+def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:
+    error = rows["direct_se"].to_numpy(dtype=float)
+    kept: pd.DataFrame = rows[np.isfinite(error) & ~without_error(rows["direct"].to_numpy(dtype=float), error)]
+    return kept
