@@ -20,6 +20,7 @@ from dpdist.core.records import Floats
 from dpdist.evaluation.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
 from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
+from dpdist.evaluation.gate_limits import refuse_unreachable
 from dpdist.evaluation.holding import publish_approved
 from dpdist.evaluation.opening import release_in
 from dpdist.evaluation.report.page import write_report_again
@@ -76,7 +77,9 @@ def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> 
     'doctorates'
     """
     said = job_of(job)
-    return make_plan(said, input, _guarded(said, listener))
+    found = make_plan(said, input, _guarded(said, listener))
+    refuse_unreachable(said, found.frame)
+    return found
 
 
 def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
@@ -152,6 +155,7 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
     refuse_links(space.public)
     refuse_links(space.held)
     plan = make_plan(job, input, listener)
+    refuse_unreachable(job, plan.frame)
     if counted:
         refuse_small_counts(job, plan.small_counts)
         for said in warned(plan):

@@ -16,7 +16,7 @@ from dpdist.estimation.frame_table import read_job
 from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
 from dpdist.job.loading import parse_job
-from dpdist.job.mechanism import Noisy
+from dpdist.job.mechanism import Guarantee, Noisy
 from dpdist.mechanisms.registry import MECHANISMS
 
 STRICT = said("laplace_strict", "substitution", "cell_sums")
@@ -29,6 +29,9 @@ class New(Noisy):
     name: Literal["laplace_strict"] = "laplace_strict"
     statistics: ClassVar[str | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
+
+    def guarantee(self, job: object) -> Guarantee:
+        return "strict"
 
 
 class Careless(New):

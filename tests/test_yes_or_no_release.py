@@ -143,6 +143,27 @@ def test_of_many_cells_weights_beyond_their_bound_are_told_from_weights_near_it(
         assert int(stopped.split()[1]) == pytest.approx(share, abs=5)
 
 
+@pytest.mark.parametrize(("records", "part"), [(150, "0.3"), (600, "0.05")])
+@pytest.mark.parametrize("bounds", ["[1, 10]", "[500, 25000]"])
+def test_a_small_file_whose_weights_lie_beyond_their_bound_is_stopped(
+    records: int, part: str, bounds: str, tmp_path: Path, noise_of: Named
+) -> None:
+    """Histograms of so few records cannot tell the share at the bound. Control: a bound that holds all weights. A release
+    of an earlier version, which lacks the share, is judged as the others that cannot tell."""
+    rng = np.random.default_rng(4)
+    cell = rng.integers(0, 12, records)
+    rows = pd.DataFrame({"group": np.array(MANY)[cell // 3], "age": np.array(AGES)[cell % 3]})
+    rows["uninsured"] = (rng.random(records) < 0.2).astype(float)
+    rows["weight"] = rng.uniform(3000.0, 3001.0, records)
+    rows.to_parquet(tmp_path / "now.parquet")
+    said = {"groups": MANY[:4], "ages": AGES, "folder": tmp_path, "reference": f'{{histogram: {{epsilon: "{part}"}}}}'}
+    with noise_of("few"):
+        job = dpdist.parse_job(JOB.format(**said, weight=bounds))
+        public = dpdist.run(job, tmp_path / "ws", counted=False)
+    stopped = json.loads((public / "statement.json").read_text(encoding="utf-8")).get("do_not_publish")
+    assert (stopped is not None) == (bounds == "[1, 10]")
+
+
 def test_cells_whose_counts_are_mostly_the_common_one_are_named(tmp_path: Path, noise_of: Named) -> None:
     """Of 120 cells of some ten records noise leaves little. Control: three cells of thousands."""
     rng, named = np.random.default_rng(6), []

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpdist.cli.draft import DONATED, DONORS
 from dpdist.core.records import Frame
+from dpdist.evaluation.gate_limits import cautions as of_gates
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import target_of
@@ -42,6 +43,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     yield from _psus_of_no_stratum(plan)
     yield from design_left_out(job)
     yield from _of_reference(job)
+    yield from of_gates(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
     if plan.goodness is not None:

@@ -91,7 +91,7 @@ def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats
     """
     assert job.accept is not None
     gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.accept.gates]
-    tables = [[table.name, table.by, table.margins] for table in _gated_tables(job)]
+    tables = [[table.name, table.by, table.margins] for table in gated_tables(job)]
     query = digest({"gates": gates, "tables": tables, "bounds": bounds_of(job), "sensitivity": SENSITIVITY})
     request = Noise(noise_scale(job), len(gates), 0, "laplace", query, digest(dict(sums)))
     said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
@@ -157,12 +157,12 @@ IN_WORDS = (
 def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
     """Returns the statement's entry on the gates, all of which were met."""
     assert job.accept is not None
-    tables = [table.name for table in _gated_tables(job)]
+    tables = [table.name for table in gated_tables(job)]
     own = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
     return own | {"gates": [asdict(each) for each in measured]}
 
 
-def _gated_tables(job: Job) -> list[Table]:
+def gated_tables(job: Job) -> list[Table]:
     assert job.accept is not None
     return [table for table in job.tables if table.name in job.accept.tables or not job.accept.tables]
 
@@ -189,7 +189,7 @@ def gate_value(
     """Returns a gate's value under noise, and its limit. `eta` is the noise in parts of unit/2^20."""
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
-    for table in _gated_tables(job):
+    for table in gated_tables(job):
         cells = cross(frame, table.by, table.margins)
         figures = _figures(gate, table, published[table.name])
         own = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import comb
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -44,12 +44,6 @@ class PrivBayes(CodedColumns):
         default=None, description='part of ε for the choice of parents, as in "3/10" (the default); the rest is for tables'
     )
     folder: ClassVar[str] = "privbayes"
-
-    @classmethod
-    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Returns nothing for one column: its table alone is what `weighted_marginals` measures."""
-        if len(job.outcomes) > 1:
-            yield "", {}
 
     @property
     def parents(self) -> int:

@@ -19,6 +19,7 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import factors, within_totals
+from dpdist.mechanisms.reference_tables.cell_shape import AT_THE_BOUND
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
@@ -27,11 +28,16 @@ from dpdist.publish.met_totals import fixed_counts, margins_and_room
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
-AT_THE_BOUND = 0.2
-"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
+NEAR_THE_BOUND = 0.9
+"""Share of the public upper bound from which mean clipped weights stop a release, where histograms cannot tell more."""
 SATURATED = (
     "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
     "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
+)
+PERHAPS_SATURATED = (
+    "clipped weights are near the public bound of {weight}, {top:,.10g}, on average, and noise hides how many lie above "
+    "it: counts and totals may be too low by an unknown factor. Correct the bound, its unit first, or give histograms more "
+    "of the budget; either costs ε again"
 )
 
 
@@ -67,24 +73,29 @@ def saturated(release: ReleasedObject) -> str | None:
     """The reason not to publish, if many weights lie at or beyond their public upper bound; otherwise None.
 
     Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms tell the
-    share of such weights, and the table's noisy sums, which have other noise, must not contradict it.
+    share of such weights, and the table's noisy sums, which have other noise, must not contradict it. Where noise hides
+    the share, as in small files and in releases of earlier versions, mean clipped weights near the bound are enough.
     """
     weight = release.job.survey.weight
     if weight is None or not looked_through(release):
         return None
     top = (release.job.columns[weight].bounds or (0.0, np.inf))[1]
-    clipped, beyond, records = 0.0, 0.0, 0.0
-    for stratum in range(len(release.frame.stratum_labels)):
+    clipped, shares, records = list[Floats](), list[Floats](), list[Floats]()
+    for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)
         assert isinstance(model, ReferenceCells)
         theta = release.theta(model, stratum, 0)
-        seen = model.count - theta["sums"][0][:, 0] / UNIT
-        clipped += float(seen @ theta["limits"][0][:, len(model.outcomes)])
-        beyond += float(model.count @ theta["at_bound"][0])
-        records += float(model.count.sum())
-    if min(beyond, clipped / top) < AT_THE_BOUND * records:
-        return None
-    return SATURATED.format(share=100.0 * beyond / records, weight=weight, top=top)
+        clipped.append((model.count - theta["sums"][0][:, 0] / UNIT) * theta["limits"][0][:, len(model.outcomes)] / top)
+        known = "at_bound" in release.sets[0][label]
+        shares.append(theta["at_bound"][0] if known else np.full(len(model.count), np.nan))
+        records.append(np.asarray(model.count, dtype=np.float64))
+    seen, share, count = (np.concatenate(each) for each in (clipped, shares, records))
+    beyond, hidden = float(count @ np.nan_to_num(share)), np.isnan(share)
+    if min(beyond, seen.sum()) >= AT_THE_BOUND * count.sum():
+        return SATURATED.format(share=100.0 * beyond / count.sum(), weight=weight, top=top)
+    if count[hidden].sum() > 0 and seen[hidden].sum() >= NEAR_THE_BOUND * count[hidden].sum():
+        return PERHAPS_SATURATED.format(weight=weight, top=top)
+    return None
 
 
 def drifted(release: ReleasedObject) -> dict[str, list[str]]:

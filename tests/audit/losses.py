@@ -112,7 +112,9 @@ class Case:
     @property
     def sums(self) -> int | None:
         """Noisy sums after which nothing more is read of the records; None: all that follow."""
-        return {"reference_tables": 2 if self.histogram else 1, "sanitized_statistics": 1, "modips": 3}.get(self.mechanism)
+        if isinstance(self.model, ReferenceCells):
+            return len(set(self.model.scales)) + bool(self.histogram)
+        return {"sanitized_statistics": 1, "modips": 3}.get(self.mechanism)
 
     @cached_property
     def job(self) -> Job:
@@ -357,11 +359,12 @@ def remembered() -> Iterator[None]:
 
 
 def fixed(case: Case) -> Imposed:
-    """The first noisy sum of a file, for all: what comes after it is adaptive."""
+    """The first noisy sum of a file, for all: what comes after it is adaptive. Later sums are as they are: no sum follows
+    from them."""
     drawn: list[Floats] = []
 
     def impose(number: int, query: Floats) -> Floats:
-        return drawn[number].reshape(query.shape)
+        return drawn[number].reshape(query.shape) if number < len(drawn) else query
 
     meter = Meter(1)
     rounds = MECHANISMS[case.job.mechanism.name].protect(case.job, case.model, Unheard(), case.learned)

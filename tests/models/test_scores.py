@@ -261,7 +261,8 @@ def test_fits_of_files_like_the_reference_have_its_weighted_means(kind: str, sha
 @pytest.mark.parametrize("kind", ["positive", "hurdle"])
 def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None:
     """Refits without a twentieth of the records at a time, each moved until it has the means of its own records: their
-    spread, but for what is not linear in it, is what a shift is shrunk by. Control: it is not shrunk by half as much."""
+    spread, but for what is not linear in it, is what a shift is shrunk by, towards the shift that all have in common.
+    Control: it is not shrunk by half as much."""
     frame = frame_of(1_500)
     own = records_of(frame, kind, 1)
     model = Scores.build(job_of(kind), frame, slice(0, 6))
@@ -276,9 +277,14 @@ def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None
         found.append(shifts(model.known, law, model.kind, model.outcome_bounds, sums[1] / sums[0], np.arange(6)))
     variance = 19.0 * np.var(found, axis=0)
     for prior in (0.01, 0.03):
-        shrunk = model.bias_corrected(own, prior).undone.slopes[0, :, 0] / whole
-        np.testing.assert_allclose(shrunk, prior**2 / (prior**2 + variance), rtol=0.05)
-        assert np.abs(shrunk / (prior**2 / (prior**2 + variance / 2.0)) - 1.0).max() > 0.1, "control"
+        share = 1.0 / (prior**2 + variance) / (1.0 / (prior**2 + variance)).sum()
+        common, error = share @ whole, 19.0 * np.var(np.array(found) @ share)
+        common *= max(0.0, 1.0 - error / common**2)
+        shrunk = model.bias_corrected(own, prior).undone.slopes[0, :, 0] - common
+        kept = prior**2 / (prior**2 + variance)
+        np.testing.assert_allclose(shrunk, kept * (whole - common), atol=0.02 * np.abs(whole).max())
+        halved = prior**2 / (prior**2 + variance / 2.0) * (whole - common)
+        assert np.abs(shrunk - halved).max() > 0.04 * np.abs(whole).max(), "control"
 
 
 def test_a_shift_that_one_record_makes_is_hardly_believed() -> None:

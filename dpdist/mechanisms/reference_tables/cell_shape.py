@@ -37,6 +37,10 @@ class Blur(NamedTuple):
     of_outcome: Floats
 
 
+AT_THE_BOUND = 0.2
+"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """The reference records of one cell, or points in place of them.
@@ -50,7 +54,8 @@ class Shape:
     - `unlike`: the standard deviation of their log mean outcome about the cell's own (small-area borrowing).
     - `shrunk_within`: cells with the same number here are shrunk towards each other.
     - `group`: cells of one group share their histograms.
-    - `at_bound`: the share of the group's weights at or beyond their public upper bound. It is 0 if noise may have made it.
+    - `at_bound`: the share of the group's weights at or beyond their public upper bound. It is 0 if noise may have made it,
+      and NaN if noise could also hide a share of AT_THE_BOUND.
     """
 
     weight: Floats

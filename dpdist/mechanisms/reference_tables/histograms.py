@@ -16,7 +16,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Column, Job
-from dpdist.mechanisms.reference_tables.cell_shape import Blur
+from dpdist.mechanisms.reference_tables.cell_shape import AT_THE_BOUND, Blur
 from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
@@ -100,7 +100,7 @@ class Histograms:
             spread, places = [np.ones(HISTOGRAM_POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
         hidden = self._hidden(counts, n)
-        at_bound = self.model.weighted and counts[0][-1] > explained(np.zeros(len(counts[0])), 0.0, variance)[-1]
+        at_bound = self._at_bound(counts[0], float(fitted[0][0][-1]), n, variance) if self.model.weighted else 0.0
         return [
             HistogramCell(
                 weight=spread[0],
@@ -116,10 +116,18 @@ class Histograms:
                 largest_weight=float(self.bins[0].right[-1]) if self.model.weighted else np.inf,
                 hidden=hidden[k],
                 in_common=float(self.in_common[group]),
-                at_bound=float(fitted[0][0][-1]) if at_bound else 0.0,
+                at_bound=at_bound,
             )
             for k, (low, top) in enumerate(self.model.bounds)
         ]
+
+    @staticmethod
+    def _at_bound(noisy: Floats, share: float, n: float, variance: float) -> float:
+        """The share of weights at their public bound, from noisy counts and the fitted share of the last bin."""
+        noise = explained(np.zeros(len(noisy)), 0.0, variance)[-1]
+        if noisy[-1] > noise:
+            return share
+        return 0.0 if noise <= AT_THE_BOUND * n else np.nan
 
     def _hidden(self, counts: list[Floats], n: float) -> list[Hidden]:
         """For each outcome, the records that noise in a group's histograms may hide, with the ends for the weight."""

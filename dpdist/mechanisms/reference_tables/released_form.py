@@ -50,7 +50,7 @@ def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Par
     - `spans`: the ends of a range of a mean that the sums do not identify; null where they identify it.
     - `tail`: standard deviations of the error from the histograms' tails.
     - `group`: the number of the group of cells that shares histograms.
-    - `at_bound`: the share of the group's weights at or beyond their public upper bound.
+    - `at_bound`: the share of the group's weights at or beyond their public upper bound; NaN if noise hides it.
     """
     cell, ends = ("cell", labels), tuple(f"{e} {n}" for n in names for e in ("least", "most"))
     return (
