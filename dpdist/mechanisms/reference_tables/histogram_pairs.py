@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.clipping import Cell
@@ -55,7 +55,7 @@ def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, n
 
 def _weights(cell: Cell, limits: Limits, held: Floats, product: Floats, noise: Noise) -> Floats:
     """The cell's weights in the order of its outcomes; `held` and `product` are noisy Σv and Σvc, (cell,)."""
-    of_outcome, of_weight = (ndtri((rankdata(own) - 0.5) / len(own)) for own in (cell.outcome, cell.weight))
+    of_outcome, of_weight = (ndtri((pd.Series(own).rank().to_numpy() - 0.5) / len(own)) for own in (cell.outcome, cell.weight))
     ordered = np.sort(cell.weight)
     distinct, which = np.unique(np.column_stack(limits), axis=0, return_inverse=True)
     scale = limits.cap * held.clip(0.0)
