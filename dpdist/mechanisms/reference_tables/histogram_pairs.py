@@ -55,7 +55,8 @@ def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, n
 
 def _weights(cell: Cell, limits: Limits, held: Floats, product: Floats, noise: Noise) -> Floats:
     """The cell's weights in the order of its outcomes; `held` and `product` are noisy Σv and Σvc, (cell,)."""
-    of_outcome, of_weight = (ndtri((pd.Series(own).rank().to_numpy() - 0.5) / len(own)) for own in (cell.outcome, cell.weight))
+    ranks = (pd.Series(own).rank().to_numpy() for own in (cell.outcome, cell.weight))
+    of_outcome, of_weight = (ndtri((rank - 0.5) / len(rank)) for rank in ranks)
     ordered = np.sort(cell.weight)
     distinct, which = np.unique(np.column_stack(limits), axis=0, return_inverse=True)
     scale = limits.cap * held.clip(0.0)
