@@ -179,7 +179,7 @@ def test_plan_prints_cells_and_epsilon(job: Job) -> None:
     [
         "",
         OF_STATED_EPSILON,
-        OF_STATED_EPSILON + 'accept: {epsilon: "0.1", gates: [{measure: median, of: count, limit: 0.2}]}\n',
+        OF_STATED_EPSILON + 'accept: {epsilon: "0.1", gates: [{measure: median, of: count, limit: 20}]}\n',
     ],
 )
 def test_the_printed_settings_bring_a_job_with_histograms_there(job: Job, said: str) -> None:
