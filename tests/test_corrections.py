@@ -127,7 +127,7 @@ def test_a_correction_that_resumes_names_the_same_release(chain: Path) -> None:
 
 
 def test_what_publish_makes_anew_can_be_corrected_too(chain: Path) -> None:
-    """Another title makes another manifest and another id, which the ledger learns. Without the ledger it fails, and the release stands."""
+    """Another title makes another id, which the ledger learns. Without the ledger it fails, and the release stands."""
     before = release(chain, "fourth")
     job = (chain / "job.yaml").read_text().split("correction:")[0]
     more = f"correction: {json.dumps(said(chain, 4, 'third'))}\npresentation: {{title: Salaries of a small survey}}\n"
