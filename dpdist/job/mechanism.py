@@ -140,7 +140,7 @@ class MechanismSpec(Frozen):
     def published(self, job: JobView) -> dict[str, Any]:
         """The part of the specification that a statement publishes: constants that have an effect."""
         weights = {"weights": self.weights.used} if self.weighs else {}
-        return self.model_dump(mode="json", exclude_none=True, exclude={"weights"}) | weights
+        return {"name": self.name, **weights, **self.model_dump(mode="json", exclude_none=True, exclude={"weights"})}
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         """Lists the settings of a job that the mechanism refuses."""
