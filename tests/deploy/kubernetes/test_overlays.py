@@ -141,5 +141,5 @@ def test_sixty_faults_lose_nothing_and_draw_nothing_again(release: Release, tmp_
     found = campaign(release, strict_job(tmp_path, 400), 400)
     print(json.dumps(found, indent=2))
     assert int(str(found["faults"])) >= 60
-    assert (found["lost"], found["redrawn"], found["finished strata touched"]) == (0, 0, 0)
+    assert (found["lost"], found["redrawn"], found["finished files changed"]) == (0, 0, 0)
     assert found["serial bytes"]
