@@ -104,10 +104,10 @@ class Trace:
         return self._exporter.lost
 
 
-def _within(span: Any) -> Any:
+def _within(parent: Any) -> Any:
     from opentelemetry.trace import set_span_in_context
 
-    return set_span_in_context(span)
+    return set_span_in_context(parent)
 
 
 def collector(url: str) -> Any:
