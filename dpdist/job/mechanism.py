@@ -138,8 +138,9 @@ class MechanismSpec(Frozen):
         return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
-        """The part of the specification that a statement publishes."""
-        return self.model_dump(mode="json")
+        """The part of the specification that a statement publishes: constants that have an effect."""
+        weights = {"weights": self.weights.used} if self.weighs else {}
+        return {"name": self.name, **weights, **self.model_dump(mode="json", exclude_none=True, exclude={"weights"})}
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         """Lists the settings of a job that the mechanism refuses."""
