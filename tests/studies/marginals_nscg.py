@@ -4,8 +4,8 @@
     OTHER/python tests/studies/marginals_opendp.py WORK       in an environment of its own: pip install 'opendp[mbi]'
     python tests/studies/marginals_nscg.py measure --work WORK [--replicates R]
 
-Prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of our releases
-also the share of 90 % intervals in marginals.parquet that hold the file's own weighted count.
+Prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of releases of
+weighted_marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted count.
 """
 
 from __future__ import annotations
