@@ -5,7 +5,8 @@
     python tests/studies/marginals_nscg.py measure --work WORK [--replicates R]
 
 Prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of releases of
-weighted_marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted count.
+weighted_marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted count,
+and the same of counts with clipped weights.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def job_text(sizes: dict[str, int], adjacency: str, selection: str) -> str:
     )
 
 
-def ours(held: pd.DataFrame, sizes: dict[str, int], replicate: int, adjacency: str, selection: str) -> tuple[Coded, float]:
-    """A release's records under keyed noise, and the share of its intervals that hold the file's counts."""
+def ours(held: pd.DataFrame, sizes: dict[str, int], replicate: int, adjacency: str, selection: str) -> tuple[Coded, Floats]:
+    """A release's records under keyed noise; shares of its intervals that hold the file's counts, plain and clipped."""
     job, n = parse_job(job_text(sizes, adjacency, selection)), len(held)
     key = Key(f"marginals {replicate} {adjacency}".encode())
     values = held[list(sizes)].to_numpy(float)
@@ -80,12 +81,15 @@ def ours(held: pd.DataFrame, sizes: dict[str, int], replicate: int, adjacency: s
     rounds = MECHANISMS["weighted_marginals"].protect(job, model, Unwatched())
     theta = run_rounds(rounds, model, ExactSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]
     found, weight = model.simulate(theta, row, key.generator("synthesis"))  # type: ignore[attr-defined]
-    codes, fitted, inside = held[list(sizes)].to_numpy(np.int64), model.fitted(theta), list[bool]()  # type: ignore[attr-defined]
+    codes, fitted, inside = held[list(sizes)].to_numpy(np.int64), model.fitted(theta), list[Floats]()  # type: ignore[attr-defined]
+    weights = held["weight"].to_numpy()
     for table, scale in model.noise_of(theta).items():  # type: ignore[attr-defined]
         wanted = fitted.table(table).ravel()
-        exact = np.bincount(model.cell(codes, table), weights=held["weight"], minlength=len(wanted))  # type: ignore[attr-defined]
-        inside += (np.abs(wanted - exact) <= REACH * np.sqrt(2.0 * scale**2 + CAP * wanted)).tolist()
-    return Coded(found.astype(np.int64), tuple(sizes.values()), weight), float(np.mean(inside))
+        reach = REACH * np.sqrt(2.0 * scale**2 + CAP * wanted)
+        cell = model.cell(codes, table)  # type: ignore[attr-defined]
+        exact = [np.bincount(cell, weights=each, minlength=len(wanted)) for each in (weights, np.minimum(weights, CAP))]
+        inside.append(np.abs(wanted - np.array(exact)) <= reach)
+    return Coded(found.astype(np.int64), tuple(sizes.values()), weight), np.concatenate(inside, axis=1).mean(axis=1)
 
 
 def errors(own: Coded, other: Coded) -> dict[str, float]:
@@ -114,7 +118,15 @@ def measure(work: Path, replicates: int) -> None:
             other, covered = ours(held, sizes, replicate, adjacency, selection)
             seconds = time.process_time() - began
             name = f"weighted_marginals, {selection}, {adjacency}"
-            rows.append({"mechanism": name, "seconds": seconds, **errors(own, other), "held": covered})
+            rows.append(
+                {
+                    "mechanism": name,
+                    "seconds": seconds,
+                    **errors(own, other),
+                    "held": covered[0],
+                    "held_clipped": covered[1],
+                }
+            )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     capped = own._replace(weight=np.minimum(own.weight, CAP))
     rows.append({"mechanism": "no noise, weights clipped", **errors(own, capped)})

@@ -48,21 +48,21 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
         choice, scale = model.unit_scales(units)
         fitted, own = model.fitted(model.of_rounds(*known)), Defined.by((model, known, units))
         open_ones = [key for key in model.candidates if key in known.keys or groups[key[0]] != groups[key[1]]]
-        expected = {key: said(model, fitted, key) for key in open_ones}
+        expected = {key: expected_of(model, fitted, key) for key in open_ones}
         values = [_score(tables[key], np.rint(expected[key]), scale) for key in open_ones]
         (first,) = yield own.scores(np.array([values]), choice, next(numbers))
         best = open_ones[int(first)]
         noisy = yield own.sums(tables[best].ravel(), scale, next(numbers))
         known = Measured((*known.keys, best), np.concatenate([known.sums, noisy]), (*known.units, units))
         groups, left = joined(groups, best), left - units
-        now = said(model, model.fitted(model.of_rounds(*known)), best)
+        now = expected_of(model, model.fitted(model.of_rounds(*known)), best)
         if np.abs(now - expected[best]).sum() <= float(scale) * prod(model.shape(best)):
             taken *= 2
     return model.of_rounds(*known)
 
 
-def said(model: Marginals, fitted: Fitted, key: Marginal) -> Floats:
-    """A pair's table as the fitted tables say it, in units of 1/UNIT: as measured, or under independence."""
+def expected_of(model: Marginals, fitted: Fitted, key: Marginal) -> Floats:
+    """A pair's table as it follows from the fitted tables, in units of 1/UNIT: as measured, or under independence."""
     if key in fitted.tables:
         table = fitted.tables[key]
     else:
