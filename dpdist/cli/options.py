@@ -36,6 +36,10 @@ Traces = Annotated[
 ]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+QuietRelease = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print nothing but errors, and a note if the ledger cannot take the release's id."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
 ShowValues = Annotated[
     bool, typer.Option("--show-values", help="Show confidential values in error messages, on this screen only.")
