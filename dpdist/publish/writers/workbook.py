@@ -43,7 +43,8 @@ class Styles:
     """
 
     def __init__(self, book: xlsxwriter.Workbook, from_right: bool = False):
-        self.book, self.numbers = book, dict[tuple[int, bool], Format]()
+        self.book = book
+        self.numbers: dict[tuple[int, bool], Format] = {}
         self.from_right, side = from_right, {"align": "right"} if from_right else {}
         self.title = book.add_format({"bold": True, "font_size": 14})
         self.caption = book.add_format({"bold": True, "font_size": 14, **side})
