@@ -1,7 +1,7 @@
-"""The model of noisy tables of coded columns, and from them one distribution, synthetic records and estimates.
+"""The model of noisy tables of coded columns, with the distribution, synthetic records and estimates that follow from them.
 
-A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw²
-≥ Σw/U. Sampling errors are computed for Σv records; the sample's own errors are no larger.
+A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw² ≥
+Σw/U. Sampling errors are computed as for Σv records, so they are not too small.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ UNMEASURED = (
     "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
     "`dpdist audit` measures it on this one."
 )
-"""Text for a rule that is missing in `EXCEEDS`. It has all present rules, so this text waits for a rule to be added."""
+"""Text for a rule that is missing in `EXCEEDS`. No present rule is missing there."""
 REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
 OBSERVED = "The bound is the one observed on this file over S posterior draws; it is not a bound over every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."

@@ -182,7 +182,7 @@ class RegularisedCells(OutcomeModel):
     def _of_common(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
         """What other noise on the common weight adds to the sums of all cells, (draw, cell, 2); 0 if the job names it.
 
-        Such an error is common to all cells. A cell's outcomes are taken to be as the released sums say.
+        Such an error is common to all cells. A cell's outcomes are taken from the released sums.
         """
         asked, (common, regularisation) = float(theta["asked"][0, 0]), theta["used"][0]
         if np.isnan(asked):
