@@ -1,9 +1,10 @@
 """Sets the limits of published intervals: within public bounds, and wide enough for cells that noise leaves unidentified.
 
-Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it (models.saturation). A figure over
-several cells then includes the ranges of its unidentified cells. For a mean, every weight and cell mean is set to the value
-in its range that moves the mean farthest. A figure made of unidentified cells alone has limits and no estimate. Public
-totals narrow the ranges. A count that follows from public totals has no range. All of this is post-processing.
+Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it (`reference_tables.saturation`). A
+figure over several cells then includes the ranges of its unidentified cells. For a mean, every weight and cell mean is set
+to the value in its range that moves the mean farthest. A figure made of unidentified cells alone has limits and no
+estimate. Public totals narrow the ranges. A count that follows from public totals has no range. All of this is
+post-processing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
 NEAR_THE_BOUND = 0.9
-"""Share of the public upper bound from which mean clipped weights stop a release, where histograms cannot tell more."""
+"""Share of the public upper bound from which mean clipped weights stop a release, where histograms do not show more."""
 SATURATED = (
     "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
     "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
@@ -62,9 +63,10 @@ def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
 def saturated(release: ReleasedObject) -> str | None:
     """The reason not to publish, if many weights lie at or beyond their public upper bound; otherwise None.
 
-    Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms tell the
-    share of such weights, and the table's noisy sums, which have other noise, must not contradict it. Where noise hides
-    the share, as in small files and in releases of earlier versions, mean clipped weights near the bound are enough.
+    Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms give the share
+    of such weights. The table's noisy sums, which have independent noise, must also allow this share. Where noise hides the
+    share, as in small files, or where a release of an earlier version lacks it, mean clipped weights near the bound are a
+    sufficient reason.
     """
     weight = release.job.survey.weight
     if weight is None or not looked_through(release):

@@ -49,9 +49,10 @@ def write_report(material: Material) -> Path:
 
 
 def write_report_again(space: Workspace, listener: Listener) -> None:
-    """Writes a page that stands already again, from what is published now.
+    """Writes an existing page again, from what is published now.
 
-    The release does not depend on it, so its failure is a note. Messages may quote a record: they stay in confidential/log.
+    The release does not depend on the page, so a failure gives only a note. The error's message may quote a record, so it
+    is written to confidential/log alone.
     """
     if is_url(space.place) or not space.report.exists() or not evaluations(space):
         return
