@@ -131,7 +131,7 @@ def _look(group: int) -> str:
 
 
 def _legend(groups: Sequence[str]) -> Iterator[str]:
-    """Returns the lines of the legend. Each line has all the names that fit on it."""
+    """Yields the lines of the legend. Each line has all the names that fit on it."""
     if len(groups) < 2:
         return
     most = WIDTH // LETTER - 6
