@@ -2,7 +2,7 @@
 
 The noise of a gate follows from the release: it is inversely proportional to the smallest published count, and for means to
 that count times the mean. A plan states how large these figures must be. A gate is refused if its noise exceeds its limit
-even in the most favourable case.
+even in the most favourable case. Gates on coverage, and all gates under secret sizes, are not checked.
 """
 
 from __future__ import annotations

@@ -53,8 +53,7 @@ def error_ratio(base: pd.DataFrame) -> float:
 
 
 def too_small(base: pd.DataFrame, level: float) -> bool:
-    """True where the median ratio is below SMALL_RATIO, and with correct errors it would be so low with a probability below
-    `level`.
+    """True where the median ratio is below SMALL_RATIO, and chance would make it so with a probability below `level`.
 
     A direct variance over the correct one is taken as χ²(df)/df. With correct errors, a cell's ratio is at most r with the
     probability P(χ²(df) ≥ df/r²). Half of the cells have such a ratio with at most twice the cells' mean probability
