@@ -32,6 +32,10 @@ Log = Annotated[
 Metrics = Annotated[
     str | None, typer.Option("--metrics", envvar="DPDIST_METRICS", help="host:port to serve Prometheus figures on.")
 ]
+Traces = Annotated[
+    str | None,
+    typer.Option("--traces", envvar="DPDIST_TRACES", help="URL of an OpenTelemetry collector (OTLP over HTTP) for spans."),
+]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and what a ledger failed to record.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]

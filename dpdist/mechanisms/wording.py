@@ -16,8 +16,7 @@ WEIGHTS_ARE_ATTRIBUTES = (
 )
 MISFIT = (
     "Records are taken to have a {} law within cells. A real file may not: tables and synthetic records can then be off "
-    "by many standard errors. This bias is in no figure of the release. Look at the evaluation (`dpdist report "
-    "--confidential`) before publishing."
+    "by many standard errors. This bias is in no figure of the release."
 )
 MOVES_COST = "A record that changes cells is not covered: public counts show it. The noisy sums alone would cost {}."
 MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")

@@ -46,6 +46,10 @@ REPLAYED = """This folder was made with --replay, for a test or an audit: it rep
 Publish the folder of that run. Two folders on the same noise, of other data or other code, differ by exact sums.
 """
 
+SIMULATED = """This folder was made for a study: its noise follows from a key, which the study's file gives.
+Whoever knows the key can take the noise off.
+"""
+
 
 def publish(release: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
     """Writes the public folder. It spends nothing and reads nothing but `release`; the same release gives the same bytes.

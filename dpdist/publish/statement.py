@@ -42,10 +42,7 @@ NOISE_IN_ERRORS = (
     " The noise of these counts is in the standard errors. It was simulated once more and made to agree in the same way, "
     "and all estimates were made from it and the same noisy sums."
 )
-VERBATIM = (
-    "most of the reference's weights and outcomes, cell by cell, as they stand in its records. Publish this folder only if "
-    "the reference really is published"
-)
+VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they stand in its records"
 
 
 def statement(release: ReleasedObject) -> dict[str, Any]:

@@ -24,7 +24,7 @@ EXCEEDS: dict[WeightRule, str] = {
     "fixed_point": (
         "This release uses fixed-point privacy weights. In tests on other, simulated files with outliers a record's exact "
         "loss exceeded the observed bound in 17 of 516 strata. It reached 6.5 times ε where a tenth of a small stratum's "
-        "records lay far off. `dpdist audit` measures it on this file."
+        "records lay far off."
     ),
 }
 """By weight rule, the exact losses that were measured above ε. The loss of the release itself may be larger.
@@ -32,8 +32,7 @@ EXCEEDS: dict[WeightRule, str] = {
 For `fixed_point` the text counts losses above the bound observed on the file.
 """
 UNMEASURED = (
-    "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
-    "`dpdist audit` measures it on this one."
+    "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files."
 )
 """Text for a rule that is missing in `EXCEEDS`. No present rule is missing there."""
 REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."

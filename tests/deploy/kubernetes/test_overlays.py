@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask_kubernetes
 import pytest
 from node_images import PAUSE
 from nodes import CONTROL, Cluster
@@ -109,6 +110,37 @@ def test_workers_follow_the_load(release: Release, tmp_path: Path) -> None:
     assert release.same_bytes(render(DEPLOY / "overlays" / "hpa"))
 
 
+@pytest.fixture
+def operator(cluster: Cluster) -> Iterator[None]:
+    """The Dask operator of PyPI, as a process beside the control plane."""
+    cluster.kubectl("apply", "--server-side", "-f", CRDS)
+    cluster.kubectl("wait", "--for=condition=Established", "-f", CRDS, "--timeout=60s")
+    line = ["-m", "kopf", "run", "--standalone", "--all-namespaces", "-m", "dask_kubernetes.operator.controller"]
+    with (cluster.folder / "logs" / "operator").open("ab") as log:
+        env = {**os.environ, "KUBECONFIG": str(cluster.config("admin"))}
+        process = subprocess.Popen([sys.executable, *line], stdout=log, stderr=log, env=env)
+    yield
+    process.terminate()
+    process.wait(timeout=60)
+
+
+CRDS = Path(dask_kubernetes.__file__).with_name("operator") / "deployment" / "helm" / "dask-kubernetes-operator" / "crds"
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_dask_job_by_its_operator(release: Release) -> None:
+    release.apply_overlay("operator")
+
+    def ended() -> bool:
+        said = json.loads(release.kubectl("get", "daskjob", "dpdist", "-o", "json")).get("status", {})
+        return said.get("jobStatus") in ("Successful", "Failed")
+
+    release.cluster.until(ended, "the end of the DaskJob", 900)
+    said = json.loads(release.kubectl("get", "daskjob", "dpdist", "-o", "json"))["status"]
+    assert said["jobStatus"] == "Successful", release.logs("driver")
+    assert release.same_bytes(render(DEPLOY / "overlays" / "release"))
+
+
 def test_a_release_in_an_object_store(release: Release, enforced: Policies, tmp_path: Path) -> None:
     with minio(tmp_path / "store", host=CONTROL) as port:
         release.secret("dpdist-store", f"--from-file={credentials(release)}")
@@ -141,5 +173,5 @@ def test_sixty_faults_lose_nothing_and_draw_nothing_again(release: Release, tmp_
     found = campaign(release, strict_job(tmp_path, 400), 400)
     print(json.dumps(found, indent=2))
     assert int(str(found["faults"])) >= 60
-    assert (found["lost"], found["redrawn"], found["finished strata touched"]) == (0, 0, 0)
+    assert (found["lost"], found["redrawn"], found["finished files changed"]) == (0, 0, 0)
     assert found["serial bytes"]
