@@ -17,7 +17,6 @@ from dpdist.cli.options import (
     Log,
     Metrics,
     Quiet,
-    QuietRelease,
     Replay,
     Settings,
     ShowValues,
@@ -102,7 +101,7 @@ def run(
     log: Log = None,
     metrics: Metrics = None,
     traces: Traces = None,
-    quiet: QuietRelease = False,
+    quiet: Quiet = False,
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
@@ -131,7 +130,7 @@ def publish(
     workspace: WorkspaceFolder,
     job: Annotated[str | None, typer.Option("--job", help="A job file whose labels and tables are taken.")] = None,
     settings: Settings = None,
-    quiet: QuietRelease = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Make tables, microdata and statement again from what was released. Spends no budget and reads no record."""
