@@ -1,7 +1,7 @@
 """Three attacks on synthetic records: distances to the nearest records, singling out, and membership.
 
 *Members* were in the confidential file. *Others* come from the same population but were not in it. A synthetic file that
-reveals no members is equally close to members and to others, so each attack is scored on both.
+reveals nothing about members is equally close to members and to others. So each attack is scored on both.
 
 - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
   is about one half if nothing is revealed. Random labels give the distribution under chance.

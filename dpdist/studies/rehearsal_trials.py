@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from dpdist.core.keys import Key
 from dpdist.evaluation.summary import by_statistic
 from dpdist.evaluation.verdict import holds_direct, labels_of
 from dpdist.job import Job
@@ -124,12 +125,15 @@ def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
     return Trial(first.candidate, pd.concat(cells, ignore_index=True), first.suppressed, first.seconds)
 
 
-def trial(candidate: Candidate, current: Path, workspace: Path) -> Trial:
-    """Runs one real release of a half, and compares it with direct estimates. Raises `DpdistError`."""
+def trial(candidate: Candidate, current: Path, workspace: Path, study: Key | None = None) -> Trial:
+    """Runs one release of a half, and compares it with direct estimates. Raises `DpdistError`.
+
+    Its draws follow from the key of a study; without it, it is a real release.
+    """
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}}
     job = job_of({**candidate.terms, **quiet, "input": {"path": str(current)}})
     began = time.perf_counter()
-    release = run(job, workspace, counted=False)
+    release = run(job, workspace, counted=False, study=study)
     took = time.perf_counter() - began
     frames, suppressed = [], 0
     for table in job.tables:

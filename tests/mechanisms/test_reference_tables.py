@@ -18,7 +18,8 @@ from redrawn import redrawn
 from rich.console import Console
 
 import dpdist
-from dpdist.cli.report import plan_text
+from dpdist.cli.console import Escaping
+from dpdist.cli.report import plan_text, run_text
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
@@ -406,7 +407,11 @@ def test_the_statement_says_that_the_references_values_stand_in_the_release(file
     """Weights and outcomes of the reference, digit for digit. Control: weights of the current file."""
     said = json.loads((workspace / "public" / "statement.json").read_text())
     (line,) = [text for text in said["public"] if "donors.parquet" in text]
-    assert "only if the reference really is published" in line
+    assert "as they stand in its records" in line
+    console = Escaping(width=200, no_color=True)
+    with console.capture() as captured:
+        console.print(run_text(workspace))
+    assert "Publish it only if the reference really is public" in captured.get(), "the custodian is told"
     donors = pd.read_parquet(workspace / "public" / "released" / "donors.parquet")
     before, now = (pd.read_parquet(files / f"{name}.parquet") for name in ("before", "now"))
     assert sorted(donors["weight"]) == sorted(before["weight"])

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import numpy as np
 import pyarrow as pa
 from markupsafe import Markup, escape
@@ -21,6 +20,7 @@ from dpdist.job.presentation import FLAGS
 from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.examples import check_of, examples, names_of
+from dpdist.publish.writers.templates import environment
 from dpdist.publish.writers.workbook import about
 
 MOST_FIGURES = (3_000, 1_000, 300, 0)
@@ -72,11 +72,9 @@ class Shown(NamedTuple):
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
     """Writes the page. It links the files that are already beside it; texts on privacy come from the statement."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dpdist.publish.writers"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["sentence"] = _sentence
-    environment.filters["closed"] = _closed
+    templates = environment("dpdist.publish.writers")
+    templates.filters["sentence"] = _sentence
+    templates.filters["closed"] = _closed
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
     check = check_of(tables, names.outcome) if records else None
@@ -95,7 +93,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
         "codebook": _codebook(job),
         "files": list(_files(path.parent, job)),
     }
-    template, forms = environment.get_template("release.html"), [printed for printed, _ in tables]
+    template, forms = templates.get_template("release.html"), [printed for printed, _ in tables]
     for most in MOST_FIGURES:
         html = template.render(**facts, tables=list(_shown(forms, most)))
         if len(html.encode()) < HEAVIEST:
