@@ -37,7 +37,7 @@ WEIGHTED_BOUND = (20.0, 10.0)
 
 
 def cautions(plan: Plan) -> Iterator[str]:
-    """Returns warnings as sentences. None of them refuses a job."""
+    """Yields warnings as sentences. None of them refuses a job."""
     job = plan.job
     yield from _small_cells(plan)
     yield from _psus_of_no_stratum(plan)

@@ -4,8 +4,8 @@ The variance of a raked estimate is the variance of its residuals from a regress
 the weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
 calfun="raking").
 
-Noisy sums may leave the sum of a row's weights unknown within a range (`Room`). The totals may then determine it: such
-rows take what the other rows leave of the totals.
+Noisy sums may leave the sum of a row's weights unknown within a range (`Room`). The totals may then determine the sum: such
+rows get the part of the totals that the other rows leave.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class MechanismSpec(Frozen):
     takes_reference: ClassVar[bool] = False
     """True if the mechanism can learn something from a reference."""
     needs_reference: ClassVar[str] = ""
-    """The reason why the mechanism needs a reference, to complete a sentence: "clips where the records tell".
+    """The reason why the mechanism needs a reference, as the middle of a sentence: "'NAME' … of a public file".
 
     It is empty where the mechanism needs none.
     """

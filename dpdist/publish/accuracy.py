@@ -72,7 +72,7 @@ def _of_parameters(release: ReleasedObject) -> list[str]:
 
 
 def standard_errors(release: ReleasedObject) -> list[str]:
-    """What the statement says of the standard errors."""
+    """The statement's entries on standard errors, by key."""
     if release.job.mechanism.whole_tables:
         return [*_of_parameters(release), *([] if release.job.local else [WITHIN_BOUNDS, *_design(release)])]
     job, told, drawn = release.job, _known(release), release.job.mechanism.sets_are_free

@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
 FILE = "marginals"
-REACH = 1.6448536269514722
-"""Half width of a 90 % interval in standard errors."""
 NUMBERS = ("count", "share", "standard_error", "lower", "upper")
 
 
@@ -57,7 +56,7 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
         for cell, value in zip(model.labelled(release.job, key), fitted.table(key).ravel().tolist(), strict=True):
             error = float(np.sqrt(noise + per_weight * value))
             share = value / fitted.total if fitted.total > 0.0 else None
-            ends = max(0.0, value - REACH * error), value + REACH * error
+            ends = max(0.0, value - NORMAL_90 * error), value + NORMAL_90 * error
             figures = dict(zip(NUMBERS, (value, share, error, *ends), strict=True))
             found.append({"marginal": name, "cell": levels | cell, **figures})
     return found

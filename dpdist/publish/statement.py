@@ -244,8 +244,8 @@ def _post_processing(release: ReleasedObject) -> list[str]:
     steps += words.post_processing(release)
     if family_facts(job).on_reference:
         steps.append(
-            "Scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
-            "beyond what the reference holds is drawn. Means from parameters take either within narrow bins of scores."
+            "Scores are turned into weights and outcomes by the reference's distributions, so no value is drawn beyond the "
+            "reference's range. Means from parameters use its means of weight and outcome in narrow bins of scores."
         )
     if family_facts(job).on_reference and (borrowed := borrowing(release)):
         steps.append(f"{borrowed['in_words']} The entry `borrowing` names these cells.")

@@ -14,7 +14,6 @@ A cell that is the sum of k base cells has the noise of k sums: c√k/√n.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 from math import ceil, floor, log10
@@ -24,8 +23,10 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.errors import JobError, Problem
+from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job, budget_text
+from dpdist.mechanisms.models import builder_of
 from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
@@ -90,11 +91,16 @@ class Expected(NamedTuple):
 
 
 def expected_noise(plan: Plan) -> Expected | None:
+    """Predicts the noise of a plan's release."""
+    return noise_in(plan.job, plan.frame)
+
+
+def noise_in(job: Job, frame: Frame) -> Expected | None:
     """Predicts the noise; None if it does not follow from public facts, or if sizes are secret.
 
     A model's `noise_of_one` is the constant c (see above) of a count and of a mean, the noise of a cell with one record.
     """
-    model, job, frame = plan.model, plan.job, plan.frame
+    model = builder_of(job).build(job, frame, frame.rows_of(0))
     of_one: tuple[float, float] | None = getattr(model, "noise_of_one", None)
     if of_one is None or job.sizes_secret or not job.strict:
         return None
@@ -124,12 +130,25 @@ def warned(plan: Plan) -> Iterator[str]:
     if noises is not None and noises.drowned:
         cells = f"{_about(noises)}{_drowned(noises)}"
         enough = epsilon_for(plan, DROWNED, every=True)
-        more = f", {budget_text(enough.of_histograms)} of it for histograms," if enough.of_histograms is not None else ""
-        at = f"at ε = {budget_text(enough.epsilon)}{more} none" + (", by these least figures" if noises.at_least else "")
+        at = f"{enough.in_words} none" + (", by these least figures" if noises.at_least else "")
         lean = " Figures of such cells lean on the reference." if plan.reference is not None else ""
         yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which).{lean}"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
         yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
+
+
+def at_sizes_of(job: Job, frame: Frame) -> str | None:
+    """Returns how many cells noise drowns at the job's ε, and an ε at which it drowns at most half; None if not known."""
+    noises = noise_in(job, frame)
+    if noises is None or not np.isfinite(noises.median):
+        return None
+    said = f"noise drowns {_about(noises)}{_drowned(noises)} at this ε"
+    if noises.median <= DROWNED:
+        return said
+    enough = least_epsilon(job, frame, DROWNED, every=False)
+    return f"{said}; {enough.in_words} it drowns at most half of each" + (
+        ", by these least figures" if noises.at_least else ""
+    )
 
 
 def _about(noises: Expected) -> str:
@@ -186,6 +205,12 @@ class Needed(NamedTuple):
             return said
         return f"{said} --set reference.histogram.epsilon={budget_text(self.of_histograms)}"
 
+    @property
+    def in_words(self) -> str:
+        """Returns the words "at ε = …", with the part for histograms."""
+        more = f", {budget_text(self.of_histograms)} of it for histograms," if self.of_histograms is not None else ""
+        return f"at ε = {budget_text(self.epsilon)}{more}"
+
     def set_in(self, job: Job) -> Job:
         """Returns the job with these values."""
         budget, reference = job.budget.model_copy(update={"epsilon": self.epsilon}), job.reference
@@ -202,7 +227,12 @@ def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
     keep their ε. Histograms keep their share of what gates leave, rounded down. ε is rounded up until the noise that is
     predicted at these settings is small enough. Raises `JobError` where noise cannot be predicted.
     """
-    found, job = expected_noise(plan), plan.job
+    return least_epsilon(plan.job, plan.frame, error, every)
+
+
+def least_epsilon(job: Job, frame: Frame, error: float, every: bool) -> Needed:
+    """The same, of a job with this frame."""
+    found = noise_in(job, frame)
     if found is None or not np.isfinite(found.median):
         problem = Problem("--for-error", f"noise of '{job.mechanism.name}' is not known beforehand here", KNOWN, OTHERWISE)
         raise JobError(job.dataset, [problem])
@@ -213,7 +243,7 @@ def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
     epsilon = _two_digits(gates + left * Fraction(found.largest if every else found.median) / Fraction(error), ceil)
     while True:
         settings = Needed(epsilon, None if share is None else _two_digits(share * (epsilon - gates), floor))
-        there = expected_noise(replace(plan, job=settings.set_in(job)))
+        there = noise_in(settings.set_in(job), frame)
         if there is None or (there.largest if every else there.median) <= error:
             return settings
         epsilon = _two_digits(epsilon * Fraction(1001, 1000), ceil)

@@ -1,4 +1,6 @@
-"""Draws noise for the sample counts of a job that protects its predictors, once, before any fit, and stores the result."""
+"""Draws the noise of sample counts once, before any fit, for a job that protects its predictors, and stores the noisy
+frame.
+"""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ _RESTORE = "restore it from a copy, or begin again in a new folder, which spends
 
 
 def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> Floats:
-    """The noise stored at `path`; if there is none, it is drawn now. `facts` say what the noise is for.
+    """The noise stored at `path`; if there is none, it is drawn now. `facts` identify the sums that the noise is for.
 
-    Raises `WorkspaceError` if stored noise is lost, damaged or for something else, or if no more noise may be drawn
+    Raises `WorkspaceError` if stored noise is lost, damaged or for other sums, or if no more noise may be drawn
     (`Workspace.sealed`).
     """
     mark = space.completions / f"noise-{path.stem}.json"

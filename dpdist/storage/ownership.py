@@ -114,7 +114,7 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
 
 
 def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> None:
-    """Takes over the noise of a replayed run; and allows no more noise if something was published here."""
+    """Takes over the noise of a replayed run, and forbids further noise if something was published here."""
     if source is not None:
         _take_noise(space, source)
         _take_over(space, source, [space.receipt])

@@ -50,7 +50,7 @@ class Workspace(WorkspacePaths):
     @classmethod
     @contextmanager
     def opened(cls, place: str | Path, soon: bool = False) -> Iterator[Workspace]:
-        """The same during a block, at whose end local copies of objects are removed."""
+        """As `at`, for the length of a block; local copies of objects are removed at its end."""
         space = cls.at(place, soon)
         try:
             yield space
@@ -89,7 +89,8 @@ class Workspace(WorkspacePaths):
         """Makes an object store's public folder available to this process, and keeps other runs out.
 
         In a shared folder it does nothing, because `publish` locks that itself. Raises `WorkspaceError` if the public
-        folder is incomplete. With `replacing`, it does not if a complete release is held, which will replace the folder.
+        folder is incomplete. With `replacing`, an incomplete folder is accepted if a complete release is held, because that
+        will replace the folder.
         """
         if self.store.shared:
             yield

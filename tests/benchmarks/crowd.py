@@ -65,7 +65,7 @@ def sleepers(folder: Path, workers: int) -> Iterator[Any]:
                 str(cluster.tls("worker")),
                 str(min(A_HOST, workers - first)),
             ]
-            host = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": path})
+            host = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL)
             kept.callback(host.wait)
             kept.callback(host.terminate)
         place = {"executor": "dask", "scheduler": cluster.address, "tls": str(cluster.tls("driver"))}

@@ -1,8 +1,8 @@
 """Makes noisy tables of coded columns agree: one total, one margin for every column, and tables that sum to these margins.
 
 Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
-column's degree is its number of pairs. So agreement is all that it takes there. Larger tables agree in the margins of
-single columns alone.
+column's degree is its number of pairs. So pairs that agree define this distribution. Tables of three columns or more are
+made to agree only in the margins of single columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The model of noisy tables of coded columns, and from them one distribution, synthetic records and estimates.
+"""The model of noisy tables of coded columns, with the distribution, synthetic records and estimates that follow from them.
 
-A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw²
-≥ Σw/U. Sampling errors are computed for Σv records; the sample's own errors are no larger.
+A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw² ≥
+Σw/U. Sampling errors are computed as for Σv records, so they are not too small.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dpdist.job.marginals import levels_of, texts_of
 from dpdist.mechanisms.coded_tables import records as microdata
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, agreed_margins, averaged_tables, fit
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
+from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.privacy.units import record_epsilon
 
 
 @dataclass(frozen=True)
-class CodedTables(OutcomeModel, ABC):
+class CodedTables(LinearSumsModel, ABC):
     """Coded columns of one stratum; the statistics are the cells of the `measured` tables, one table after another.
 
     They are in whole units of 1/UNIT. A table is named by the positions of its columns.
@@ -236,17 +236,6 @@ class CodedTables(OutcomeModel, ABC):
         within = np.clip(total, count * self.weights[0], count * self.weights[1])
         factor = np.divide(within, total, out=np.ones_like(total), where=total > 0.0)
         return Draws({"margins": factor[:, None] * np.concatenate(margins, axis=1), "count": count})
-
-    def averaged(self, drawn: Draws) -> Draws:
-        """The mean of parameters over other noise; expectations are linear in the parameters."""
-        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def labelled(self, job: Job, key: Marginal) -> list[dict[str, str]]:
         """Every cell of a table, as levels by column, in the order of its sums."""

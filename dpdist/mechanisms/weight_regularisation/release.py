@@ -207,8 +207,8 @@ class RegularisedCells(OutcomeModel):
     def _of_common(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
         """What other noise on the common weight adds to the means of all cells, (draw, cell, 2); 0 if the job states it.
 
-        Such an error is common to all cells. A cell's outcomes are taken to be as the released sums say. The noise is not
-        cut off at bounds, as the common weight is. Cutting off brings the common weight only nearer to the true mean
+        Such an error is common to all cells. A cell's outcomes are taken from the released sums. The noise is not cut
+        off at bounds, as the common weight is. Cutting off brings the common weight only nearer to the true mean
         weight, unless that is below `least_common`; then the distances have the difference.
         """
         weight, product = theta["sums"][0].T

@@ -1,7 +1,7 @@
 """The model of weighted marginals: tables of single columns and of pairs of columns.
 
-With columns as points and pairs as lines between them, the pairs make no loop. So the distribution of greatest entropy
-with these tables is a tree of pairs. Synthetic records get weights with which they have the tables of the tree.
+As edges of a graph of columns, the chosen pairs make no loop. So the distribution of greatest entropy with these tables
+factors along a tree. Synthetic records are weighted until they have the tables of this tree.
 """
 
 from __future__ import annotations

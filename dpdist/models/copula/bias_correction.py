@@ -66,9 +66,9 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
 
     Without shifts, the mean of the median cell errs by a third of its direct standard error in a file of 35,000 records.
     But a shift is an estimate, which one record with a large weight can dominate. The jackknife over the groups gives its
-    variance v. Under a prior N(m, prior²) the shift's distance from m is multiplied by prior²/(prior² + v). All groups
-    have m in common, as a law that is wrong in one cell is mostly wrong in the others too. A cell has no shift if fewer
-    than FEWEST_UNMIXED records follow its distribution. It has none either if no shift gives the mean, as where all
+    variance v. Under a prior N(m, prior²) the shift's distance from m is multiplied by prior²/(prior² + v). All groups have
+    m in common, because a law that errs in one cell mostly errs in the same direction in others. A cell has no shift if
+    fewer than FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean. No shift gives it where all
     outcomes are equal or no record has weight.
     """
     cells = sums.shape[1]
@@ -100,7 +100,7 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
 
 
 def _common(by: Floats, away: Floats, precision: Floats) -> float:
-    """The shift that all groups have in common, less what sampling alone may have made of it (James & Stein).
+    """The shift that all groups have in common, shrunk towards 0 for its sampling error (James & Stein).
 
     `by` (group,) are shifts, and `away` (draw, group) what leaving records out changes of them.
     """

@@ -16,7 +16,7 @@ from nodes import CONTROL, Cluster
 from object_server import BUCKET, KEY, SECRET
 from pod_campaign import campaign, strict_job
 from pod_faults import processes
-from pods import DEPLOY, USER, Release
+from pods import DEPLOY, SHARE, USER, Release
 from policies import Policies
 from real_store import minio
 from rendering import render
@@ -79,12 +79,14 @@ def reaches(pid: int, address: str, port: int) -> bool:
 
 def test_a_cron_job_is_fired(release: Release) -> None:
     release.apply_overlay("periodic")
+    release.kubectl("scale", "deployment/dpdist-worker", "--replicas=2")  # the nodes have no room for more and a driver
     release.kubectl("patch", "cronjob", "dpdist-release", "-p", json.dumps({"spec": {"schedule": "* * * * *"}}))
     release.cluster.until(lambda: jobs(release), "the first Job", 120)
     release.kubectl("patch", "cronjob", "dpdist-release", "-p", json.dumps({"spec": {"suspend": True}}))
     (name, *_) = jobs(release)
     assert release.until_ended(name) == "Complete CompletionsReached", release.logs("driver")
-    assert (release.folder / "workspace" / "2017" / "public" / "manifest.json").exists()
+    release.place = "2017"
+    assert release.same_bytes(render(DEPLOY / "overlays" / "release"))
 
 
 def jobs(release: Release) -> list[str]:
@@ -97,12 +99,13 @@ def test_workers_follow_the_load(release: Release, tmp_path: Path) -> None:
         "-n", "kube-system", "wait", "--for=condition=Available", "deployment/metrics-server", "--timeout=180s"
     )
     release.apply_overlay("hpa", release.taken(strict_job(tmp_path, 300)))
+    release.kubectl("set", "resources", "deployment/dpdist-worker", f"--requests=cpu={SHARE}")
     release.kubectl("scale", "deployment/dpdist-worker", "--replicas=1")
     seen = set[int]()
 
     def grown() -> bool:
         said = json.loads(release.kubectl("get", "hpa", "dpdist-worker", "-o", "json"))["status"]
-        seen.add(said.get("currentReplicas", 0))
+        seen.add(said.get("desiredReplicas", 0))
         return bool(said.get("currentMetrics")) and max(seen) > 1
 
     release.cluster.until(grown, "more workers", 400)
