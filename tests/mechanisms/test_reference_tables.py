@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from rich.console import Console
 import dpdist
 from dpdist.cli.report import plan_text
 from dpdist.core.errors import DataError, JobError
+from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
@@ -29,9 +31,12 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import pooled, spread
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.models.copula.cells import UNIT as LEAST
+from dpdist.runtime.fit_address import open_fit
+from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: strict
@@ -456,6 +461,30 @@ def test_constant_and_outlying_current_values_have_a_defined_table(
     table = pd.read_parquet(tmp_path / "ws" / "public" / "tables" / "salaries.parquet")
     assert np.isfinite(table[["estimate", "standard_error"]]).all(axis=None)
     assert table[table["statistic"] == "mean"]["estimate"].between(0, 150_000).all()
+
+
+def test_no_count_passes_the_public_bound_of_its_weights(files: Path, tmp_path: Path) -> None:
+    """Every current weight is at its bound of 1,000, so that a count is 1,000 n, exactly. Control: without the bound noise and
+    the reference's tail carry some of twelve noises beyond it."""
+    rows = pd.read_parquet(files / "now.parquet").assign(weight=1000.0)
+    rows.to_parquet(tmp_path / "x.parquet")
+    plain = JOB.format(
+        folder=files, epsilon="1", adjacency="substitution", reference="before.parquet", current="x.parquet"
+    ).replace("survey:", "  weight: {bounds: [1, 1000], outside: clip}\nsurvey:")
+    dpdist.run(parse_job(plain), tmp_path / "ws", input=tmp_path / "x.parquet", counted=False)
+    space = Workspace.at(tmp_path / "ws")
+    fit = open_fit(space, Key.read(space.key), "strata")
+    model, known = fit.fitted(0), fit.learned(0)
+    assert isinstance(model, ReferenceCells)
+    assert isinstance(known, ReferenceSummary)
+    bounded = model.within(known.limits, model.units(known.told))
+    exact = sum(bounded.statistics(part, np.ones(len(part))) for part in fit.records(fit.layout.blocks.of_stratum(0)))
+    rng = np.random.default_rng(1)
+    noisy = [exact + rng.laplace(0.0, float(bounded.scales[0]), exact.shape) for _ in range(12)]
+    weights = np.array([bounded.clipping_inverted(sums, known.told)["means"][0][:, 0] for sums in noisy])
+    assert weights.max() == 1000.0
+    free = replace(bounded, public_weights=(0.0, np.inf))
+    assert max(free.clipping_inverted(sums, known.told)["means"][0][:, 0].max() for sums in noisy) > 1000.0, "control"
 
 
 @pytest.mark.parametrize("columns", [{"weight": 50.0}, {"salary": 4e4}, {"salary": 0.0}])
