@@ -324,6 +324,14 @@ def test_cells_that_noise_would_drown_are_released_together(
     said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
     unit, sums = np.array(said["unit"]["values"]), np.array(said["sums"]["values"])
     assert 1 <= len(set(unit)) < 6
+    statement = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
+    together = [name.replace(" / ", ", ") for names in statement["collapsed"]["units"] for name in names]
+    assert len(together) == sum(int((unit == number).sum()) for number in set(unit) if (unit == number).sum() > 1)
+    planned = " ".join(facts_of(plain).split())
+    assert all(name in planned[planned.index("sums together") :] for name in together)
+    named = {name.replace(" / ", ", ") for name in statement["beyond_sampling"]["salary"]}
+    assert named <= {f"{field}, {sex}" for field in ("arts", "law", "medicine") for sex in "fm"}
+    assert len(named) >= 3
     assert all(len(np.unique(sums[unit == number], axis=0)) == 1 for number in unit)
     noise = [np.load(path)["noise"] for path in (tmp_path / "ws" / "confidential" / "noise").iterdir()]
     assert sum(each.size for each in noise) == len(set(unit)) * sums.shape[1]
@@ -405,6 +413,12 @@ def test_a_record_that_moves_shows_in_nothing_but_the_noisy_sums_where_any_excha
     said = json.loads(one["statement.json"])
     assert (said["guarantee"], said["epsilon"], said["substitution_epsilon"]) == ("strict", "1", "1")
     assert ("field" in said["protected"]) != seen
+
+
+def test_where_cells_have_records_enough_none_is_named(workspace: Path) -> None:
+    """Control of the test of collapsed cells: at ε = 1 these cells of hundreds of records have errors of their own."""
+    statement = json.loads((workspace / "public" / "statement.json").read_text())
+    assert not {"collapsed", "beyond_sampling"} & set(statement)
 
 
 def test_the_statement_says_that_the_references_values_stand_in_the_release(files: Path, workspace: Path) -> None:
