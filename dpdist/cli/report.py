@@ -43,6 +43,12 @@ FEW = {0: "no record", 1: "one record"}
 APPROVE = "dpdist approve {} --key FILE --reason '…'"
 NOT_GIVEN = "not given"
 NOT_IDENTIFIED = "not identified"
+LISTED = {
+    "not_identified": "no estimate",
+    "shrunk": "mostly noise",
+    "beyond_sampling": "errors above the sample's own",
+}
+"""Entries of the statement that name cells, and what is said of these cells after a run."""
 
 
 def plan_text(plan: Plan) -> RenderableType:
@@ -138,11 +144,7 @@ def run_text(workspace: str | Path) -> RenderableType:
 def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
     """States for how many cells only limits are known, and for how many noise leaves little but the common figure."""
     found = dict[str, str]()
-    for entry, label in (
-        ("not_identified", "no estimate"),
-        ("shrunk", "mostly noise"),
-        ("beyond_sampling", "errors larger than the sample's own"),
-    ):
+    for entry, label in LISTED.items():
         cells = {cell for own in statement.get(entry, {}).values() if not isinstance(own, str) for cell in own}
         number = "1 cell" if len(cells) == 1 else f"{len(cells):,} cells"
         found |= {label: f"of {number}: `{entry}` in statement.json names them"} if cells else {}

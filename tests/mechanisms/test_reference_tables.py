@@ -478,8 +478,8 @@ def test_constant_and_outlying_current_values_have_a_defined_table(
 
 
 def test_no_count_passes_the_public_bound_of_its_weights(files: Path, tmp_path: Path) -> None:
-    """Every current weight is at its bound of 1,000, so that a count is 1,000 n, exactly. Control: without the bound noise and
-    the reference's tail carry some of twelve noises beyond it."""
+    """Every current weight is at its bound of 1,000, so that a count is 1,000 n, exactly. Control: without the bound noise
+    and the reference's tail carry some of twelve noises beyond it."""
     rows = pd.read_parquet(files / "now.parquet").assign(weight=1000.0)
     rows.to_parquet(tmp_path / "x.parquet")
     plain = JOB.format(

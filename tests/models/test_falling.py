@@ -112,8 +112,8 @@ def test_cells_above_the_others_are_shrunk_by_the_slope(monkeypatch: pytest.Monk
 
 
 def test_a_cell_whose_statistic_is_beyond_the_curve_is_released_high(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of 20 records. One cell's mean vc is above its mean v, which no scale gives, so its outcomes are larger. Control:
-    shrunk by the slope there, which is flat, it has the common figure."""
+    """Cells of 20 records. One cell's mean vc is above its mean v, which no scale gives, so its outcomes are larger.
+    Control: shrunk by the slope there, which is flat, it has the common figure."""
     rng, noise, bounds = np.random.default_rng(3), Noise(8.0, 8.0), (0.0, 5e6)
     drawn = [(np.exp(rng.normal(4.0, 0.5, n)), np.exp(rng.normal(10.0, 0.5, n))) for n in (2000, *[20] * 20)]
     before = replace(Cell.of(*drawn[0], bounds), records=20)

@@ -66,10 +66,9 @@ class Found(NamedTuple):
         """Figures of base cells more than `far` direct standard errors off that the statement does not name."""
         base = self.cells[(self.cells[list(by)] != TOTAL).all(axis=1) & (self.cells["direct_se"] > 0)]
         off = base[base["synthetic_error_in_se"].abs() > far]
-        told = [
-            ("weight" if row["statistic"] == "count" else "outcome", " / ".join(row[list(by)])) for _, row in off.iterrows()
-        ]
-        return [f"{what} of {cell}" for what, cell in told if cell not in self.named[what]]
+        what = off["statistic"].map({"count": "weight", "mean": "outcome"})
+        told = zip(what, off[by[0]] + " / " + off[by[1]], strict=True)
+        return [f"{one} of {cell}" for one, cell in told if cell not in self.named[one]]
 
 
 def read(survey: Survey, data: Path) -> pd.DataFrame:

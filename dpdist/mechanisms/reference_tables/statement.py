@@ -77,8 +77,8 @@ SHRUNK = (
     "unlike all others may lie far outside."
 )
 COLLAPSED = (
-    "Noise would drown each of these cells alone. So the cells of a list have one noisy sum together. Their sum is measured. "
-    "How it divides among them is the reference's."
+    "Noise would drown each of these cells alone. So the cells of a list have one noisy sum together. Their sum is "
+    "measured. How it divides among them is the reference's."
 )
 BEYOND_SAMPLING = (
     "Noise and the reference's error in these figures are larger than the sampling error that so few records may show. The "
@@ -88,8 +88,8 @@ BEYOND_SAMPLING = (
 DRIFT = (
     "The noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them: "
     "weights or outcomes have changed since. About one cell in a thousand would be named by chance. Estimates follow a "
-    "change of scale, not one of shape. The errors of these cells hold the bias of a planned change of shape. Errors of all "
-    "cells hold how differently cells have changed, for what lies beyond their limits."
+    "change of scale, not one of shape. The errors of these cells hold the bias of a planned change of shape. Errors of "
+    "all cells hold how differently cells have changed, for what lies beyond their limits."
 )
 AS_CLIPPED = (
     "The limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law. It "
