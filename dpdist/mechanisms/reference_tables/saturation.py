@@ -62,7 +62,8 @@ def public_weights(job: Job) -> Span:
     """Public bounds of the weight: 1 and 1 without weights, 0 and infinity where the job states none."""
     if job.survey.weight is None:
         return 1.0, 1.0
-    return job.columns[job.survey.weight].bounds or (0.0, np.inf)
+    declared = job.columns.get(job.survey.weight)
+    return (0.0, np.inf) if declared is None or declared.bounds is None else declared.bounds
 
 
 def set_into(values: Floats, ends: Floats) -> Floats:
