@@ -15,6 +15,7 @@ import typer
 
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
+from dpdist.evaluation.columns import FILES
 from dpdist.job import SAMPLERS, SPECS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
@@ -31,11 +32,22 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every page with a generated part, and its text with that part as the code makes it now."""
     folder = Path(__file__).parent / "reference"
     parts = {"job-file": job_file(), "cli": commands(), "mechanisms": mechanisms(), "models": families()}
+    parts["workspace"] = evaluations()
     for name, lines in parts.items():
         page, part = folder / f"{name}.md", "\n" + "\n".join(lines).rstrip("\n") + "\n\n"
         text, made = PART.subn(lambda _, part=part: part, page.read_text(encoding="utf-8"))
         assert made == 1, f"{page} has {made} places for its generated part"
         yield page, text
+
+
+def evaluations() -> Iterator[str]:
+    """One table of columns for every kind of file in confidential/evaluation."""
+    for file, columns in FILES.items():
+        yield f"### `{file}`\n"
+        yield "| column | what it holds |"
+        yield "|---|---|"
+        yield from (f"| `{name}` | {_line(text)} |" for name, text in columns.items())
+        yield ""
 
 
 def job_file() -> Iterator[str]:

@@ -32,7 +32,7 @@ from dpdist.planning import make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
-from dpdist.publish.folder import REPLAYED, publishing, recover, refuse_links
+from dpdist.publish.folder import REPLAYED, SIMULATED, publishing, recover, refuse_links
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_release, without_points
@@ -112,6 +112,7 @@ def run(
     replay: str | Path | None = None,
     listener: Listener = silent,
     counted: bool = True,
+    study: Key | None = None,
 ) -> Release:
     """Protects, publishes and evaluates. The budget is spent once: in a workspace that a run began, it resumes that run.
 
@@ -122,7 +123,8 @@ def run(
     input : the confidential records in place of the job's own: a file, a pandas data frame or an Arrow table.
     replay : the confidential folder of a run whose draws and noise are repeated, for a test or an audit.
     listener : is called with progress events.
-    counted : whether a ledger is charged and small sample counts are refused. False in studies, whose data are public.
+    counted : whether a ledger is charged and small sample counts are refused. False in rehearsals, on public data.
+    study : the key of a study, from which all draws follow. It is not counted, and its folder is not for publication.
 
     Returns
     -------
@@ -142,7 +144,7 @@ def run(
     """
     said = job_of(job)
     with Workspace.opened(workspace) as space:
-        _run(said, space, input, replay, _guarded(said, listener), counted)
+        _run(said, space, input, replay, _guarded(said, listener), counted and study is None, study)
         return release_in(space)
 
 
@@ -151,7 +153,9 @@ def _guarded(job: Job, listener: Listener) -> Listener:
     return without_sizes(listener) if job.sizes_secret else listener
 
 
-def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, listener: Listener, counted: bool) -> None:
+def _run(
+    job: Job, space: Workspace, input: Input, replay: str | Path | None, listener: Listener, counted: bool, seed: Key | None
+) -> None:
     refuse_links(space.public)
     refuse_links(space.held)
     plan = make_plan(job, input, listener)
@@ -160,14 +164,15 @@ def _run(job: Job, space: Workspace, input: Input, replay: str | Path | None, li
         refuse_small_counts(job, plan.small_counts)
         for said in warned(plan):
             listener(Event("note", "plan", note=said))
-    identity = Identity(_decisive(plan), plan.source.fingerprint())
+    reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
+    identity = Identity(job.identity | reference, plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
     meter.check(listener)
     if others := space.others():
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
         )
-    with owned(space, identity, replay) as key, confidential_log(space) as log, threadpool_limits(1):
+    with owned(space, identity, replay, seed) as key, confidential_log(space) as log, threadpool_limits(1):
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             prepare(job, plan.model, listener)
@@ -212,12 +217,6 @@ def _accepted(
         measured = measure(space, plan.job, plan.frame, sums, published, noise)
     refuse_unmet(measured)
     return replace(release, promise={**release.promise, "acceptance": gates_described(plan.job, measured)})
-
-
-def _decisive(plan: Plan) -> dict[str, Any]:
-    """What determines a result besides the input file: the job, and the content of the reference."""
-    reference = plan.reference
-    return plan.job.identity | ({REFERENCE: reference.sha256} if reference is not None else {})
 
 
 def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> ReleasedObject:
@@ -289,7 +288,8 @@ def _publish(space: Workspace, release: ReleasedObject, listener: Listener) -> N
     folder = space.held if held else space.public
     with publishing(folder):
         with private() if held else nullcontext():
-            publish_folder(release, folder, listener, REPLAYED if space.replayed else HELD if held else "")
+            unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""
+            publish_folder(release, folder, listener, unfit)
         space.store.show(folder)
         if held and not space.replayed:
             publish_approved(space)

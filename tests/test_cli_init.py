@@ -93,6 +93,66 @@ def test_the_mechanism_is_that_of_the_decision_table(
     assert given == ([reference] if reference else [])
 
 
+def noise_said(job: str) -> str:
+    (line,) = [each for each in Path(job).read_text(encoding="utf-8").splitlines() if "noise drowns" in each]
+    assert line.startswith("# ")
+    return line
+
+
+@pytest.mark.parametrize("way", [(), ("--reference", "none"), ("--mechanism", "laplace_strict")])
+def test_the_noise_at_the_proposed_epsilon_stands_in_the_job_as_the_plan_has_it(way: tuple[str, ...], files: Path) -> None:
+    """From the public file's cells, of which the smallest has 6 records. Set, the named ε drowns at most half of each."""
+    small = people(2).assign(region=np.where(np.arange(600) < 12, "north", "south"))
+    small.to_parquet("people-2022.parquet")
+    small.assign(income=small["income"] * 1.01).to_parquet("people-2024.parquet")
+    said = ("--public", "people-2022.parquet", "--out", "job.yaml", "--outcome", "income", *way)
+    assert command("init", "people-2024.parquet", *said)[0] == 0
+    line = noise_said("job.yaml")
+    assert "With cells as large as those of people-2022.parquet, noise drowns" in line
+    counts = re.search(r"(\d+) of (\d+) counts and (\d+) of (\d+) means at this ε", line)
+    assert counts is not None
+    planned = " ".join(command("plan", "job.yaml")[1].split())
+    assert counts[0].removesuffix(" at this ε") in planned
+    named = re.search(r"at ε = ([\d.]+)(?:, ([\d.]+) of it for histograms,)? it drowns at most half", line)
+    assert (named is None) == (2 * int(counts[3]) <= int(counts[4]))
+    if named is not None:
+        more = ("--set", f"reference.histogram.epsilon={named[2]}") if named[2] else ()
+        planned = " ".join(command("plan", "job.yaml", "--set", f"budget.epsilon={named[1]}", *more)[1].split())
+        again = re.search(r"(\d+) of (\d+) counts and (\d+) of (\d+) means above 1", planned)
+        assert again is not None
+        assert 2 * int(again[3]) <= int(again[4]) < 2 * int(counts[3])
+
+
+def test_where_no_public_sizes_are_known_the_job_says_so(files: Path) -> None:
+    """The confidential file's own sizes are in no line. Control: a mechanism without noise has no such line."""
+    Path("book.csv").write_text("column,level,low,high\nsex,No,,\nsex,Yes,,\nincome,,0,500000\n", encoding="utf-8")
+    said = ("--codebook", "book.csv", "--outcome", "income", "--by", "sex", "--weight", "none", "--out")
+    assert command("init", "people-2024.parquet", *said, "job.yaml")[0] == 0
+    assert "no public sizes are known here" in noise_said("job.yaml")
+    assert command("init", "people-2024.parquet", "--mechanism", "weighted", *said, "other.yaml")[0] == 0
+    assert "drowns" not in Path("other.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_paths_in_a_job_lead_from_its_folder_wherever_one_stands(
+    linked: bool, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that folder is a link to another place. Control: the path of one who stands beside the file is wrong."""
+    (files / "data").mkdir()
+    (files / "elsewhere" / "deep").mkdir(parents=True)
+    for name in ("people-2024.parquet", "people-2022.parquet"):
+        Path(name).rename(files / "data" / name)
+    (files / "sub").symlink_to(files / "elsewhere" / "deep") if linked else (files / "sub").mkdir()
+    said = ("--public", "data/people-2022.parquet", "--outcome", "income", "--out", "sub/job.yaml")
+    assert command("init", "data/people-2024.parquet", *said)[0] == 0
+    text = Path("sub/job.yaml").read_text(encoding="utf-8")
+    assert "path: data/" not in text
+    for place in (files, files / "sub", files / "data", Path("/")):
+        monkeypatch.chdir(place)
+        code, found = command("validate", files / "sub" / "job.yaml")
+        assert code == 0, (place, found, text)
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 def test_without_a_public_source_no_value_of_the_file_is_in_the_job(suffix: str, tmp_path: Path) -> None:
     """Control: with the option that says so they are there, and every such line is marked."""
@@ -172,13 +232,16 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
     records = people(1).assign(sex=np.tile([1, 2], 300))
     records.to_parquet("people-2024.parquet")
     book = "column,level,low,high,label\nsex,1,,,women\nsex,2,,,men\nregion,south,,,\nregion,north,,,\n"
-    Path("book.csv").write_text(book + "income,,0,500000,\nweight,,1,100,\nelsewhere,7,,,\n", encoding="utf-8")
+    numbers = "income,,0,500000,yearly income\nweight,,1,100,\nelsewhere,7,,,\n"
+    Path("book.csv").write_text(book + numbers, encoding="utf-8")
     said = ("--codebook", "book.csv", "--outcome", "income", "--by", "sex", "--by", "region", "--out", "job.yaml")
     assert command("init", "people-2024.parquet", *said)[0] == 0
     job = load_job("job.yaml")
     assert (job.columns["sex"].levels, job.columns["region"].levels) == ((1, 2), ("south", "north"))
     assert (job.columns["income"].bounds, job.columns["weight"].bounds) == ((0, 500000), (1, 100))
     assert job.presentation.columns["sex"].levels == {"1": "women", "2": "men"}
+    assert job.presentation.columns["income"].label == "yearly income"
+    assert set(job.presentation.columns) == {"sex", "income"}, "a column without labels has no entry"
     assert command("validate", "job.yaml")[0] == 0
     assert "elsewhere" not in Path("job.yaml").read_text(encoding="utf-8")
 
@@ -237,7 +300,8 @@ def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> N
         made.loc[made.index % 5 == 0, "town"] = np.nan
         towns = {float(code): f"town {code}" for code in range(1, 9)}
         labels = {"sex": {1: "women", 2: "men"}, "town": towns, "income": {-9: "refused"}}
-        pyreadstat.write_sav(made, f"{name}.sav", variable_value_labels=labels)
+        named = {"income": "Yearly income", "sex": "Sex of the person", "number": "Identity"}
+        pyreadstat.write_sav(made, f"{name}.sav", variable_value_labels=labels, column_labels=named)
     said = ("--public", "people-2022.sav", "--outcome", "income", "--by", "sex", "--by", "town", "--out")
     assert command("init", "people-2024.sav", "--codebook", "people-2024.sav", *said, "job.yaml")[0] == 0
     assert command("init", "people-2024.sav", *said, "plain.yaml")[0] == 0
@@ -246,6 +310,8 @@ def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> N
     job = load_job("job.yaml")
     assert job.presentation.columns["sex"].levels == {"1": "women", "2": "men"}
     assert job.presentation.columns["town"].levels["8"] == "town 8"
+    found = {name: each.label for name, each in job.presentation.columns.items()}
+    assert found == {"sex": "Sex of the person", "town": None, "income": "Yearly income"}
     assert job.columns["income"].bounds is not None
     assert not load_job("plain.yaml").presentation.columns
     code, text = command("validate", "job.yaml")

@@ -37,21 +37,38 @@ WEIGHTED_BOUND = (20.0, 10.0)
 
 
 def cautions(plan: Plan) -> Iterator[str]:
-    """Returns warnings as sentences. None of them refuses a job."""
+    """Yields warnings as sentences. None of them refuses a job."""
     job = plan.job
     yield from _small_cells(plan)
     yield from _psus_of_no_stratum(plan)
-    yield from design_left_out(job)
+    yield from (f"{each}. State survey.design_effect: {_effect(job)}" for each in design_left_out(job))
     yield from _of_reference(job)
     yield from of_gates(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
     if plan.goodness is not None:
-        yield from plan.goodness.cautions(job)
+        remedy = "" if plan.goodness.score is None else ". Take reference_tables, or a family that fits"
+        yield from (f"{each}{remedy}" for each in plan.goodness.cautions(job))
     if not job.sizes_secret:
         yield from _small_strata(job, plan.frame, plan.model)
         yield from filter(None, [small_counts.caution(job, plan.small_counts)])
         yield from _empty_levels(plan.frame)
+
+
+def advice(plan: Plan) -> Iterator[str]:
+    """Names the commands that show, before publishing, how large the problems are of which the statement warns."""
+    job = plan.job
+    if family_facts(job).law:
+        yield "how well the law fits stands in the evaluation: `dpdist report WORKSPACE --confidential`, before publishing"
+    if job.mechanism.tunes_weights and job.mechanism.weights.rule != "none" and not job.frozen:
+        yield "`dpdist audit WORKSPACE` measures the exact losses of records on this file"
+
+
+def _effect(job: Job) -> str:
+    """Returns what to state as the design effect, as the remedy of a caution."""
+    said = job.reference
+    of_reference = said is not None and said.file is not None
+    return "`reference`, which estimates it from the reference's records" if of_reference else "a public figure of it"
 
 
 def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:

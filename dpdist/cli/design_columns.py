@@ -62,7 +62,7 @@ class DesignColumns:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Returns the settings of `survey`, without replicate weights whose method nobody given."""
+        """Returns the settings of `survey`. Replicate weights are left out if nobody stated their method."""
         made: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
         if self.replicates is not None and self.kind is not None:
             prefix, number = self.replicates

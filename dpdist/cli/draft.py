@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ class Draft:
     design: DesignColumns = DesignColumns()  # noqa: RUF009 - frozen
     proposed: bool = False
     """True if the columns of the table are a proposal, because nobody named them."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of columns, from a codebook."""
+    noise: str = ""
+    """A comment on the noise at the proposed ε."""
 
     @property
     def clips_weights(self) -> bool:
@@ -156,6 +160,8 @@ class Draft:
             yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # of the whole release'
         else:
             yield 'budget: {epsilon: "1", adjacency: substitution}  # of the whole release'
+        if self.noise:
+            yield f"# {self.noise}"
         if self.spec.statistics is None:
             yield f"synthetic_sets: {3 if self.spec.weighs else 5}"
         if self.reference is not None and self.spec.needs_reference:
@@ -179,10 +185,15 @@ class Draft:
         if self.proposed:
             yield "# by: nobody named these columns; they are the first categories that do not say the same"
         yield f"tables:\n  - {flow(table)}"
-        labels = {name: self.domains[name].labels for name in self.by if name in self.domains}
-        text = {name: {"levels": dict(each)} for name, each in labels.items() if each}
-        if text:
-            yield f"presentation: {flow({'columns': text})}"
+        text = {name: self._text(name) for name in (*self.by, self.outcome)}
+        if any(text.values()):
+            yield f"presentation: {flow({'columns': {name: each for name, each in text.items() if each}})}"
+
+    def _text(self, name: str) -> dict[str, Any]:
+        """Returns a column's label, and the labels of its levels if it is a column of the table."""
+        levels = dict(self.domains[name].labels) if name in self.by and name in self.domains else {}
+        label = {"label": self.labels[name]} if name in self.labels else {}
+        return label | ({"levels": levels} if levels else {})
 
 
 def named(path: Path | None, period: str | None) -> tuple[str, str | None]:

@@ -13,13 +13,15 @@ from dpdist.cli.table_text import paragraphs, table_text
 from dpdist.evaluation.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
 
 LEGEND = (
-    "Errors are distances from the direct estimate, made from the whole file as it came, in its standard errors (SE) as "
-    "designed. It has an error itself: it is about 1 SE from the truth. 'over 2': share of cells more than 2 SE off. "
-    "'SE': one standard error. 'held': whether the published 90 % interval holds the direct estimate."
+    "Errors are distances from the direct estimate, which is made from the whole confidential file. They are in its "
+    "standard errors (SE) under the survey's design. The direct estimate itself is about 1 SE from the truth. 'over 2': "
+    "share of cells more than 2 SE off. 'SE': one standard error. 'held': whether the published 90 % interval holds the "
+    "direct estimate."
 )
 AT_GIVEN_SIZES = (
-    "Without design strata, another sample would have another number of records in a cell, and a count's SE allows for it. "
-    f"The number is released, though. '{GIVEN}' divides a count's error by its SE at the released number: median, largest."
+    "Without design strata, the number of sample records in a cell varies from sample to sample. The SE of a count "
+    "includes this variation. Released counts lack it, because they use this sample's numbers. Column "
+    f"'{GIVEN}' therefore has errors of counts in SEs that hold these numbers fixed: the median and the largest."
 )
 
 

@@ -77,7 +77,9 @@ def init(
     def act() -> None:
         _refuse_place(to)  # before modules whose import takes seconds
         from dpdist.cli.draft import Draft, named
+        from dpdist.cli.draft_noise import with_noise
         from dpdist.job.layering import to_do
+        from dpdist.survey.codebook_file import domains_of, labels_of
         from dpdist.survey.domains import seen
         from dpdist.survey.source import open_file
 
@@ -89,7 +91,8 @@ def init(
         known = _columns(sources, file, codebook_file)
         shown = public or chosen
         domains = seen(sources[shown], known, f"seen in the public file {shown.name}") if shown is not None else {}
-        domains |= _stated(codebook_file, known, domains) if codebook_file is not None else {}
+        domains |= domains_of(codebook_file, known, domains) if codebook_file is not None else {}
+        labels = labels_of(codebook_file) if codebook_file is not None else {}
         guessed: dict[str, Domain] = {}
         if confidential and file is not None:
             guessed = seen(sources[file], [name for name in known if name not in domains], "", in_order=False)
@@ -106,8 +109,8 @@ def init(
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_said = None if paths[1] is None else paths[1] | told
         facts = (tuple(known), both, frozenset(guessed), number, weights, across, method, reference_said)
-        draft = Draft(name, when, paths[0], *facts, design=design, proposed=not by and not asks)
-        text = draft.text()
+        draft = Draft(name, when, paths[0], *facts, design=design, proposed=not by and not asks, labels=labels)
+        text = with_noise(draft, to.parent, shown, sources).text()
         write_text(to, text)
         for line in _noted(draft):
             out.print(line, markup=False, emoji=False)
@@ -205,6 +208,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
 
     Without a confidential file, they are those of the first public file or of the codebook.
     """
+    from dpdist.survey.codebook_file import domains_of
     from dpdist.survey.domains import kinds
 
     if file is not None:
@@ -212,7 +216,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
     if sources:
         return kinds(next(iter(sources.values())))
     if book is not None:
-        return dict.fromkeys(_stated(book, {}, {}), "unknown")
+        return dict.fromkeys(domains_of(book, {}, {}), "unknown")
     raise JobError("of init", [Problem("FILE", "no file", "FILE, --public or --codebook", "name one of them")])
 
 
@@ -271,10 +275,14 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
 
 
 def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:
-    """Returns a file as a job names it: its path relative to the job's folder, and how its text is written."""
+    """Returns a file as a job names it: its path relative to the job's folder, and how its text is written.
+
+    Links to folders are followed, because `..` in a path leads out of the folder that a link names.
+    """
     if path is None:
         return None
-    return {"path": os.path.relpath(path, job.parent), **written[path].model_dump(exclude_none=True)}
+    there = path.parent.resolve() / path.name
+    return {"path": os.path.relpath(there, job.parent.resolve()), **written[path].model_dump(exclude_none=True)}
 
 
 def _written(path: Path) -> TextFile:
@@ -289,12 +297,3 @@ def _written(path: Path) -> TextFile:
     except (OSError, EOFError):  # reading the file reports the error
         return TextFile()
     return TextFile(**{name: each for name, each in found.items() if each != Written._field_defaults[name]})
-
-
-def _stated(book: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
-    """Returns a codebook's facts about columns; it is a CSV file, or the value labels of a SAS, Stata or SPSS file."""
-    from dpdist.survey.domains import codebook
-    from dpdist.survey.unreadable import STATISTICAL
-    from dpdist.survey.value_labels import labelled
-
-    return labelled(book, known, seen) if book.suffix.lower() in STATISTICAL else codebook(book, known)

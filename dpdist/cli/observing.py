@@ -1,6 +1,6 @@
-"""Lets operators observe a run, by JSON lines, by Prometheus metrics, and by the status file for `dpdist status`.
+"""Lets operators observe a run, by JSON lines, Prometheus metrics, traces, and the status file for `dpdist status`.
 
-All three are made from the events of the run. An event has counts, names of stages and numbers of strata and blocks, but
+All are made from the events of the run. An event has counts, names of stages and numbers of strata and blocks, but
 no data. Events do not show which strata took a fallback, and no sizes if the number of records is secret
 (`progress.without_sizes`). The duration of a task depends slightly on the data, so events are for the operators of the run
 only.
@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from dpdist.cli.tracing import traced
 from dpdist.core.errors import ClusterError, DpdistError, JobError, Problem, TaskError, WorkspaceError
 from dpdist.core.files import write_json
 from dpdist.core.progress import Event, Listener
@@ -157,16 +158,20 @@ class Status:
 
 
 @contextmanager
-def observed(root: str | Path, log: str | None, metrics: str | None, listener: Listener) -> Iterator[Listener]:
+def observed(
+    root: str | Path, log: str | None, metrics: str | None, listener: Listener, traces: str | None = None
+) -> Iterator[Listener]:
     """Makes a listener that passes events on, records and counts them, and notes how the block ended."""
     run = uuid4().hex[:12]
     with ExitStack() as kept:
-        status, figures, lines = Status(root, run), Metrics(), None
+        status, figures, lines, trace = Status(root, run), Metrics(), None, None
         if log is not None:
             lines = JsonLog(kept.enter_context(_opened(log)), run)
         if metrics is not None:
             kept.enter_context(_served(metrics, figures.registry))
-        sinks = [status.hear, figures.hear, *([lines.hear] if lines else [])]
+        if traces is not None:
+            trace = kept.enter_context(traced(traces, run, listener))
+        sinks = [status.hear, figures.hear, *(sink.hear for sink in (lines, trace) if sink)]
 
         def hear(event: Event) -> None:
             listener(event)
@@ -179,6 +184,8 @@ def observed(root: str | Path, log: str | None, metrics: str | None, listener: L
             summary = status.end(state, why)
             if lines:
                 lines.say({"event": "summary", **{k: v for k, v in summary.items() if k != "run"}})
+            if trace:
+                trace.end(state, why)
 
         try:
             yield hear

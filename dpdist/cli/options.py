@@ -25,13 +25,19 @@ Replay = Annotated[
 Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
 Log = Annotated[
     str | None,
-    typer.Option("--log", envvar="DPDIST_LOG", help="File for one JSON line an event and task; - for standard error."),
+    typer.Option(
+        "--log", envvar="DPDIST_LOG", help="Log file: one line of JSON for each event or task; - is standard error."
+    ),
 ]
 Metrics = Annotated[
     str | None, typer.Option("--metrics", envvar="DPDIST_METRICS", help="host:port to serve Prometheus figures on.")
 ]
+Traces = Annotated[
+    str | None,
+    typer.Option("--traces", envvar="DPDIST_TRACES", help="URL of an OpenTelemetry collector (OTLP over HTTP) for spans."),
+]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and what a ledger failed to record.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
 ShowValues = Annotated[
     bool, typer.Option("--show-values", help="Show confidential values in error messages, on this screen only.")

@@ -29,7 +29,7 @@ def rehearse(
             "--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML; may be repeated."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
     """Run every mechanism that a job allows on halves of a public file, and recommend one. Spends nothing.
 

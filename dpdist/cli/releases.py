@@ -20,6 +20,7 @@ from dpdist.cli.options import (
     Replay,
     Settings,
     ShowValues,
+    Traces,
     WithEvaluation,
     WorkspaceFolder,
 )
@@ -99,6 +100,7 @@ def run(
     tls: cluster.Tls = None,
     log: Log = None,
     metrics: Metrics = None,
+    traces: Traces = None,
     quiet: Quiet = False,
     as_json: Json = False,
     show_values: ShowValues = False,
@@ -110,7 +112,7 @@ def run(
     from dpdist.release import run as run_job
 
     def act() -> None:
-        with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown) as listener:
+        with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown, traces) as listener:
             said: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
         # a file or a pipe may be read by others than the custodian

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dpdist.cli.cautions import cautions
+from dpdist.cli.cautions import advice, cautions
 from dpdist.cli.console import Escaping
 from dpdist.cli.draft import DONATED, DONORS
 from dpdist.cli.evaluation_text import evaluation_text, verdict_head
@@ -69,7 +69,7 @@ def plan_text(plan: Plan) -> RenderableType:
     if (noise := expected_noise(plan)) is not None:
         facts["expected noise"] = "\n".join(in_words(noise))
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
-    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan)]
+    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan), *advice(plan)]
     counted = terms(job, plan.promise.total)
     return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
 
@@ -154,7 +154,7 @@ def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
 def _donated(space: Workspace) -> dict[str, str]:
     """States which part of the reference's records is published with the release."""
     there = (space.newest.parent / DONORS).is_file()
-    return {"published too": f"{DONATED}: {DONORS}"} if there else {}
+    return {"published too": f"{DONATED}: {DONORS}. Publish it only if the reference really is public"} if there else {}
 
 
 def report_text(workspace: str | Path, confidential: bool) -> RenderableType:

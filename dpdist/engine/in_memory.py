@@ -1,6 +1,6 @@
-"""Runs a mechanism over blocks of records in memory.
+"""Runs a mechanism's rounds over blocks of records in memory.
 
-Small strata of a release, references, calibrations, audits and studies are run so.
+Used for small strata of a release, references, calibrations, audits and studies.
 """
 
 from __future__ import annotations

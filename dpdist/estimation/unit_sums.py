@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from dpdist.core.records import Floats, Ints
 
 ENTRIES = 4_000_000
-"""Largest number of values of units, over draws, that are in memory at a time."""
+"""Largest number of values, over units and draws, that are in memory at a time."""
 
 Below = Callable[[int, Ints, Floats], Floats]
 """A function of an outcome's number and of pairs (unit, value): the weight at or below the value, (draw, pair)."""

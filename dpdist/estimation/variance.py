@@ -11,8 +11,8 @@ A second stage, of n_hp records sampled with the fraction f_hp in PSU p, adds Σ
 §5.5).
 
 Figures agree with R's `survey`, with one exception: the total of a whole stratum under the option "centred" for a lonely
-PSU, one that is alone in its stratum. There R takes the deviation from 0. This code takes it from the grand mean, the
-mean of all PSUs' totals.
+PSU, one that is alone in its stratum. There R uses the squared deviation from 0. This code uses the deviation from the
+grand mean, the mean of all PSUs' totals.
 """
 
 from __future__ import annotations

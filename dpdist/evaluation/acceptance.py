@@ -29,7 +29,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from importlib.metadata import version
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -41,12 +40,11 @@ from dpdist.core.errors import NotAccepted
 from dpdist.core.files import write_json
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import cross
-from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.privacy.units import record_epsilon
-from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.noise_once import noise_once
 from dpdist.storage.workspace import Workspace
 
 SENSITIVITY = UNIT + 2
@@ -94,9 +92,7 @@ def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats
     tables = [[table.name, table.by, table.margins] for table in gated_tables(job)]
     query = digest({"gates": gates, "tables": tables, "bounds": bounds_of(job), "sensitivity": SENSITIVITY})
     request = Noise(noise_scale(job), len(gates), 0, "laplace", query, digest(dict(sums)))
-    said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
-    facts = {name: str(value) for name, value in said.items() if name != "set"}
-    return drawn_once(space, space.noise("accept", 0, 0), facts, lambda: fresh_noise(request))
+    return noise_once(space, space.noise("accept", 0, 0), request)
 
 
 def noise_scale(job: Job) -> Fraction:

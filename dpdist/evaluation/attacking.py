@@ -22,6 +22,7 @@ from dpdist.core.records import Floats, Frame, Records
 from dpdist.evaluation.attacks import Points, membership, nearest, scaled, shown_by, singling_out
 from dpdist.evaluation.audit import keep_audit
 from dpdist.evaluation.auditing import refuse_unfinished
+from dpdist.evaluation.columns import ATTACKS
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import Strict
@@ -78,7 +79,7 @@ def _attacked(space: Workspace, holdout: Input, listener: Listener) -> Confident
         for one in (_nearest, _singled, _membership):
             rows += one(job, files, Key.from_os().generator("attack"))
             tick(1)
-    found = Confidential(pd.DataFrame(rows, columns=["attack", "measure", "value", "claimed", "exceeds"]))
+    found = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
     space.store.keep([keep_audit(space.evaluation, "attacks", found)])
     return found
 

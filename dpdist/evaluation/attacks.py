@@ -1,7 +1,7 @@
 """Three attacks on synthetic records: distances to the nearest records, singling out, and membership.
 
 *Members* were in the confidential file. *Others* come from the same population but were not in it. A synthetic file that
-reveals no members is equally close to members and to others, so each attack is scored on both.
+reveals nothing about members is equally close to members and to others. So each attack is scored on both.
 
 - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
   is about one half if nothing is revealed. Random labels give the distribution under chance.
@@ -25,7 +25,9 @@ from scipy.special import betaincinv
 from dpdist.core.records import Floats, Ints
 
 MOST = 1_000
-"""Largest number of records of each kind that an attack uses. From a larger file it takes a random part."""
+"""Largest number of records of each kind whose distances are computed; of more records a random part is used. The
+membership attack uses up to four times as many synthetic records.
+"""
 LABELS = 199
 """Number of random labellings of records with which the share of nearest records is compared."""
 GUESSES = 1_000

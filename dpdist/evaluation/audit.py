@@ -1,4 +1,4 @@
-"""Audits privacy weights by leaving out one record at a time: how much does the posterior change, against the bound 2Δ?
+"""Audits privacy weights by leaving out one record at a time, and compares the change of the posterior with the bound 2Δ.
 
 The bound 2Δ takes the weights as given. Where weights are computed from the file itself, a record also moves the weights of
 all other records (METHODS §2, §3). The audit computes them anew. In the lognormal model the posterior densities with and
@@ -21,6 +21,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Records
 from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
+from dpdist.evaluation.columns import LOSSES
 from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.sampling.exact import ExactSampler
@@ -67,9 +68,7 @@ def leave_one_out(
 ) -> Confidential[pd.DataFrame]:
     """Computes the exact loss of each record in `which`, over the draws of the fit with that record, and its bound.
 
-    Columns: record; loss, the largest |log ratio|; loss_at_given_weights, the loss if other records kept their weights;
-    epsilon_local, 2Δ; epsilon_local_range; exceeds, whether the loss is above 2Δ; delta, E max(0, 1 − e^(2Δ − log ratio)),
-    the least δ at which the bound 2Δ holds when this record is left out.
+    Columns are those of `columns.LOSSES`, without the stratum; delta is E max(0, 1 − e^(2Δ − log ratio)).
     """
     whole = weighting(model, records, search(), draws, key, stratum)
     f = model.log_lik(whole.fit.draws, records)
@@ -85,8 +84,7 @@ def leave_one_out(
         loss, at_given = float(np.abs(ratio).max()), float(np.abs(given).max())
         number, ranged = int(records.record[i]), whole.fit.range_bound
         rows.append((number, loss, at_given, bound, ranged, loss > bound, delta_of(ratio, bound)))
-    names = ["record", "loss", "loss_at_given_weights", "epsilon_local", "epsilon_local_range", "exceeds", "delta"]
-    return Confidential(pd.DataFrame(rows, columns=names))
+    return Confidential(pd.DataFrame(rows, columns=[name for name in LOSSES if name != "stratum"]))
 
 
 def keep_audit(folder: Path, rule: str, audit: Confidential[pd.DataFrame]) -> Path:

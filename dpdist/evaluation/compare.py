@@ -68,14 +68,14 @@ def compare(
 
     - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.
       Where cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n`
-      leaves it out, since releases use these exact numbers (`survey.direct.errors_given_sizes`).
+      leaves it out, since releases use these exact numbers (`estimation.direct.errors_given_sizes`).
     - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
       `clipping_error_in_se` is the distance between the two estimates.
     - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
       its published standard error, df and 90 % interval.
     - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
-      direct_se; it is missing where direct_se is 0 or unknown. `direct_se` is 0 where it is 0 but for rounding. Ratios are
-      of absolute errors.
+      direct_se; it is missing where direct_se is 0 or unknown. A `direct_se` that differs from 0 only by rounding is set to
+      0. Ratios are of absolute errors.
     - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from
       parameters, and `*_records` from synthetic records.
 

@@ -1,7 +1,8 @@
-"""Computes from public facts how large the noise of a job's gates must be: before the run, in plan and validate.
+"""Computes before a run, from public facts, which published figures a job's gates need so that their noise is small.
 
-The noise of a gate depends on the release: on the smallest published count, and for means on that count times the mean. So
-a plan can state how large they must be, and refuses a gate whose noise is over its limit even in the most favourable case.
+The noise of a gate follows from the release: it is inversely proportional to the smallest published count, and for means to
+that count times the mean. A plan states how large these figures must be. A gate is refused if its noise exceeds its limit
+even in the most favourable case. Gates on coverage, and all gates under secret sizes, are not checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Reads evaluations for the verdict, and adds to each figure the standard error due to noise alone. It is confidential."""
+"""Reads evaluations for the verdict, and adds to each figure the standard error due to noise alone. Results are
+confidential.
+"""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from dpdist.core.records import Codes, Floats, Records
 from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Learned
 from dpdist.evaluation.audit import keep_audit
+from dpdist.evaluation.columns import LOWER_BOUNDS
 from dpdist.evaluation.likelihood_ratios import Compared, compared
 from dpdist.evaluation.metering import NotAdded
 from dpdist.job import Job, epsilon_of
@@ -47,10 +48,6 @@ CUTS = 200
 DIFFERING = 4.0
 """A feature is used only if its means under the two files differ by this many standard errors."""
 MOST_STRATA = 3
-COLUMNS = (
-    *("stratum", "record", "runs", "claimed", "delta", "most_that_can_be_shown"),
-    *("at_least", "from_sets", "from_sums", "exceeds", "left_out"),
-)
 MORE = 10
 """Number of draws of noise on sums for each draw of a whole release, which takes far more time."""
 TRIED = 3
@@ -218,11 +215,9 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
 def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
     """Computes lower bounds for one exposed record in each of the smallest strata of a finished release.
 
-    Columns: stratum; record; runs, for each file; claimed, the ε that one record may lose; delta; most_that_can_be_shown,
-    by this number of runs; at_least, from all that is released; from_sets, from synthetic records alone; from_sums, from
-    noisy sums and choices, NaN where there are none; exceeds; left_out, whether the mechanism cannot release the stratum
-    with or without the record. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` if
-    nothing is promised, if Stan samples, or if this number of runs could not prove a loss above the claim.
+    Columns are those of `columns.LOWER_BOUNDS`. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises
+    `WorkspaceError` if nothing is promised, if Stan samples, or if this number of runs could not prove a loss above the
+    claim.
     """
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
@@ -252,7 +247,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
             shown = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
             rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
             tick(1)
-    found = Confidential(pd.DataFrame(rows, columns=list(COLUMNS)))
+    found = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
     space.store.keep([keep_audit(space.evaluation, "lower-bounds", found)])
     return found
 

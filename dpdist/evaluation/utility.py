@@ -1,11 +1,11 @@
 """Compares two data sets of one outcome: distances between distribution functions; mean and quantiles with intervals.
 
 The empirical distribution function at t is the share of records that are at most t. Distances are taken at the pooled
-values of both data sets. Every record counts, so a tied value counts as often as it occurs ([G] §4.3, after Woo et al.
-2009). A quantile is interpolated between order statistics (type 7, the default of NumPy and R). Intervals are nominal 95 %.
-For the mean it is mean ± 1.96 s/√n. For a quantile it is the pair of order statistics whose ranks are the 2.5 % and 97.5 %
-points of Binomial(n, p). This needs no density estimate, and covers at least the nominal share. [V] does not say how the
-intervals of its table were made.
+values of both data sets. A value counts as often as it occurs in both ([G] §4.3, after Woo et al. 2009). A quantile is
+interpolated between order statistics (type 7, the default of NumPy and R). Intervals are nominal 95 %. For the mean it is
+mean ± 1.96 s/√n. For a quantile it is the pair of order statistics whose ranks are the 2.5 % and 97.5 % points of
+Binomial(n, p). This needs no density estimate, and covers at least the nominal share. [V] does not say how the intervals of
+its table were made.
 """
 
 from __future__ import annotations

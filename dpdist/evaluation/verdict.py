@@ -8,11 +8,12 @@ noise. The direct figure has the same sampling error. So a correct 90 % interval
   one.
 - coverage: intervals of base cells contain fewer direct figures than Binomial(cells, .9) makes likely.
 - side: more base cells lie above, or below, their direct figures than Binomial(cells, .5) makes likely; and the median
-  distance is at least LEAN published standard errors.
-- furthest cell, margins included: its distance, in published standard errors, is unlikely under a t law and a Laplace law.
+  distance is more than LEAN published standard errors.
+- furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law. The distance is in
+  published standard errors, or in standard deviations of the difference by chance where these are larger.
 
 Where the job states PSUs or replicate weights, there is a fifth test: published standard errors are far smaller than direct
-ones (`evaluation.under_design`). Both figures are of one sample, so the other tests do not see it.
+ones (`evaluation.under_design`). The other tests do not detect this fault, because both figures come from one sample.
 
 A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
 constants GRAND to SMALL are the tests' shares of this probability. Cells with a common
@@ -21,8 +22,8 @@ The noise of a grand figure is taken as normal. If it is a single draw of Laplac
 false-alarm probability is at most 2.7 times as large.
 
 A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
-them (FAR_MEDIAN, FAR_LARGEST). Counts that the design fixes have no direct error. Their relative error and the width of
-their intervals show it. Large errors are no fault of the intervals, and have no part in false alarms.
+them (FAR_MEDIAN, FAR_LARGEST). Counts that the design fixes have no direct error, so their relative errors and the widths
+of their intervals are shown instead. Large errors are no fault of the intervals, and have no part in false alarms.
 
 Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
 release that passes has shown no fault in the judged cells. It may have faults elsewhere.
@@ -51,7 +52,7 @@ LEAN = 0.5
 With a bias of this size, 90 % intervals still contain .87.
 """
 FAR_TOO_LOW = 0.75
-"""If a release fails and its coverage is below this, it is not for publication."""
+"""If the test of coverage fails and coverage is below this, the release is not for publication."""
 FAR_RECORDS = 10
 """Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0

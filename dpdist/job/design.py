@@ -71,8 +71,8 @@ def _number(value: Any) -> Any:
 def _in_range(value: float) -> float:
     if not 1 <= value <= LARGEST_EFFECT:
         raise ValueError(
-            f"from 1 to {LARGEST_EFFECT}: below 1 it would make standard errors smaller than the model's, for which "
-            "there is no ground; of a reported effect that holds unequal weights too, state what is left without them"
+            f"from 1 to {LARGEST_EFFECT}: an effect below 1 would make standard errors smaller than the model's. If a "
+            "reported effect includes that of unequal weights, state the part that is due to clusters alone"
         )
     return value
 
@@ -144,8 +144,8 @@ class Survey(Frozen):
     )
     design_effect: DesignEffects | None = Field(
         default=None,
-        description="public: what clusters add to sampling variances; a number, a list of effects of which a figure takes "
-        "the first that fits, or `reference`, whose records tell it",
+        description="public: the factor by which clusters increase sampling variances. Either a number, or a list of "
+        "effects, of which the first that fits a figure applies, or `reference`, to estimate it from the reference",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 

@@ -121,7 +121,7 @@ def _plain(given: Any) -> Any:
 
 
 def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Job:
-    """Validate a job that is given as YAML text.
+    """Validates a job that is given as YAML text.
 
     Parameters
     ----------

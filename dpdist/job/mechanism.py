@@ -64,7 +64,7 @@ class MechanismSpec(Frozen):
     takes_reference: ClassVar[bool] = False
     """True if the mechanism can learn something from a reference."""
     needs_reference: ClassVar[str] = ""
-    """The reason why the mechanism needs a reference, to complete a sentence: "clips where the records tell".
+    """The reason why the mechanism needs a reference, as the middle of a sentence: "'NAME' … of a public file".
 
     It is empty where the mechanism needs none.
     """
@@ -138,8 +138,9 @@ class MechanismSpec(Frozen):
         return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
-        """The part of the specification that a statement publishes."""
-        return self.model_dump(mode="json")
+        """The part of the specification that a statement publishes: constants that have an effect."""
+        weights = {"weights": self.weights.used} if self.weighs else {}
+        return {"name": self.name, **weights, **self.model_dump(mode="json", exclude_none=True, exclude={"weights"})}
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         """Lists the settings of a job that the mechanism refuses."""

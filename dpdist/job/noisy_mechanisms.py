@@ -165,7 +165,7 @@ class ReferenceTables(Noisy):
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
-    needs_reference: ClassVar[str] = "clips where the records tell"
+    needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
     own_histograms: ClassVar[bool] = True
     gates: ClassVar[bool] = True
     donates: ClassVar[bool] = True
@@ -194,7 +194,7 @@ class SanitizedStatistics(Noisy):
     tabulates: ClassVar[bool] = True
     sets_are_free: ClassVar[bool] = True
     takes_reference: ClassVar[bool] = True
-    needs_reference: ClassVar[str] = "clips where the records tell"
+    needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"

@@ -36,7 +36,7 @@ class Weighted(MechanismSpec):
 
     def published(self, job: JobView) -> dict[str, Any]:
         aimed = job.reference is not None and self.weights.rule != "none"
-        return self.model_dump(mode="json", exclude=set() if aimed else {"aim"})
+        return {name: said for name, said in super().published(job).items() if aimed or name != "aim"}
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)

@@ -18,9 +18,9 @@ MOST_PARENTS = 3
 MOST_CELLS = 10_000
 """Largest number of cells of a table of a column and its parents."""
 MOST_CANDIDATES = 2_000
-"""Most tables that a round of the choice compares."""
+"""Largest number of tables that one round of the choice compares."""
 USEFULNESS, SELECTION = 4.0, Fraction(3, 10)
-"""θ and β of the paper."""
+"""Defaults of the paper's θ, the smallest mean count of a cell in noise scales, and β, the part of ε for choices."""
 
 
 class PrivBayes(CodedColumns):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from dpdist.job.names import WeightRule
+from dpdist.job.names import RULE_CONSTANTS, WeightRule
 from dpdist.job.values import Frozen
 
 
@@ -20,6 +20,13 @@ class Weights(Frozen):
     scale: float = Field(default=1.0, gt=0, description="c1: every weight is multiplied by it at the end")
     shift: float = Field(default=0.0, description="c2: what is added after that; weights stay between 0 and 1")
     radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
+
+    @property
+    def used(self) -> dict[str, Any]:
+        """The rule with the constants that have an effect: those of the rule, and stated changes of all weights."""
+        changes = {"reweight": self.reweight, "scale": self.scale, "shift": self.shift}
+        stated = {name for name, said in changes.items() if said != type(self).model_fields[name].default}
+        return self.model_dump(mode="json", include={"rule", *RULE_CONSTANTS[self.rule], *stated}, exclude_none=True)
 
 
 def rule_of(value: Any) -> Any:

@@ -132,7 +132,7 @@ def target_of(job: Job) -> float:
 
 
 def exactness(job: Job) -> str:
-    """The condition under which a guarantee for one exact draw is strict, for draws that are not proven to be exact."""
+    """The condition on the sampler under which a guarantee for one exact draw is strict."""
     if job.sampler.name == "stan":
         return CHAINS
     return REJECTION.format(delta_of_draws(job.epsilon_per_set, job.synthetic_sets, VARIATION))

@@ -26,7 +26,7 @@ class NoisySums(ABC, Generic[S, M]):
     """
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
-    """Class of the settings that the mechanism reads; unset if it reads only the settings of every mechanism."""
+    """Class of the settings that the mechanism reads; unset if it reads only settings that all mechanisms have."""
     sums: ClassVar[type[Any]]
     """The model that sums the statistics."""
     scope: Literal["stratum"] = "stratum"

@@ -1,4 +1,6 @@
-"""Texts for statements that several mechanisms share: assumptions, conditions of a bound, errors that are in no figure."""
+"""Texts for statements that several mechanisms share: assumptions, conditions of a bound, and errors that no published
+standard error includes.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,7 @@ WEIGHTS_ARE_ATTRIBUTES = (
 )
 MISFIT = (
     "Records are taken to have a {} law within cells. A real file may not: tables and synthetic records can then be off "
-    "by many standard errors. This bias is in no figure of the release. Look at the evaluation (`dpdist report "
-    "--confidential`) before publishing."
+    "by many standard errors. This bias is in no figure of the release."
 )
 MOVES_COST = "A record that changes cells is not covered: public counts show it. The noisy sums alone would cost {}."
 MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")
@@ -25,7 +26,7 @@ MOVES_OF_TWO = {
     "add_remove": MOVES_COST.format("at most twice ε"),
     "substitution": MOVES_COST.format("at most ε"),
 }
-"""By adjacency, where a move costs as much as switching off two records, and an exchange less."""
+"""Texts by adjacency, for mechanisms in which a move to another cell costs as much as switching off two records."""
 MOVES_UNKNOWN = (
     "A record that changes cells is not covered: public counts show it. Limits follow from these counts, so that no "
     "figure is claimed for the noisy sums."

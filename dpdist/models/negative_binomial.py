@@ -2,7 +2,7 @@
 
 The priors are log μ ~ N(0, 10²) and φ ~ Gamma(.01, .01), restricted to 1e-6 ≤ φ ≤ 1e4. [V] has log μ ~ N(0, σ²) with σ ~
 half Student t(3, 0, 1). For a single coefficient σ is not identified, and the marginal prior has a pole at μ = 1. So a
-fixed, wide σ is taken.
+fixed, wide σ is used.
 
 There are no sufficient statistics: the pseudo likelihood is computed from distinct outcomes, each with the sum of its
 records' privacy weights α. Draws are made on a grid of (log μ given φ, log φ), see `numerics.grid`.

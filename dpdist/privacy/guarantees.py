@@ -179,7 +179,7 @@ class Promise:
     target: float | None
     """Δ*: the bound that privacy weights must meet, or that a clamp enforces; None without a guarantee."""
     cautions: tuple[str, ...] = ()
-    """Known problems that no figure includes, and that a publisher must read."""
+    """Known problems that no figure includes. They are published, so they speak to the users of a release."""
 
 
 def bound_target(epsilon: Fraction, adjacency: Adjacency) -> float:

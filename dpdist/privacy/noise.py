@@ -7,9 +7,9 @@ If a task is computed again, it would draw other noise. So noise is drawn once, 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
-import opendp.prelude as dp
 
 from dpdist.core.records import Floats
 
@@ -27,11 +27,7 @@ def whole_laplace(scale: Fraction, size: int) -> Floats:
     A sum of whole numbers is exact in float64, so the last bits of a noisy count reveal nothing. The scale b is rounded up
     to float64.
     """
-    _check(scale)
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-    measurement = dp.m.make_laplace(*space, scale=float(np.nextafter(float(scale), np.inf)))
-    return np.array(measurement([0] * size), dtype=np.float64)
+    return _drawn("laplace", scale, size)
 
 
 def whole_gaussian(scale: Fraction, size: int) -> Floats:
@@ -39,15 +35,22 @@ def whole_gaussian(scale: Fraction, size: int) -> Floats:
 
     Δ is their L2 sensitivity (Canonne, Kamath & Steinke 2020). σ is rounded up to float64.
     """
-    _check(scale)
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="i64")
-    measurement = dp.m.make_gaussian(*space, scale=float(np.nextafter(float(scale), np.inf)))
-    return np.array(measurement([0] * size), dtype=np.float64)
+    return _drawn("gaussian", scale, size)
 
 
-def _check(scale: Fraction) -> None:
+def _drawn(law: Literal["laplace", "gaussian"], scale: Fraction, size: int) -> Floats:
+    """Draws noise of either law. OpenDP is imported at the first draw, because a process that only plans draws none."""
     if scale <= 0:
         raise ValueError("a noise scale must be greater than 0")
     if scale > LARGEST_SCALE:
         raise ValueError(f"a noise scale of more than 2^46 leaves no exact sums: {float(scale):.3g}")
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    distance, make = {
+        "laplace": (dp.l1_distance, dp.m.make_laplace),
+        "gaussian": (dp.l2_distance, dp.m.make_gaussian),
+    }[law]
+    space = dp.vector_domain(dp.atom_domain(T="i64")), distance(T="i64")
+    measurement = make(*space, scale=float(np.nextafter(float(scale), np.inf)))
+    return np.array(measurement([0] * size), dtype=np.float64)

@@ -147,9 +147,9 @@ def _no_weights(weights: Weights, target: float) -> Search:
 def _fixed_point(weights: Weights, target: float) -> Search:
     """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, with the same random numbers in every fit (METHODS §3, ours).
 
-    A single record rarely has a large loss. But where few records determine many parameters, or a tenth of the records are
-    outliers together, one record can move the end point of the search, and with it all other weights. Then its loss on the
-    file itself exceeds 2Δ (tests/studies/test_contaminated_weights). The search has no bounded sensitivity. With scale,
+    A single record rarely has a large loss. But one record can move the end point of the search, and with it all other
+    weights, where few records determine many parameters or a tenth of the records are outliers together. Then its loss on
+    the file itself exceeds 2Δ (tests/studies/test_contaminated_weights). The search has no bounded sensitivity. With scale,
     shift or re-weighting, the adjusted weights are fitted and bounded, and they must meet the target.
     """
     summary = yield Ones()

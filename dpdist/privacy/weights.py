@@ -164,7 +164,7 @@ class Truncated(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """The same α for all records, whatever their bounds; a function of the record that no file changes."""
+    """The same α for all records, whatever their bounds. It does not depend on the file."""
 
     alpha: float
 

@@ -72,7 +72,7 @@ def _of_parameters(release: ReleasedObject) -> list[str]:
 
 
 def standard_errors(release: ReleasedObject) -> list[str]:
-    """What the statement says of the standard errors."""
+    """The statement's entries on standard errors, by key."""
     if release.job.mechanism.whole_tables:
         return [*_of_parameters(release), *([] if release.job.local else [WITHIN_BOUNDS, *_design(release)])]
     job, told, drawn = release.job, _known(release), release.job.mechanism.sets_are_free
@@ -110,15 +110,10 @@ def _known(release: ReleasedObject) -> bool:
 
 def design_left_out(job: Job) -> Iterator[str]:
     """Yields a caution if the survey design makes published intervals too narrow and the job states no design effect."""
-    survey, said = job.survey, job.reference
+    survey = job.survey
     if job.local or survey.design_effect is not None or not survey.clustered:
         return
-    of_reference = said is not None and said.file is not None
-    remedy = "`reference`, which estimates it from the reference's records" if of_reference else "a public figure of it"
-    yield (
-        f"published standard errors leave out {_design_in_words(job)}, so intervals may be too narrow. State "
-        f"survey.design_effect: {remedy}"
-    )
+    yield f"published standard errors leave out {_design_in_words(job)}, so intervals may be too narrow"
 
 
 def _design_in_words(job: Job) -> str:

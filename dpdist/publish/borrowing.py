@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import SHAPES
+from dpdist.publish.reference_strata import cells_where
 from dpdist.publish.released import ReleasedObject
 
 SHARES = (
@@ -55,33 +53,13 @@ def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
 
 def mostly_common(release: ReleasedObject) -> dict[str, dict[str, float]]:
     """The part of a cell's own figure in its estimate, by variable and cell, where it is below MOSTLY."""
-    found: dict[str, dict[str, float]] = {}
-    for stratum, label in enumerate(release.frame.stratum_labels):
-        model = release.model(stratum)
-        if not isinstance(model, ReferenceCells) or "kept" not in release.sets[0][label]:
-            continue
-        kept = release.theta(model, stratum, 0)["kept"][0]
-        where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-        for k, what in enumerate(("weight", *model.outcomes)):
-            low = {where + name: round(own, 3) for name, own in zip(model.labels, kept[:, k].tolist(), strict=True)}
-            found.setdefault(what, {}).update({name: own for name, own in low.items() if own < MOSTLY})
-    return {what: cells for what, cells in found.items() if cells}
+    return _rounded(cells_where(release, "kept", lambda share: round(share, 3) < MOSTLY))
 
 
 def _of_tables(release: ReleasedObject) -> dict[str, dict[str, float]]:
     """Returns the share, from 0 to 1, of a cell's shape that is borrowed: by outcome and cell, where it is above 0."""
-    shares: dict[str, dict[str, float]] = {}
-    for stratum, label in enumerate(release.frame.stratum_labels):
-        model = release.model(stratum)
-        if not isinstance(model, ReferenceCells):
-            continue
-        described = release.sets[0][label].get("borrowed")
-        if described is None:
-            continue
-        where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-        for outcome, column in zip(model.outcomes, np.array(described["values"]).T, strict=True):
-            held = {
-                where + cell: round(share, 3) for cell, share in zip(model.labels, column.tolist(), strict=True) if share
-            }
-            shares.setdefault(outcome, {}).update(held)
-    return {outcome: cells for outcome, cells in shares.items() if cells}
+    return _rounded(cells_where(release, "borrowed", lambda share: share > 0.0))
+
+
+def _rounded(shares: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {variable: {cell: round(share, 3) for cell, share in cells.items()} for variable, cells in shares.items()}

@@ -46,9 +46,13 @@ REPLAYED = """This folder was made with --replay, for a test or an audit: it rep
 Publish the folder of that run. Two folders on the same noise, of other data or other code, differ by exact sums.
 """
 
+SIMULATED = """This folder was made for a study: its noise follows from a key, which the study's file gives.
+Whoever knows the key can take the noise off.
+"""
+
 
 def publish(release: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
-    """Write the public folder. Spends nothing and reads nothing but `release`; the same release gives the same bytes.
+    """Writes the public folder. It spends nothing and reads nothing but `release`; the same release gives the same bytes.
 
     `unfit` is the reason why the folder is not for publication: it is a replay, or it is held. The reason is written to
     the file `UNFIT`. An existing `UNFIT` stays when the folder is published again. A signature stays if the manifest is

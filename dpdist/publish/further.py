@@ -254,7 +254,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
 
 
 def _unidentified(release: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """True for cells with a row that noisy sums do not identify, or that are compared with such a cell."""
+    """True for a cell with a row that noisy sums do not identify, and for a cell that is compared with such a cell."""
     if not looked_through(release):
         return np.zeros(len(figures.cells), dtype=bool)
     outcomes = [release.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]

@@ -1,14 +1,16 @@
 """Sets the limits of published intervals: within public bounds, and wide enough for cells that noise leaves unidentified.
 
-Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it (models.saturation). A figure over
-several cells then includes the ranges of its unidentified cells. For a mean, every weight and cell mean is set to the value
-in its range that moves the mean farthest. A figure made of unidentified cells alone has limits and no estimate. Public
-totals narrow the ranges. A count that follows from public totals has no range. All of this is post-processing.
+Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it (`reference_tables.saturation`). A
+figure over several cells then includes the ranges of its unidentified cells. For a mean, every weight and cell mean is set
+to the value in its range that moves the mean farthest. A figure made of unidentified cells alone has limits and no
+estimate. Public totals narrow the ranges. A count that follows from public totals has no range. All of this is
+post-processing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -21,15 +23,15 @@ from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import factors, within_totals
 from dpdist.mechanisms.reference_tables.cell_shape import AT_THE_BOUND
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.mechanisms.reference_tables.statement import looked_through
 from dpdist.publish.met_totals import fixed_counts, margins_and_room
+from dpdist.publish.reference_strata import cells_where, strata_with
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
 NEAR_THE_BOUND = 0.9
-"""Share of the public upper bound from which mean clipped weights stop a release, where histograms cannot tell more."""
+"""Share of the public upper bound from which mean clipped weights stop a release, where histograms do not show more."""
 SATURATED = (
     "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
     "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
@@ -55,38 +57,25 @@ class Ranges(NamedTuple):
 
 def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
     """Names of cells whose means noisy sums do not identify: by outcome, and under "weight" for the mean weight."""
-    found: dict[str, list[str]] = {}
-    if not looked_through(release):
-        return found
-    for stratum, label in enumerate(release.frame.stratum_labels):
-        model = release.model(stratum)
-        assert isinstance(model, ReferenceCells)
-        ends = release.theta(model, stratum, 0)["spans"][0]
-        for k, what in enumerate(("weight", *model.outcomes)):
-            names = [cell for cell, own in zip(model.labels, np.isfinite(ends[:, 2 * k]), strict=True) if own]
-            where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-            found.setdefault(what, []).extend(where + name for name in names)
-    return {what: names for what, names in found.items() if names}
+    return {variable: list(cells) for variable, cells in cells_where(release, "spans", isfinite, every=2).items()}
 
 
 def saturated(release: ReleasedObject) -> str | None:
     """The reason not to publish, if many weights lie at or beyond their public upper bound; otherwise None.
 
-    Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms tell the
-    share of such weights, and the table's noisy sums, which have other noise, must not contradict it. Where noise hides
-    the share, as in small files and in releases of earlier versions, mean clipped weights near the bound are enough.
+    Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms give the share
+    of such weights. The table's noisy sums, which have independent noise, must also allow this share. Where noise hides the
+    share, as in small files, or where a release of an earlier version lacks it, mean clipped weights near the bound are a
+    sufficient reason.
     """
     weight = release.job.survey.weight
     if weight is None or not looked_through(release):
         return None
     top = (release.job.columns[weight].bounds or (0.0, np.inf))[1]
     clipped, shares, records = list[Floats](), list[Floats](), list[Floats]()
-    for stratum, label in enumerate(release.frame.stratum_labels):
-        model = release.model(stratum)
-        assert isinstance(model, ReferenceCells)
-        theta = release.theta(model, stratum, 0)
+    for _, model, theta, _ in strata_with(release, "spans"):
         clipped.append((model.count - theta["sums"][0][:, 0] / UNIT) * theta["limits"][0][:, len(model.outcomes)] / top)
-        known = "at_bound" in release.sets[0][label]
+        known = "at_bound" in theta.values
         shares.append(theta["at_bound"][0] if known else np.full(len(model.count), np.nan))
         records.append(np.asarray(model.count, dtype=np.float64))
     seen, share, count = (np.concatenate(each) for each in (clipped, shares, records))
@@ -103,20 +92,11 @@ def drifted(release: ReleasedObject) -> dict[str, list[str]]:
 
     Empty where the job pays for histograms in place of such a reference.
     """
-    cells: dict[str, list[str]] = {}
     reference = release.job.reference
     if reference is None or reference.paid is not None:
-        return cells
-    for stratum, label in enumerate(release.frame.stratum_labels):
-        model = release.model(stratum)
-        if not isinstance(model, ReferenceCells) or "departure" not in release.sets[0][label]:
-            continue
-        departure = release.theta(model, stratum, 0)["departure"][0]
-        where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-        for k, what in enumerate(("weight", *model.outcomes)):
-            away = np.abs(departure[:, k]) > DRIFTED
-            cells.setdefault(what, []).extend(where + name for name in np.array(model.labels)[away].tolist())
-    return {what: names for what, names in cells.items() if names}
+        return {}
+    found = cells_where(release, "departure", lambda departure: abs(departure) > DRIFTED)
+    return {variable: list(cells) for variable, cells in found.items()}
 
 
 def limited(
@@ -177,10 +157,8 @@ def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Float
     weight, mean, found = np.ones(rows), np.zeros(rows), np.full((rows, 4), np.nan)
     if not looked_through(release):
         return None, weight, mean
-    for stratum in range(len(release.frame.stratum_labels)):
-        model, own = release.model(stratum), release.frame.rows_of(stratum)
-        assert isinstance(model, ReferenceCells)
-        theta, pattern = release.theta(model, stratum, 0), model.design.pattern
+    for stratum, model, theta, _ in strata_with(release, "spans"):
+        own, pattern = release.frame.rows_of(stratum), model.design.pattern
         ends, means = theta["spans"][0][pattern], theta["means"][0][pattern]
         found[own] = np.column_stack([ends[:, :2], ends[:, 2 + 2 * outcome : 4 + 2 * outcome]])
         weight[own], mean[own] = means[:, 0], means[:, 1 + outcome]

@@ -81,7 +81,9 @@ def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
-    """Rows of measurements. Synthetic sets that share one measurement list it once, under the first set's number, or 0."""
+    """Rows of measurements. A measurement that several synthetic sets share is listed once, under the first of their
+    numbers. Its set is 0 if all sets of the mechanism always share one measurement.
+    """
     number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
     each = len(release.sets) // release.job.mechanism.noises(release.job)
     for stratum in range(len(release.frame.stratum_labels)):

@@ -26,9 +26,9 @@ DIGITS = 13
 
 
 def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:
-    """Returns margins of the public totals, and the room to move of every frame row's weight.
+    """Returns margins of the public totals, and the range within which every frame row's weight may move.
 
-    There are no margins if the job states no totals. The room is None if all rows are identified.
+    There are no margins if the job states no totals. The range is None if all rows are identified.
     """
     margins = margins_of(release.job, release.frame)
     if not margins or not looked_through(release):

@@ -23,7 +23,9 @@ class Rated(NamedTuple):
 
 
 def rated(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Rated:
-    """Rates figures (row, column). `statistics` has the statistic of each column; groups of columns repeat their order."""
+    """Rates figures (row, column). `statistics` has the statistics of one group of columns; all groups have them in this
+    order.
+    """
     grade = np.full(values.shape, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
         cv = errors / np.abs(values)

@@ -67,7 +67,8 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     """Moves outcomes by one scale for all cells, so that donors have the grand mean of the released table.
 
     `counts` are released counts (cell,), to which donors are weighted; `means` are released means (cell, outcome). Values
-    with many records, and round figures, keep their form. An outcome that no scale brings to the mean stays as it is.
+    that many records have do not move, and round figures stay round. If no scale gives the mean, the outcome does not
+    change.
     """
     held = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
     present = held > 0
@@ -81,7 +82,7 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
 
 
 def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Donors:
-    """The released points as donors of the stratum; points of several outcomes are paired by the order of their weights."""
+    """The released points, in the form of donors; points of several outcomes are paired by the order of their weights."""
     parts = []
     for k, each in _by_cell(release, cells, stratum).items():
         ordered = [_by_weight(pairs) for pairs, _ in each]

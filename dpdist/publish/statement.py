@@ -43,10 +43,7 @@ NOISE_IN_ERRORS = (
     " The noise of these counts is in the standard errors. It was simulated once more and made to agree in the same way, "
     "and all estimates were made from it and the same noisy sums."
 )
-VERBATIM = (
-    "most of the reference's weights and outcomes, cell by cell, as they stand in its records. Publish this folder only if "
-    "the reference really is published"
-)
+VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they stand in its records"
 
 
 def statement(release: ReleasedObject) -> dict[str, Any]:
@@ -249,8 +246,8 @@ def _post_processing(release: ReleasedObject) -> list[str]:
     steps += words.post_processing(release)
     if family_facts(job).on_reference:
         steps.append(
-            "Scores are turned back into weights and outcomes by the reference's distributions, within its range: no value "
-            "beyond what the reference holds is drawn. Means from parameters take either within narrow bins of scores."
+            "Scores are turned into weights and outcomes by the reference's distributions, so no value is drawn beyond the "
+            "reference's range. Means from parameters use its means of weight and outcome in narrow bins of scores."
         )
     if family_facts(job).on_reference and (borrowed := borrowing(release)):
         steps.append(f"{borrowed['in_words']} The entry `borrowing` names these cells.")

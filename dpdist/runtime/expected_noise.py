@@ -13,7 +13,7 @@ A cell that is the sum of k base cells has the noise of k sums: c√k/√n.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import islice
 from math import ceil, floor, log10
@@ -23,8 +23,10 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.errors import JobError, Problem
+from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
-from dpdist.job import budget_text
+from dpdist.job import Job, budget_text
+from dpdist.mechanisms.models import builder_of
 from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
@@ -95,11 +97,16 @@ class Expected(NamedTuple):
 
 
 def expected_noise(plan: Plan) -> Expected | None:
+    """Predicts the noise of a plan's release."""
+    return noise_in(plan.job, plan.frame)
+
+
+def noise_in(job: Job, frame: Frame) -> Expected | None:
     """Predicts the noise; None if it does not follow from public facts, or if sizes are secret.
 
     A model's `noise_of_one` is the constant c (see above) of a count and of a mean, the noise of a cell with one record.
     """
-    model, job, frame = plan.model, plan.job, plan.frame
+    model = builder_of(job).build(job, frame, frame.rows_of(0))
     of_one: tuple[float, float] | None = getattr(model, "noise_of_one", None)
     if of_one is None or job.sizes_secret or not job.strict:
         return None
@@ -129,12 +136,25 @@ def warned(plan: Plan) -> Iterator[str]:
     if noises is not None and noises.drowned:
         cells = f"{_about(noises)}{_drowned(noises)}"
         enough = epsilon_for(plan, DROWNED, every=True)
-        more = f", {budget_text(enough.of_histograms)} of it for histograms," if enough.of_histograms is not None else ""
-        at = f"at ε = {budget_text(enough.epsilon)}{more} none"
+        at = f"{enough.in_words} none" + (", by these least figures" if noises.at_least else "")
         lean = " Figures of such cells lean on the reference." if plan.reference is not None else ""
         yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which).{lean}"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
         yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
+
+
+def at_sizes_of(job: Job, frame: Frame) -> str | None:
+    """Returns how many cells noise drowns at the job's ε, and an ε at which it drowns at most half; None if not known."""
+    noises = noise_in(job, frame)
+    if noises is None or not np.isfinite(noises.median):
+        return None
+    said = f"noise drowns {_about(noises)}{_drowned(noises)} at this ε"
+    if noises.median <= DROWNED:
+        return said
+    enough = least_epsilon(job, frame, DROWNED, every=False)
+    return f"{said}; {enough.in_words} it drowns at most half of each" + (
+        ", by these least figures" if noises.at_least else ""
+    )
 
 
 def _about(noises: Expected) -> str:
@@ -153,9 +173,9 @@ def in_words(noises: Expected) -> Iterator[str]:
         largest = rows.iloc[int(np.argmax(rows["noise"].to_numpy()))]
         yield (
             f"{name}: {about}{rows['noise'].median():.2g} of a direct standard error in the median of {len(rows):,} cells, "
-            f"{largest['noise']:.2g} in the largest ({largest['cell']})"
+            f"{about}{largest['noise']:.2g} in the largest ({largest['cell']})"
         )
-    yield f"{_drowned(noises)} above {DROWNED:g}, which noise would drown"
+    yield f"{about}{_drowned(noises)} above {DROWNED:g}, which noise would drown"
     yield BOUND if noises.at_least else TYPICAL
     yield ALONE
     yield ASSUMED
@@ -164,20 +184,20 @@ def in_words(noises: Expected) -> Iterator[str]:
         number = rows.groupby("statistic").cumcount()
         wide = rows.assign(row=number).pivot(index=["row", "cell", "records", "sums"], columns="statistic", values="noise")
         worst = wide.loc[wide.max(axis=1).sort_values(ascending=False, kind="stable").index].head(SHOWN + 1)
-        named, sizes = worst.index.to_frame(), [_sizes(noise) for _, noise in worst.iterrows()]
+        named, sizes = worst.index.to_frame(), [_sizes(noise, noises.at_least) for _, noise in worst.iterrows()]
         listed = zip(named["cell"], named["records"], named["sums"], sizes, strict=True)
         for cell, records, sums, said in islice(listed, SHOWN):
             several = f" in {sums:,} noisy sums" if sums > 1 else ""
             yield f"{table}: {cell} ({records:,} records{several}): {said}"
         if len(wide) > SHOWN:
-            yield f"{table}: {len(wide) - SHOWN:,} cells more, of {sizes[SHOWN]} or less"
+            yield f"{table}: {len(wide) - SHOWN:,} cells more, none with a larger figure than {sizes[SHOWN]}"
         far = rows[rows["noise"] > FAR]["cell"]
         if more := [cell for cell in far.drop_duplicates() if cell not in set(named["cell"].head(SHOWN))]:
             yield f"{table}: also above {FAR:g}, so that a figure may be several direct errors off: {'; '.join(more)}"
 
 
-def _sizes(noise: pd.Series[float]) -> str:
-    return ", ".join(f"{name} {size:.2g}" for name, size in noise.items())
+def _sizes(noise: pd.Series[float], at_least: bool) -> str:
+    return ", ".join(f"{name} {'at least ' if at_least else ''}{size:.2g}" for name, size in noise.items())
 
 
 class Needed(NamedTuple):
@@ -194,38 +214,67 @@ class Needed(NamedTuple):
             return said
         return f"{said} --set reference.histogram.epsilon={budget_text(self.of_histograms)}"
 
+    @property
+    def in_words(self) -> str:
+        """Returns the words "at ε = …", with the part for histograms."""
+        more = f", {budget_text(self.of_histograms)} of it for histograms," if self.of_histograms is not None else ""
+        return f"at ε = {budget_text(self.epsilon)}{more}"
+
+    def set_in(self, job: Job) -> Job:
+        """Returns the job with these values."""
+        budget, reference = job.budget.model_copy(update={"epsilon": self.epsilon}), job.reference
+        if reference is not None and reference.paid is not None:
+            paid = reference.paid.model_copy(update={"epsilon": self.of_histograms})
+            reference = reference.model_copy(update={"histogram": paid})
+        return job.model_copy(update={"budget": budget, "reference": reference})
+
 
 def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
-    """Computes the least ε, rounded up to two digits, at which noise is at most `error` direct standard errors.
+    """Computes an ε of two digits at which noise is at most `error` direct standard errors.
 
     It is the noise of counts or of means, whichever is larger: in the median cell, or with `every` in every cell. Gates
-    keep their ε. Histograms keep their share of what gates leave. Raises `JobError` where noise cannot be predicted.
+    keep their ε. Histograms keep their share of what gates leave, rounded down. ε is rounded up until the noise that is
+    predicted at these settings is small enough. Raises `JobError` where noise cannot be predicted.
     """
-    found, job = expected_noise(plan), plan.job
+    return least_epsilon(plan.job, plan.frame, error, every)
+
+
+def least_epsilon(job: Job, frame: Frame, error: float, every: bool) -> Needed:
+    """The same, of a job with this frame."""
+    found = noise_in(job, frame)
     if found is None or not np.isfinite(found.median):
         problem = Problem("--for-error", f"noise of '{job.mechanism.name}' is not known beforehand here", KNOWN, OTHERWISE)
         raise JobError(job.dataset, [problem])
     paid = job.reference.paid if job.reference is not None else None
     left = job.epsilon_of_tables + (paid.epsilon if paid is not None else 0)
     gates = job.budget.epsilon - left
-    epsilon = _rounded_up(float(gates) + float(left) * (found.largest if every else found.median) / error)
-    return Needed(epsilon, _rounded_up(float(paid.epsilon / left * (epsilon - gates))) if paid is not None else None)
+    share = paid.epsilon / left if paid is not None else None
+    epsilon = _two_digits(gates + left * Fraction(found.largest if every else found.median) / Fraction(error), ceil)
+    while True:
+        settings = Needed(epsilon, None if share is None else _two_digits(share * (epsilon - gates), floor))
+        there = noise_in(settings.set_in(job), frame)
+        if there is None or (there.largest if every else there.median) <= error:
+            return settings
+        epsilon = _two_digits(epsilon * Fraction(1001, 1000), ceil)
 
 
-def _rounded_up(epsilon: float) -> Fraction:
-    """Rounds up to two significant digits."""
+def _two_digits(epsilon: Fraction, rounded: Callable[[Fraction], int]) -> Fraction:
+    """Rounds to two significant digits, up or down."""
     step = Fraction(10) ** (floor(log10(epsilon)) - 1)
-    return ceil(Fraction(epsilon) / step) * step
+    return rounded(epsilon / step) * step
 
 
 def needed(plan: Plan, error: float) -> str:
     """Returns the text that `plan --for-error` prints."""
     median, every = (epsilon_for(plan, error, every=each) for each in (False, True))
-    of = f" ({' and '.join(name for name, _ in found.by_statistic)})" if (found := expected_noise(plan)) is not None else ""
-    size = f"the median cell's noise is at most {error:g} direct standard errors{of}"
+    found = expected_noise(plan)
+    assert found is not None
+    of, least = " and ".join(name for name, _ in found.by_statistic), ", in its least figure," if found.at_least else ""
+    size = f"the median cell's noise{least} is at most {error:g} direct standard errors ({of})"
     return (
         f"at ε = {budget_text(median.epsilon)} {size}: {median.changes}\n"
-        f"at ε = {budget_text(every.epsilon)} no cell's noise is more: {every.changes}\n"
+        f"at ε = {budget_text(every.epsilon)} no cell's noise{least} is more: {every.changes}\n"
+        f"{BOUND if found.at_least else TYPICAL}\n"
         f"{ALONE}"
     )
 

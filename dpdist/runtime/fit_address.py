@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.metadata import version
 from typing import Literal
 
 import numpy as np
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Ints, Records
-from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Learned, Noise, Rounds
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
@@ -25,7 +23,7 @@ from dpdist.models.protocol import StratumModel
 from dpdist.runtime.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.byproducts import StratumStore
-from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.noise_once import noise_once
 from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
 from dpdist.storage.workspace import NOISY_FRAME, REFERENCE, Workspace
 
@@ -118,10 +116,7 @@ class Fit:
         """
 
         def kept(request: Noise) -> Floats:
-            path = self.space.noise(self.address.name, stratum, request.set)
-            said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
-            facts = {name: str(value) for name, value in said.items() if name != "set"}
-            return drawn_once(self.space, path, facts, lambda: fresh_noise(request))
+            return noise_once(self.space, self.space.noise(self.address.name, stratum, request.set), request)
 
         return kept
 

@@ -88,13 +88,13 @@ class GoodnessOfFit:
         return min(self.misfits, key=lambda each: (each.within, -each.median)).in_words()
 
     def cautions(self, job: Job) -> Iterator[str]:
-        """Warnings for the plan and the statement."""
+        """Warnings for the statement, and for a plan, which adds what to do."""
         if self.score is None:
             yield f"fit of the {self.law} law on the reference: {self.in_words()}"
         elif self.score < job.fit.warn_below:
             yield (
                 f"the {self.law} law does not fit the reference: {self.in_words()}; tables and synthetic records will be "
-                "off likewise, and no standard error knows it: take reference_tables, or a family that fits"
+                "off likewise, and no standard error knows it"
             )
 
     def described(self) -> dict[str, Any]:

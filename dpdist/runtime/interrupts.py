@@ -1,4 +1,4 @@
-"""Handles Ctrl-C: remembers that it came, and delays it while the processes of a cluster start."""
+"""Handles Ctrl-C: remembers that it was pressed, and delays its effect while the processes of a cluster start."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
-"""Draws noise for the sample counts of a job that protects its predictors, once, before any fit, and stores the result."""
+"""Draws the noise of sample counts once, before any fit, for a job that protects its predictors, and stores the noisy
+frame.
+"""
 
 from __future__ import annotations
-
-from importlib.metadata import version
 
 import numpy as np
 
 from dpdist.core.digests import digest
 from dpdist.core.records import Floats, Frame, Ints
-from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise
 from dpdist.estimation.frame_table import frame_table
 from dpdist.job import Job
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
-from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.noise_once import noise_once
 from dpdist.storage.tables import write_table
 from dpdist.storage.workspace import NOISY_FRAME, Workspace
 
@@ -41,6 +40,4 @@ def _noise(space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -
         {"columns": level.columns, "levels": {name: list(map(str, frame.levels[name])) for name in level.columns}}
     )
     request = Noise(level.scale, len(exact), number, noise_name(job), query, digest(exact))
-    said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
-    facts = {name: str(value) for name, value in said.items()}
-    return drawn_once(space, space.noise("frame", 0, number), facts, lambda: fresh_noise(request))
+    return noise_once(space, space.noise("frame", 0, number), request)

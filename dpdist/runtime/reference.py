@@ -109,7 +109,7 @@ def _centre(
 
 
 def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
-    """Tests a user's program on some records: its clamped likelihood must be that of the mechanism."""
+    """Tests a user's program on some records: its clamped likelihood must equal the mechanism's."""
     if job.mechanism.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))
 

@@ -20,7 +20,9 @@ from dpdist.runtime.tls import Credentials, address_here, connect
 
 _PRELOAD = ["dpdist.runtime.worker"]
 STARTS = 3
-"""Attempts in a row to start a worker's process. A scheduler that goes at that moment, or a death, costs one."""
+"""Largest number of attempts in a row to start a worker's process. An attempt fails if the scheduler is lost or the process
+dies meanwhile.
+"""
 _START = "look at its memory limit, and whether something else listens on its ports (--port, the next one, and --http)"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HTTP_ROUTES = {

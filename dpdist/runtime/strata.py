@@ -80,7 +80,7 @@ def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
     """
     left = set(strata) - fit.done(strata)
     for k in left:
-        withdraw(fit.space.completions, fit.unit(k), fit.space.store)
+        withdraw(fit.space.completions, fit.unit(k), fit.space.confidential, fit.space.store)
     return left
 
 

@@ -45,12 +45,13 @@ def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLD
     store.put_if_absent(path)
 
 
-def withdraw(folder: Path, unit: str, store: Store = FOLDER) -> None:
+def withdraw(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> None:
     """Removes the mark of a unit whose files are damaged, so that the unit is made again.
 
-    In an object store the next mark replaces it.
+    A worker of an earlier run may finish the unit meanwhile: a mark that its files match stays. In an object store the next
+    mark replaces a damaged one.
     """
-    if store.shared:
+    if store.shared and not finished(folder, unit, root, store):
         (folder / f"{unit}.json").unlink(missing_ok=True)
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +20,9 @@ import numpy as np
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, sync_folder
 from dpdist.core.records import Floats
+from dpdist.engine.in_memory import fresh_noise
+from dpdist.engine.protocol import Noise
+from dpdist.privacy.simulated_noise import simulated_noise
 from dpdist.storage.store import marked
 from dpdist.storage.workspace import Workspace
 
@@ -28,9 +32,9 @@ _RESTORE = "restore it from a copy, or begin again in a new folder, which spends
 
 
 def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> Floats:
-    """The noise stored at `path`; if there is none, it is drawn now. `facts` say what the noise is for.
+    """The noise stored at `path`; if there is none, it is drawn now. `facts` identify the sums that the noise is for.
 
-    Raises `WorkspaceError` if stored noise is lost, damaged or for something else, or if no more noise may be drawn
+    Raises `WorkspaceError` if stored noise is lost, damaged or for other sums, or if no more noise may be drawn
     (`Workspace.sealed`).
     """
     mark = space.completions / f"noise-{path.stem}.json"
@@ -44,6 +48,18 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
     if differing := _differences(said, facts):
         raise _refused(space, path, f"was drawn for something else: {'; '.join(differing)}", _remedy(space, said))
     return noise
+
+
+def noise_once(space: Workspace, path: Path, request: Noise) -> Floats:
+    """The noise for a request, drawn once and stored at `path`; in a study's run, drawn from the run's key."""
+    said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
+    facts = {name: str(value) for name, value in said.items() if name != "set"}
+    return drawn_once(space, path, facts, lambda: _from_key(space, path, request) if space.keyed else fresh_noise(request))
+
+
+def _from_key(space: Workspace, path: Path, request: Noise) -> Floats:
+    rng = space.read_key().generator("noise", path.stem)
+    return simulated_noise(request.law, request.scale, request.size, rng)
 
 
 def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, replaced, write_json, write_text
@@ -17,21 +18,27 @@ from dpdist.storage.identity import Identity
 from dpdist.storage.lease import LEASE
 from dpdist.storage.objects import is_url
 from dpdist.storage.paths import GATHERED, SCRATCH, SEALED
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import KEYED, REPEATED, Workspace
 
 OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
 """Remedy for a workspace of another job or input."""
 
+ONE_DAY = "2000-01-01"
+"""The date of a study's runs, so that they give the same bytes on any day."""
+
 
 @contextmanager
-def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> Iterator[Key]:
+def owned(space: Workspace, identity: Identity, replay: str | Path | None, study: Key | None = None) -> Iterator[Key]:
     """Creates or reopens the workspace for a job and its input, for one run at a time; yields the run's key.
+
+    `study` is the key of a study's run, from which its noise is drawn too.
 
     Raises `WorkspaceError` if the workspace belongs to another job or input, if another run uses it, if it cannot be
     written, or if the job or input differ from those of the run to replay.
     """
     replayed = _replayed(replay, identity) if replay is not None else None
-    date = datetime.now(UTC).date().isoformat() if replayed is None else replayed[0].date
+    today = ONE_DAY if study else datetime.now(UTC).date().isoformat()
+    date = replayed[0].date if replayed else today
     _refuse_foreign_folder(space)
     try:
         space.root.mkdir(parents=True, exist_ok=True)
@@ -42,7 +49,8 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None) -> It
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
     with space.store.alone(space.confidential / "lock"):
         with private():
-            key = _adopt(space, identity, replayed[1] if replayed else None, date)
+            given = Given(replayed[1], REPEATED) if replayed else Given(study, KEYED) if study else None
+            key = _adopt(space, identity, given, date)
             for folder in (space.records.parent, space.completions, space.evaluation):
                 folder.mkdir(exist_ok=True)
             _seal(space, identity, replayed[0] if replayed else None)
@@ -65,41 +73,48 @@ def _refuse_foreign_folder(space: Workspace) -> None:
         raise WorkspaceError(space.place, found, "choose an empty or a new folder", exit_code=2)
 
 
-def _adopt(space: Workspace, identity: Identity, replayed: Key | None, date: str | None) -> Key:
+class Given(NamedTuple):
+    """A key that a run does not draw itself, and the mark of such a run."""
+
+    key: Key
+    mark: str
+
+
+def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
     """The key of the run that began here; or a new key, stored with the run's identity."""
     if (present := space.read_identity()) is None:
-        return _begin(space, identity, replayed, date)
+        return _begin(space, identity, given, date)
     if differences := identity.differences(present):
         found = f"it belongs to another {' and another '.join(differences)}"
         raise WorkspaceError(space.place, found, identity.remedy(present, OTHERWISE), exit_code=2)
     key = space.read_key()
-    if replayed is not None and replayed != key:
-        found, remedy = "it was begun without this replay", "replay into an empty workspace"
+    if given is not None and given.key != key:
+        found, remedy = "it was begun under another key", "take an empty workspace"
         raise WorkspaceError(space.place, found, remedy, exit_code=2)
     return key
 
 
-def _begin(space: Workspace, identity: Identity, replayed: Key | None, date: str | None) -> Key:
+def _begin(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
     """Writes key and identity, in this order, unless another process has written them."""
-    drawn = replayed or Key.from_os()
-    if replayed is not None:
-        write_text(space.replay, "draws of another run\n")
+    drawn = Key.from_os() if given is None else given.key
+    if given is not None:
+        write_text(space.replay, given.mark)
         space.store.put_if_absent(space.replay)
     write_text(space.key, drawn.hex() + "\n", mode=0o600)
     space.store.put_if_absent(space.key)
-    if (key := Key.read(space.key)) != drawn and replayed is not None:
-        raise space.damaged(space.key, "is not that of the replay")
-    if replayed is None and key == drawn and space.store.take(space.replay):  # left by a run killed before it began
+    if (key := Key.read(space.key)) != drawn and given is not None:
+        raise space.damaged(space.key, "is not the one that was given")
+    if given is None and key == drawn and space.store.take(space.replay):  # left by a run killed before it began
         space.replay.unlink()
         space.store.drop([space.replay])
     said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
     said["key"] = key.child("identity").hex()
     write_json(space.identity, said)
-    return key if space.store.put_if_absent(space.identity) else _adopt(space, identity, replayed, date)
+    return key if space.store.put_if_absent(space.identity) else _adopt(space, identity, given, date)
 
 
 def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> None:
-    """Takes over the noise of a replayed run; and allows no more noise if something was published here."""
+    """Takes over the noise of a replayed run, and forbids further noise if something was published here."""
     if source is not None:
         _take_noise(space, source)
         _take_over(space, source, [space.receipt])

@@ -137,7 +137,7 @@ class WorkspacePaths:
 
     @property
     def replay(self) -> Path:
-        """A file that exists if the run repeats the draws of another run."""
+        """A file that exists if the run repeats the draws of another run, or of a key."""
         return self.confidential / "replay"
 
     @property

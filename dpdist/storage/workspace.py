@@ -25,6 +25,9 @@ NOISY_FRAME = "noisy-frame"
 REFERENCE = "reference.sha256"
 """Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
 
+REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
+"""Contents of the file `replay`."""
+
 _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
 """Workspaces of runs in this process, in which later tasks find files that are already copied."""
 
@@ -47,7 +50,7 @@ class Workspace(WorkspacePaths):
     @classmethod
     @contextmanager
     def opened(cls, place: str | Path, soon: bool = False) -> Iterator[Workspace]:
-        """The same during a block, at whose end local copies of objects are removed."""
+        """As `at`, for the length of a block; local copies of objects are removed at its end."""
         space = cls.at(place, soon)
         try:
             yield space
@@ -86,7 +89,8 @@ class Workspace(WorkspacePaths):
         """Makes an object store's public folder available to this process, and keeps other runs out.
 
         In a shared folder it does nothing, because `publish` locks that itself. Raises `WorkspaceError` if the public
-        folder is incomplete. With `replacing`, it does not if a complete release is held, which will replace the folder.
+        folder is incomplete. With `replacing`, an incomplete folder is accepted if a complete release is held, because that
+        will replace the folder.
         """
         if self.store.shared:
             yield
@@ -136,12 +140,18 @@ class Workspace(WorkspacePaths):
     @property
     def sealed(self) -> bool:
         """True if no more noise may be drawn: results are gathered, something was published, or the run is a replay."""
-        return self.replayed or any(self.store.take(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
+        ended = any(self.store.take(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
+        return ended or (self.replayed and not self.keyed)
 
     @property
     def replayed(self) -> bool:
-        """True if the run repeats the draws of another run. Its results are not for publication."""
+        """True if the run repeats the draws of another run, or of a key. Its results are not for publication."""
         return self.store.take(self.replay)
+
+    @property
+    def keyed(self) -> bool:
+        """True if the run's noise follows from its key, as in studies. Its results are not for publication."""
+        return self.replayed and self.replay.read_text(encoding="utf-8") == KEYED
 
     def read_identity(self) -> Identity | None:
         path = self.identity

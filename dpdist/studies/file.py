@@ -19,7 +19,7 @@ NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:
 
 
 def load_study(name: str | Path) -> Study:
-    """Read and validate a study file.
+    """Reads and validates a study file.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def load_study(name: str | Path) -> Study:
 
 
 def parse_study(text: str, source: str = "study") -> Study:
-    """Validate a study that is given as YAML text.
+    """Validates a study that is given as YAML text.
 
     Parameters
     ----------

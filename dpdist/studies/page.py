@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from dpdist.core.records import Floats
+from dpdist.publish.writers.templates import environment
 from dpdist.studies.beside import READING, set_beside
 from dpdist.studies.figures import drawn
 from dpdist.studies.kinds.protocol import Fact
@@ -32,12 +32,10 @@ INTERVALS = (
 def page(study: Study, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
     """The page as one HTML document that loads nothing. `results` is long, with ε as text (`results.write_results`)."""
     kind, material = kind_of(study), Material(study, results, records)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dpdist.studies"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    template = environment("dpdist.studies").get_template("page.html")
     measured = [name for name in study.asked if name in set(results.measure)]
     captions = {name: material.caption(name) for name in measured}
-    return environment.get_template("page.html").render(
+    return template.render(
         study=study,
         facts=[*kind.facts(study), _versions(versions)],
         heads=kind.heads,

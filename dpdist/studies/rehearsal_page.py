@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from dpdist.publish.writers.templates import environment
 from dpdist.studies.rehearsal_advice import advice
 from dpdist.studies.rehearsal_candidates import Refused
 from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
@@ -21,13 +21,11 @@ LEAST_DRAWN = 0.01
 
 def page(made: Rehearsal) -> str:
     """The page as one HTML document that loads nothing."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dpdist.studies"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    template = environment("dpdist.studies").get_template("rehearsal.html")
     rows = [(trial, row) for trial in made.trials for row in trial.by_statistic.to_dict("records")]
     confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
     drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
-    return environment.get_template("rehearsal.html").render(
+    return template.render(
         made=made,
         best=made.best,
         rows=rows,

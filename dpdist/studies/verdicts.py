@@ -33,7 +33,7 @@ class Interval(NamedTuple):
     upper: float
 
     def within(self, low: float, high: float) -> Verdict:
-        """Whether the mean lies between two limits, as far as the interval can show."""
+        """Decides whether the mean lies between two limits, as far as the interval can show."""
         if low <= self.lower and self.upper <= high:
             return Verdict.YES
         return Verdict.NO if self.upper < low or high < self.lower else Verdict.TOO_FEW
@@ -66,10 +66,10 @@ def estimate_of(values: Floats) -> Estimate:
 
 
 def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
-    """Whether two means agree within half a standard deviation between replicates.
+    """Decides whether two means agree within half a standard deviation between replicates.
 
-    The answer is yes if the whole interval of their difference lies within that margin, and no if it lies outside.
-    It is Welch's interval, because both means have a Monte Carlo error.
+    The answer is yes if the whole interval of their difference lies within that margin, and no if it lies outside. The
+    interval is Welch's, because both means have a Monte Carlo error.
     """
     if ours.replicates < 2:
         return Verdict.TOO_FEW

@@ -182,6 +182,18 @@ def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
 
     Raises `DataError`.
     """
+    rows = _lines(path)
+    names = dict.fromkeys(str(row["column"]) for row in rows)
+    return {name: _stated(name, [row for row in rows if row["column"] == name], kinds_of, path.name) for name in names}
+
+
+def column_labels(path: Path) -> dict[str, str]:
+    """Labels of numeric columns from a CSV codebook: that of the line with a column's bounds. Raises `DataError`."""
+    return {row["column"]: row["label"] for row in _lines(path) if row.get("low") and row.get("label")}
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV codebook. Raises `DataError`."""
     try:
         written = guessed(path)
         with path.open(encoding=written.decoding, newline="") as file:
@@ -193,8 +205,7 @@ def codebook(path: Path, kinds_of: Mapping[str, str]) -> dict[str, Domain]:
         raise DataError(str(path), [Problem("file", found, "a CSV file", "check the path")]) from None
     if problems := [*_wrong_header(columns), *_wrong_rows(rows)] if columns else [*_wrong_header(columns)]:
         raise DataError(str(path), problems)
-    names = dict.fromkeys(str(row["column"]) for _, row in rows)
-    return {name: _stated(name, [row for _, row in rows if row["column"] == name], kinds_of, path.name) for name in names}
+    return [row for _, row in rows]
 
 
 def _stated(name: str, rows: list[dict[str, str]], kinds_of: Mapping[str, str], origin: str) -> Domain:

@@ -49,6 +49,12 @@ class StatisticalSource(OneFile):
         found: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
         return found
 
+    @property
+    def column_labels(self) -> dict[str, str]:
+        """Labels of columns that have one, from the file's header."""
+        found: Mapping[str, str | None] = self.meta.column_names_to_labels
+        return {name: label for name, label in found.items() if label}
+
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted, first = pa.schema([self.schema.field(name) for name in columns]), 0
         size = min(CHUNK_ROWS, max(1, CHUNK_VALUES // max(1, len(columns))))

@@ -141,7 +141,7 @@ def test_counts_have_errors_in_both_scales_and_the_report_names_the_one_used(tmp
     published = next(line for line in part.splitlines() if line.strip().startswith("published"))
     assert re.search(rf"\b{brief(given.median())}, {brief(given.max())}\s*$", published), published
     assert "n given" not in text[text.index("pay, mean of salary: errors") : text.index("pay, mean of salary: worst")]
-    assert "in its standard errors (SE) as designed" in " ".join(text.split())
+    assert "in its standard errors (SE) under the survey's design" in " ".join(text.split())
 
 
 def test_the_legend_explains_the_columns_that_are_shown_and_what_is_missing_is_said_once(finished: Path) -> None:

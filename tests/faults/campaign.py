@@ -202,6 +202,33 @@ def finished_strata(workspace: Path) -> dict[str, Stamp]:
     return marks | {name: stamp for name, stamp in parts.items() if name.split("/")[1] in names}
 
 
+class Kept:
+    """What finished strata hold, from one look to the next.
+
+    Two workers may be given the same stratum, as when a driver is lost and the next one submits its task again. Each looks
+    for the completion record before every write. If the other finishes between this look and the write, a finished file is
+    written again. It has the same bytes, because these follow from the key. So stamps may change, and bytes may not.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace, self.changed, self.again = workspace, set[str](), set[str]()
+        self._stamps: dict[str, Stamp] = {}
+        self._held: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Notes finished files that came to hold other bytes or are gone, and those that were written again."""
+        found = finished_strata(self.workspace)
+        self.changed |= self._stamps.keys() - found.keys()
+        for name, stamp in found.items():
+            if (before := self._stamps.get(name)) == stamp:
+                continue
+            held = hashlib.sha256((self.workspace / "confidential" / name).read_bytes()).hexdigest()
+            if before is not None:
+                (self.again if held == self._held[name] else self.changed).add(name)
+            self._held[name] = held
+        self._stamps = found
+
+
 def begun_strata(workspace: Path) -> set[str]:
     """Strata that have left something but no mark: what a kill makes a run do again."""
     confidential = workspace / "confidential"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from campaign import (
+    Kept,
     Server,
     Stamp,
     Survey,
@@ -104,6 +105,25 @@ def test_without_the_guard_a_late_twin_replaces_files_with_their_own_bytes(
     assert sum(again[name] != stamp for name, stamp in stored.items()) >= 5
     assert set(again) == set(stored)
     assert fit.done([STRATUM]), "the checksums of the first still hold"
+
+
+def test_a_watch_of_finished_strata_tells_other_bytes_from_the_same_bytes_written_again(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed, work := tmp_path / "work")
+    kept, part = Kept(work), "parts/strata-000000/stratum.json"
+    kept.look()
+    kept.look()
+    assert (kept.changed, kept.again) == (set(), set())
+    for name, change in ((part, ""), ("parts/strata-000001/stratum.json", " ")):
+        path = work / "confidential" / name
+        written = path.with_suffix(".new")
+        written.write_text(path.read_text() + change)
+        written.replace(path)
+    (work / "confidential" / "marks" / "strata-000002.json").unlink()
+    kept.look()
+    assert kept.again == {part}
+    assert kept.changed >= {"parts/strata-000001/stratum.json", "marks/strata-000002.json"}
 
 
 def test_a_resumed_run_takes_what_has_its_checksum_and_makes_the_rest_again(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from coded_survey import COLUMNS, job_text, law_of_choice, records, survey
 from test_clamped import KEY, Notes
-from test_weighted_marginals import law_of_choice, records, survey
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -32,35 +32,9 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
 from dpdist.sampling.exact import ExactSampler
 
-JOB = """
-dataset: network
-period: "2021"
-columns:
-  sex: {{bounds: [0, 1], codes: {{f: 0, m: 1}}}}
-  degree: {{bounds: [1, 3], whole: true, outside: clip}}
-  kids: {{bounds: [0, {kids}], whole: true, outside: clip}}
-  weight: {{bounds: [1, 50], outside: {outside}}}
-survey: {{weight: weight}}
-outcome: [{outcome}]
-mechanism: {{name: privbayes{said}}}
-budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
-synthetic_sets: {sets}
-tables:
-  - {{name: one, by: [], statistics: [count, {{mean: sex}}]}}
-"""
-COLUMNS = ("sex", "degree", "kids")
-
 
 def text(said: str = "", **other: object) -> str:
-    plain = {
-        "kids": 3,
-        "outside": "clip",
-        "outcome": ", ".join(COLUMNS),
-        "epsilon": "1",
-        "adjacency": "zero_out",
-        "sets": 1,
-    }
-    return JOB.format(said=said, **(plain | other))
+    return job_text("privbayes", said, means=("sex",), **other)
 
 
 def job(said: str = "", **other: object) -> Job:

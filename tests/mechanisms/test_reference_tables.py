@@ -19,7 +19,8 @@ from redrawn import redrawn
 from rich.console import Console
 
 import dpdist
-from dpdist.cli.report import plan_text
+from dpdist.cli.console import Escaping
+from dpdist.cli.report import plan_text, run_text
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
@@ -317,8 +318,8 @@ def test_cells_that_noise_would_drown_are_released_together(
     Noise by name; fresh, over 25 runs, cells' variances have .63 of the total's sum (.70 ± .05 under secret sizes).
     """
     plain = job(files, adjacency=adjacency, epsilon="0.06")
-    assert "which noise would drown, have sums together" in " ".join(facts_of(plain).split())
-    assert "which noise would drown, have sums together" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
+    assert "which noise would drown, share their sums" in " ".join(facts_of(plain).split())
+    assert "which noise would drown, share their sums" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
     with noise_of(f"drowned {adjacency}"):
         dpdist.run(plain, tmp_path / "ws")
     said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
@@ -425,7 +426,11 @@ def test_the_statement_says_that_the_references_values_stand_in_the_release(file
     """Weights and outcomes of the reference, digit for digit. Control: weights of the current file."""
     said = json.loads((workspace / "public" / "statement.json").read_text())
     (line,) = [text for text in said["public"] if "donors.parquet" in text]
-    assert "only if the reference really is published" in line
+    assert "as they stand in its records" in line
+    console = Escaping(width=200, no_color=True)
+    with console.capture() as captured:
+        console.print(run_text(workspace))
+    assert "Publish it only if the reference really is public" in captured.get(), "the custodian is told"
     donors = pd.read_parquet(workspace / "public" / "released" / "donors.parquet")
     before, now = (pd.read_parquet(files / f"{name}.parquet") for name in ("before", "now"))
     assert sorted(donors["weight"]) == sorted(before["weight"])

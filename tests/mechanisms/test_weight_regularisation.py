@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import dpdist
 from dpdist.core.errors import JobError
+from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.job.loading import parse_job
 from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
@@ -24,6 +25,8 @@ from dpdist.mechanisms.weight_regularisation.protect import WeightRegularisation
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
 from dpdist.models.protocol import Draws
+from dpdist.publish.standard_errors import normal_variance
+from dpdist.studies.kinds.one_stratum import released as released_once
 
 JOB = """
 dataset: moved
@@ -195,26 +198,90 @@ def test_a_fixed_release_is_the_moved_table_but_for_noise(tmp_path: Path) -> Non
 
 
 def test_errors_hold_the_bias_of_moved_weights() -> None:
-    """Simulated sums spread by noise and by λ times the distance times the share. Control: none where λ = 0."""
+    """Simulated means spread by λ times the distance over n, cell by cell. Control: not at all where λ = 0.
+
+    The bound of a distance is not reached: 5,000 U over 1,000 records is less than a mean weight of U and t = U together.
+    """
     built, draws = model(), 4000
-    far = 5000.0 * UNIT
     spread = []
     for regularisation in (0.0, 0.5):
         theta = Draws(
             {
                 "sums": np.array([[[4e8, 1e8], [6e8, 1e8]]]),
-                "asked": np.array([[1e9, far, 0.0]]),
-                "used": np.array([[20.0, regularisation]]),
+                "asked": np.array([[1e9, 100.0 * UNIT, 0.0]]),
+                "used": np.array([[200.0, regularisation]]),
             }
         )
         again = built.noised_again(theta, 0, draws, np.random.default_rng(1))
-        spread.append(again["sums"][:, :, 0].std(axis=0) / UNIT)
-        assert set(again.values) == {"sums", "asked", "used"}
-    noise = float(built.scale) / UNIT * np.sqrt(2.0)
-    bound = 0.5 * CAP + 0.5 * 20.0
-    bias = 0.5 * 5000.0 * CAP / bound * np.array([0.4, 0.6]) * np.sqrt(np.pi / 2)
-    assert spread[0] == pytest.approx([noise, noise], rel=0.1)
-    assert spread[1] == pytest.approx(np.hypot(noise, bias), rel=0.1)
+        spread.append(again["apart"][:, :, 0].std(axis=0))
+        assert set(again.values) == {"sums", "asked", "used", "apart"}
+    common = np.sqrt(2.0) * 20.0 * CAP / 1000.0
+    bias = np.hypot(100.0, np.sqrt(2.0) * 20.0) * CAP / 1000.0 * np.sqrt(np.pi / 2)
+    assert spread[0].tolist() == [0.0, 0.0]
+    assert spread[1] == pytest.approx(0.5 * np.hypot(common, bias) * np.ones(2), rel=0.05)
+
+
+def held(epsilon: str, apart: float, releases: int, whole: bool = True) -> tuple[float, float]:
+    """Shares of counts and means of cells whose 90 % interval holds the file's own figure, over releases of one file.
+
+    Without `whole`, intervals leave out how far the true means may be away, and only simulate noise on cells.
+    """
+    levels, rng = [f"f{k}" for k in range(6)], np.random.default_rng(7)
+    read = parse_job(JOB.replace("[arts, law]", f"[{', '.join(levels)}]").replace('epsilon: "1"', f'epsilon: "{epsilon}"'))
+    row = np.repeat(np.arange(6, dtype=np.int32), [190, 380, 570, 760, 950, 1150])
+    weight = np.where(rng.random(4000) < 0.01, 150.0, rng.uniform(1.0, 3.0, 4000)) * apart ** (row / 5.0)
+    file = Records(np.arange(4000), row, rng.normal(50, 20, 4000), np.clip(weight, 0.5, CAP), np.full(4000, -1, np.int32))
+    n = np.bincount(row).astype(float)
+    frame = Frame({"field": np.arange(6, dtype=np.int32)}, {"field": tuple(levels)}, n.astype(np.int64), (), ())
+    built = builder_of(read).build(read, frame, slice(0, 6))
+    assert isinstance(built, RegularisedCells)
+    count = np.bincount(row, weights=file.weight)
+    truth = count, np.bincount(row, weights=file.weight * file.outcome) / count
+    found = np.empty((releases, 2))
+    for release in range(releases):
+        key = Key(release.to_bytes(4, "little"))
+        (theta,) = released_once(read, built, file, key)
+        again = built.noised_again(theta, 4000, 400, key.generator("errors"))
+        if not whole:
+            again = Draws({name: values for name, values in again.values.items() if name != "apart"})
+        drawn = [np.array([n * weight, product / weight]) for weight, product in (built.expect(theta), built.expect(again))]
+        error = 1.645 * np.sqrt([normal_variance(each) for each in drawn[1]]) + 1e-9 * np.abs(drawn[0][:, 0])
+        found[release] = (np.abs(drawn[0][:, 0] - np.array(truth)) <= error).mean(axis=1)
+    count_share, mean_share = found.mean(axis=0)
+    return float(count_share), float(mean_share)
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "1"])
+@pytest.mark.parametrize("apart", [1.0, 5.0])
+def test_intervals_hold_at_least_nine_of_ten_figures_of_the_file(epsilon: str, apart: float) -> None:
+    """Weights of the last field are `apart` times those of the first. Control: errors of the cells' noise alone hold fewer.
+
+    150 releases. All counts share one common weight: a share of .90 has a standard error of at most .025. So .85 is passed
+    by chance in 2 % of runs at the most if the true share is .90.
+    """
+    counts, means = held(epsilon, apart, 150)
+    assert counts >= 0.85
+    assert means >= 0.85
+    assert held(epsilon, apart, 30, whole=False)[0] < 0.85
+
+
+def test_errors_stay_positive_where_totals_are_met_by_factors() -> None:
+    """Control: without totals, noise on the common weight takes mean weights below 0."""
+    theta = Draws(
+        {
+            "sums": np.array([[[4e8, 1e8], [6e8, 1e8]]]),
+            "asked": np.array([[1e7, 0.0, 0.0]]),
+            "used": np.array([[2.0, 1.0]]),
+        }
+    )
+    least = []
+    for more in ("", "rake: [{by: [field], totals: {arts: 1000, law: 2000}}]\n"):
+        built = model(JOB + more)
+        weight, product = built.expect(built.noised_again(theta, 0, 500, np.random.default_rng(3)))
+        least.append(float(weight.min()))
+        assert (product / weight).min() >= -50 - 1e-9
+        assert (product / weight).max() <= 150 + 1e-9
+    assert least[0] < 0 < least[1]
 
 
 @pytest.mark.parametrize(

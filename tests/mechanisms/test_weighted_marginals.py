@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from coded_survey import COLUMNS, job_text, law_of_choice, records, survey
 from test_clamped import KEY, Notes
 
 import dpdist
@@ -31,28 +32,11 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import choice_scale
 from dpdist.models.protocol import Draws
 from dpdist.sampling.exact import ExactSampler
 
-JOB = """
-dataset: marginals
-period: "2021"
-columns:
-  sex: {{bounds: [0, 1], codes: {{f: 0, m: 1}}}}
-  degree: {{bounds: [1, 3], whole: true, outside: clip}}
-  kids: {{bounds: [0, {kids}], whole: true, outside: clip}}
-  weight: {{bounds: [1, 50], outside: {outside}}}
-survey: {{{survey}}}
-outcome: [{outcome}]
-mechanism: {{name: weighted_marginals{said}}}
-budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
-tables:
-  - {{name: one, by: [], statistics: [count, {{mean: degree}}, {{mean: kids}}]}}
-"""
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"
-COLUMNS = ("sex", "degree", "kids")
 
 
 def text(said: str = NAMED, **other: object) -> str:
-    plain = {"kids": 3, "outside": "clip", "survey": "weight: weight", "outcome": ", ".join(COLUMNS)}
-    return JOB.format(said=said, **(plain | {"epsilon": "1", "adjacency": "zero_out"} | other))
+    return job_text("weighted_marginals", said, means=("degree", "kids"), **other)
 
 
 def job(said: str = NAMED, **other: object) -> Job:
@@ -64,21 +48,6 @@ def modelled(said: Job, n: int = 200) -> Marginals:
     model = builder_of(said).build(said, frame, slice(0, 1))
     assert isinstance(model, Marginals)
     return model
-
-
-def records(values: Any, w: Any) -> Records:
-    values = np.asarray(values, float)
-    n = len(values)
-    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(w, float), np.full(n, -1, np.int32))
-
-
-def survey(seed: int, n: int = 4000) -> Records:
-    """Degree goes with sex, children with degree; and sex and children only through it."""
-    rng = np.random.default_rng(seed)
-    sex = rng.integers(0, 2, n)
-    degree = 1 + rng.binomial(2, 0.3 + 0.4 * sex)
-    kids = rng.binomial(3, 0.9 - 0.25 * degree)
-    return records(np.column_stack([sex, degree, kids]), np.clip(rng.gamma(2.0, 8.0, n), 1, 50))
 
 
 # What a record moves
@@ -158,23 +127,6 @@ def test_scores_move_by_no_more_than_their_sensitivity_and_by_all_of_it(adjacenc
     if adjacency != "substitution":
         assert apart == UNIT
     assert choice_scale(Fraction(1), 2, adjacency) == 2 * 2 * moved(adjacency) * UNIT
-
-
-def law_of_choice(values: tuple[int, ...], b: float, reach: int = 60) -> Floats:
-    """Exact probabilities that each of the scores wins, discrete Laplace noise of scale b on every one."""
-    support = np.arange(-reach, reach + 1)
-    noise = np.exp(-np.abs(support) / b)
-    noise /= noise.sum()
-    won = np.zeros(len(values))
-    for k, value in enumerate(values):
-        others = np.ones(len(support))
-        for j, other in enumerate(values):
-            if j != k:
-                least = value + support - other - (j < k)
-                below = np.concatenate([[0.0], np.cumsum(noise)])
-                others *= below[np.clip(least + reach + 1, 0, len(support))]
-        won[k] = (noise * others).sum()
-    return won
 
 
 NEIGHBOURS = [((3, 3, 3), (2, 4, 2)), ((5, 0, 5), (4, 1, 4)), ((0, 1, 2), (1, 0, 1)), ((7, 7), (6, 8))]

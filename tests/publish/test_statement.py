@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from fractions import Fraction
 from math import exp
@@ -23,8 +24,10 @@ from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy.claims import delta_of_draws, factor, headline, promised
 from dpdist.privacy.domain import REFUSED
+from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.statement import statement
+from dpdist.runtime.goodness_of_fit import GoodnessOfFit, Misfit
 from dpdist.sampling import facts
 
 ROOT = Path(__file__).parents[2]
@@ -219,6 +222,52 @@ def test_reweighting_and_weights_fixed_on_a_reference_have_the_cautions_that_app
     assert any("re-weighted" in caution for caution in again["cautions"])
     frozen = statement_of(job("weighted", mechanism="weighted", more=REFERENCE))
     assert not any("left out" in caution or "anew" in caution for caution in frozen["cautions"])
+
+
+def texts_of(said: Any) -> list[str]:
+    """Every text of a statement."""
+    if isinstance(said, dict | list):
+        return [text for each in (said.values() if isinstance(said, dict) else said) for text in texts_of(each)]
+    return [said] if isinstance(said, str) else []
+
+
+TO_A_CUSTODIAN = re.compile(r"`dpdist [a-z]|--[a-z]|before publishing|[Pp]ublish (?:it|this)|State survey|take reference_t")
+"""What only the custodian can do. Users of a release have neither commands on it nor the evaluation."""
+
+
+@pytest.mark.parametrize(("name", "adjacency"), CASES)
+def test_a_statement_speaks_to_the_users_of_a_release(name: str, adjacency: str) -> None:
+    clusters = "survey: {weight: weight, psu: psu}"
+    by_psu = {} if name in ("laplace", "laplace_composed") or SAID[name].get("survey") == "" else {"survey": clusters}
+    said = statement_of(job(name, adjacency, **by_psu))
+    assert [text for text in texts_of(said) if TO_A_CUSTODIAN.search(text)] == []
+
+
+def test_what_a_user_is_told_of_a_design_and_of_a_misfit_names_no_remedy() -> None:
+    """Control: the text of a plan, which names one."""
+    clustered = job("laplace_strict", survey="survey: {weight: weight, psu: psu}")
+    fit = GoodnessOfFit("lognormal", (Misfit("count", 9, 0.1, 3.0, 9.0, "arts"),))
+    told = [*design_left_out(clustered), *fit.cautions(clustered)]
+    assert len(told) == 2
+    assert not any(TO_A_CUSTODIAN.search(text) for text in told)
+    assert TO_A_CUSTODIAN.search(f"{told[0]}. State survey.design_effect: a public figure of it")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "weights"),
+    [
+        ("weighted, weights: fixed_point", {"rule": "fixed_point"}),
+        ("weighted, weights: {rule: linear, c: 2}", {"rule": "linear", "c": 2.0, "g": 0.0}),
+        ("weighted, weights: cluster", {"rule": "cluster", "g": 0.0, "radius": 0.2}),
+        ("weighted, weights: {rule: fixed_point, scale: 0.5}", {"rule": "fixed_point", "scale": 0.5}),
+    ],
+)
+def test_a_statement_lists_the_constants_that_have_an_effect(mechanism: str, weights: dict[str, Any]) -> None:
+    """Of the weight rule too. A mechanism without privacy weights has no entry of them."""
+    said = statement_of(job("weighted", mechanism=mechanism))["mechanism"]
+    assert said == {"name": "weighted", "weights": weights, "fallback": "refuse"}
+    assert set(statement_of(job("laplace_strict"))["mechanism"]) == {"name", "fallback"}
+    assert set(statement_of(job("reference_tables"))["mechanism"]) == {"name", "fallback", "shrinkage"}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

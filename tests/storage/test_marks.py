@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdist.storage.completion import finished, mark
+from dpdist.storage.completion import finished, mark, withdraw
 
 
 def test_a_unit_is_finished_only_with_its_mark_and_all_its_files(tmp_path: Path):
@@ -28,3 +28,17 @@ def test_a_half_written_mark_does_not_count(tmp_path: Path):
     path = tmp_path / "marks" / "unit.json"
     path.write_text('{"a": "12')
     assert not finished(tmp_path / "marks", "unit", tmp_path)
+
+
+def test_a_mark_is_withdrawn_from_damaged_files_and_not_from_those_that_another_has_finished_meanwhile(tmp_path: Path):
+    """A worker of a driver that was lost may finish a unit after the next driver has found it unfinished."""
+    (tmp_path / "marks").mkdir()
+    file, own = tmp_path / "a", tmp_path / "marks" / "unit.json"
+    file.write_text("content")
+    mark(tmp_path / "marks", "unit", [file], tmp_path)
+    withdraw(tmp_path / "marks", "unit", tmp_path)
+    assert own.exists()
+    file.write_text("contenT")
+    withdraw(tmp_path / "marks", "unit", tmp_path)
+    assert not own.exists()
+    withdraw(tmp_path / "marks", "unit", tmp_path)

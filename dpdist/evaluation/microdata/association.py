@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.evaluation.microdata.coded import Coded
@@ -39,11 +39,11 @@ def p_value(values: Floats, degrees: float) -> float:
         return 1.0
     m = len(values)
     if m == 1:
-        return float(stats.chi2.sf(values[0], degrees))
+        return float(scipy.stats.chi2.sf(values[0], degrees))
     r = (1.0 + 1.0 / m) * float(np.sqrt(values).var(ddof=1))
     combined = (values.mean() / degrees - (m + 1.0) / (m - 1.0) * r) / (1.0 + r)
     second = degrees ** (-3.0 / m) * (m - 1.0) * (1.0 + 1.0 / max(r, 1e-12)) ** 2
-    return float(stats.f.sf(max(combined, 0.0), degrees, second))
+    return float(scipy.stats.f.sf(max(combined, 0.0), degrees, second))
 
 
 def consistency(confidential: Coded, sets: Sequence[Coded], level: float = 0.05) -> float:

@@ -54,7 +54,8 @@ def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
 def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
     """Yields for each rule whether it clips a record, (record,).
 
-    Public bounds clip at or beyond a bound, because records were set to it when they were read; measurements only beyond.
+    A record counts as clipped at a public bound also if it equals the bound, because clipped records were set to it when
+    they were read. For a measurement's limits it must lie beyond the limit.
     """
     over = np.greater if rules.measured else np.greater_equal
     where = "beyond the limits of its cell's measurement" if rules.measured else "at its public bounds or beyond"

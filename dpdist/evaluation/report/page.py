@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import jinja2
-
 from dpdist.core.files import private, sha256, write_text
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
@@ -20,6 +18,7 @@ from dpdist.evaluation.report.verdict_section import limits_of_the_job, rules_of
 from dpdist.evaluation.summary import LOOKED, Overall, overall
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.released import read_release
+from dpdist.publish.writers.templates import environment
 from dpdist.storage.log import confidential_log
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace
@@ -50,9 +49,10 @@ def write_report(material: Material) -> Path:
 
 
 def write_report_again(space: Workspace, listener: Listener) -> None:
-    """Writes a page that stands already again, from what is published now.
+    """Writes an existing page again, from what is published now.
 
-    The release does not depend on it, so its failure is a note. Messages may quote a record: they stay in confidential/log.
+    The release does not depend on the page, so a failure gives only a note. The error's message may quote a record, so it
+    is written to confidential/log alone.
     """
     if is_url(space.place) or not space.report.exists() or not evaluations(space):
         return
@@ -84,12 +84,11 @@ def _lighter(made: list[Section]) -> bool:
 
 
 def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
-    loader = jinja2.ChoiceLoader(
-        [jinja2.PackageLoader("dpdist.evaluation.report"), jinja2.PackageLoader("dpdist.publish.writers")]
+    job, template = (
+        material.job,
+        environment("dpdist.evaluation.report", "dpdist.publish.writers").get_template("report.html"),
     )
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    job = material.job
-    return environment.get_template("report.html").render(
+    return template.render(
         marking=MARKING,
         title=job.presentation.title or f"{job.dataset}, {job.period}",
         facts=list(_facts(material)),

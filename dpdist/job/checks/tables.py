@@ -151,7 +151,9 @@ def copied(job: Job) -> Iterator[Contradiction]:
 
 
 def promises(job: Job) -> Iterator[Contradiction]:
-    """What the job promises and what it publishes must go together."""
+    """The job must not promise what it cannot keep: sizes must be secret where the neighbours need it. Population weights
+    must be possible.
+    """
     anywhere = job.budget.exchange == "anywhere"
     if anywhere and job.budget.adjacency != "substitution":
         found = f"{job.budget.adjacency} exchanges no record"

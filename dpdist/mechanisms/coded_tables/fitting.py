@@ -1,8 +1,8 @@
 """Makes noisy tables of coded columns agree: one total, one margin for every column, and tables that sum to these margins.
 
 Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
-column's degree is its number of pairs. So agreement is all that it takes there. Larger tables agree in the margins of
-single columns alone.
+column's degree is its number of pairs. So pairs that agree define this distribution. Tables of three columns or more are
+made to agree only in the margins of single columns.
 """
 
 from __future__ import annotations
@@ -48,6 +48,19 @@ def fit(
         key: fitted_table(tables[key], [own[column] for column in key]) for key in tables if len(key) > 1
     }
     return Fitted(float(own[0].sum()), own, several)
+
+
+def averaged_tables(
+    sizes: Sequence[int], keys: Sequence[Marginal], parts: Sequence[Floats], scales: Sequence[float]
+) -> tuple[dict[Marginal, Floats], dict[Marginal, float]]:
+    """Every measured table once, and its noise scale. Repeated measurements, (cell,) each, are averaged by precision."""
+    tables, precision = dict[Marginal, Floats](), dict[Marginal, float]()
+    for key, part, scale in zip(keys, parts, scales, strict=True):
+        values, own = part.reshape([sizes[column] for column in key]), scale**-2
+        before = precision.get(key, 0.0)
+        tables[key] = values if key not in tables else (before * tables[key] + own * values) / (before + own)
+        precision[key] = before + own
+    return tables, {key: each**-0.5 for key, each in precision.items()}
 
 
 def agreed_margins(

@@ -16,14 +16,14 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, noise_scale
+from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, counted_again, design
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.privacy.units import moves, record_epsilon
 
 
 @dataclass(frozen=True)
-class CellSums(OutcomeModel):
+class CellSums(SumsModel):
     """Base cells of one stratum; the statistics are sums of `CellBounds.pairs` in whole units of 1/UNIT, (cell, 2)."""
 
     labels: tuple[str, ...]
@@ -97,13 +97,6 @@ class CellSums(OutcomeModel):
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The released sums under other sample counts (draw, row)."""
         return Draws({"sums": np.repeat(theta["sums"], len(counts), axis=0), "count": counted_again(self.design, counts)})
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         return {

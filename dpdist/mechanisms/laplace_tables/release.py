@@ -20,9 +20,9 @@ from dpdist.job import Job, StatisticName
 from dpdist.job.noisy_mechanisms import WholeTables
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
 from dpdist.mechanisms.laplace_tables.sensitivity import finest, local_scale, outcome_needed, public_scale, ratios, stacked
+from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import design
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Parameter
 
 FINER = 2**32
 """Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER).
@@ -56,7 +56,7 @@ class NoisyTable:
 
 
 @dataclass(frozen=True)
-class NoisyTables(OutcomeModel):
+class NoisyTables(SumsModel):
     """The tables of a job; the whole file is one stratum.
 
     The statistics are (row, 2): Σw and Σwy, or sums of `CellBounds.pairs` in whole units of 1/UNIT.
@@ -189,13 +189,6 @@ class NoisyTables(OutcomeModel):
             pairs = values if values.shape[-1] == 2 else np.concatenate([values, np.zeros_like(values)], axis=-1)
             values = self.bounds.sums(pairs)
         return {name: values[..., k] for k, name in enumerate(table.statistics)}
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         of = "the sensitivity that the file itself has, on a lattice of 2^-52" if self.bounds is None else "the bounds"

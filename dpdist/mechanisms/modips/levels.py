@@ -2,7 +2,7 @@
 
 The prior counts as one record: 1/K for each of K levels, so that many levels have no more prior weight than few. A record
 counts as v, its weight over the weight's public bound. Noisy counts are projected onto the nearest non-negative ones that
-sum to the cell's Σv. If they were only cut off at 0, noise on many empty levels would add up.
+sum to the cell's Σv. If negative counts were only set to 0, positive noise on many empty levels would add up.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Adjacency, Job, Law, Modips, Truncation
 from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
+from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, counted_again, design, patterns
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.privacy.units import moves, record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
@@ -41,7 +41,7 @@ def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
 
 
 @dataclass(frozen=True)
-class Sanitized(OutcomeModel):
+class Sanitized(SumsModel):
     """Cells of one stratum; the statistics are (sum,), by group and cell, in whole units of 1/UNIT.
 
     A group is a kind of sum: 1 − v, vu, v(u² − 1/2) or v 1[y = k] (see `sensitivity`).
@@ -178,13 +178,6 @@ class Sanitized(OutcomeModel):
     def weight(self, theta: Draws) -> Floats:
         """Mean weight of every cell, (draw, cell)."""
         return np.ones((len(theta), len(self.count))) if self.weights is None else theta["weight"]
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         each = ", ".join(f"{scale} on {self.named(names)}" for scale, names in zip(self.scales, self.names, strict=True))

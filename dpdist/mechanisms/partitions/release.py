@@ -23,9 +23,9 @@ from dpdist.job.partitions import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.partitions.attributes import Attribute
 from dpdist.mechanisms.partitions.sensitivity import UNIT, count_scale, score_scale
 from dpdist.mechanisms.partitions.tree import Tree, chosen, codes_of, consistent, ordered
+from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.privacy.units import record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
@@ -33,7 +33,7 @@ LEAST_MEAN_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True)
-class PartitionCounts(OutcomeModel):
+class PartitionCounts(LinearSumsModel):
     """The counts of one stratum; the statistics are (sum,), in units of 1/UNIT.
 
     With weights the first is the sum of 1 − v. Then follows v of every cell.
@@ -242,17 +242,6 @@ class PartitionCounts(OutcomeModel):
         """The inverse of `describe`."""
         raw = Draws({"selected": np.array(described["selected"], dtype=float)[None]})
         return self.released(self._selected(raw), np.array(described["sums"], dtype=float))
-
-    def averaged(self, drawn: Draws) -> Draws:
-        """The mean of the parameters over other noise; expectations are linear in the parameters."""
-        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
 
 def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:

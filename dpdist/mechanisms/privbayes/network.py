@@ -22,7 +22,7 @@ from dpdist.mechanisms.stratum_sums import Defined
 
 
 def candidates(sizes: Sequence[int], met: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
-    """Every column not yet met, behind each largest set of parents among those met; the column is last.
+    """The tables that may be chosen next: every column that is not in the network, after each maximal set of parents in it.
 
     A table has at most `parents` parents and `cells` cells. A column for which no parent is allowed stands alone.
     """

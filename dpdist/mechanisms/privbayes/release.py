@@ -1,7 +1,7 @@
 """The model of `privbayes`: noisy tables of each column with its parents, in a network without loops (Zhang et al. 2017).
 
-Tables agree in their total and in the margins of single columns, over which they are averaged. A column of a synthetic
-record is drawn given its parents, from the table of both. The weights of records then agree with all margins.
+Tables are made to agree in their total and in the margins of single columns, by averages over tables. In a synthetic
+record, a column is drawn given its parents, from their common table. The weights of records then agree with all margins.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Network(CodedTables):
     """One table for each column. It has the column's parents first, and the column last."""
 
     parents: int
-    """Most parents of a column."""
+    """Largest number of parents of a column."""
     useful: float | None
-    """Mean count of a table's cells at the least, in noise scales; None: the number of parents alone limits a table."""
+    """Smallest mean count of a table's cells, in noise scales; None: only the number of parents limits a table."""
     choosing: Fraction
     """The part of ε for the choice of parents."""
 
@@ -37,7 +37,7 @@ class Network(CodedTables):
         return said.parents, said.least_useful, said.choosing(len(job.outcomes))
 
     def most_cells(self, total: float) -> float:
-        """Most cells of a table with parents, given the noisy sum of v."""
+        """Largest number of cells of a table with parents, given the noisy sum of v."""
         if self.useful is None:
             return MOST_CELLS
         return min(MOST_CELLS, max(total, 0.0) * UNIT / (self.useful * float(self.scale_of((0,)))))

@@ -11,9 +11,10 @@ weight U with a level of x and levels of π that nobody else has. No smaller bou
 
 Exchange. A record leaves a cell and another enters one: at most 2 + 2 = 4, also if it leaves one stratum and enters
 another. This is attained by such a move, in two tables. Within a table the total is kept. There the two moves share the
-direction e_ab − e_cd, and R moves by at most 3S/(S + 1) < 3. Noise is for 4, so that moves are covered.
+direction e_ab − e_cd, and R moves by at most 3S/(S + 1) < 3. The noise is scaled to 4, so that such moves are covered.
 
-Mutual information would move by more the larger the file is, by about log T, and T is confidential where there are weights.
+T times the mutual information would move by about log T, which is larger in larger files. T is also confidential where
+there are weights.
 
 Choice. Each round chooses the largest of the scores with discrete Laplace noise of scale 2Δ/ε_r on each, ε_r being the
 round's part of ε. It costs ε_r, as `weighted_marginals.sensitivity` shows for any score that moves by at most Δ. The

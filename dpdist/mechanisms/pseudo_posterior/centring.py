@@ -15,7 +15,7 @@ FAR = 3.0
 KAPPA, STEADY = 1.5, 0.25
 """κ, the smallest ratio of M to a, for a planned drift of at most STEADY standard deviations of a record.
 
-With a smaller ratio, the clamp lets a spurious mode of the posterior win.
+With a smaller ratio, most of the clamped posterior's mass may lie at a spurious mode.
 """
 DRIFTING_KAPPA = 2.0
 """κ for a larger planned drift, up to `job.LARGEST_DRIFT`."""

@@ -33,7 +33,7 @@ CHECKED = 4000
 
 
 class Spurious(Exception):
-    """Raised if, on the reference's own records, the clamp lets another mode than the reference's win."""
+    """Raised if, on the reference's records, the clamped posterior has its mass at another mode than the reference's."""
 
 
 class Centre(NamedTuple):

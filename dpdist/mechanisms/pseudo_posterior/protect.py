@@ -36,7 +36,7 @@ from dpdist.privacy.weights import Constant, Kept, Reweight
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:
-    """Adds what exact losses the weight rule is known to have, where weights are computed from the confidential file."""
+    """Adds the exact losses that were measured for a weight rule, if weights come from the confidential file."""
     weights = job.mechanism.weights
     exceeds = [] if job.frozen else [EXCEEDS.get(weights.rule, UNMEASURED.format(weights.rule))]
     exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []

@@ -24,7 +24,7 @@ EXCEEDS: dict[WeightRule, str] = {
     "fixed_point": (
         "This release uses fixed-point privacy weights. In tests on other, simulated files with outliers a record's exact "
         "loss exceeded the observed bound in 17 of 516 strata. It reached 6.5 times ε where a tenth of a small stratum's "
-        "records lay far off. `dpdist audit` measures it on this file."
+        "records lay far off."
     ),
 }
 """By weight rule, the exact losses that were measured above ε. The loss of the release itself may be larger.
@@ -32,37 +32,38 @@ EXCEEDS: dict[WeightRule, str] = {
 For `fixed_point` the text counts losses above the bound observed on the file.
 """
 UNMEASURED = (
-    "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files: "
-    "`dpdist audit` measures it on this one."
+    "What exact losses {} privacy weights have, computed anew with and without a record, was not measured on other files."
 )
-"""Text for a rule that is missing in `EXCEEDS`. It has all present rules, so this text waits for a rule to be added."""
+"""Text for a rule that is missing in `EXCEEDS`. No present rule is missing there."""
 REWEIGHTED_EXCEEDS = f"With re-weighted privacy weights, {HALF_EXCEED}."
 OBSERVED = "The bound is the one observed on this file over S posterior draws; it is not a bound over every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
 REFUSAL_SHOWS = (
-    "A bound over the target, or a fit that does not end, is refused (fallback: refuse). That this release was made at all "
-    "depends on the records, and is in no ε."
+    "A release is refused if its bound is above the target or a fit does not converge (fallback: refuse). So it depends on "
+    "the records that this release was made at all. No ε covers that."
 )
 FALLBACK_SHOWS = "Whether the declared fallback was taken depends on the records and can be seen in the release."
 CLAMPED = (
-    "Every record's log factor lies within ±ε/2 (±ε/4 under substitution) of a set's ε, whatever the data are. [G] claims "
-    "±ε/2 for substitution, which costs 2ε."
+    "Each record multiplies a set's posterior by a factor. Its logarithm is clamped to ±ε/2, where ε is that of one set. "
+    "Under substitution it is clamped to ±ε/4. This holds for any data. [G] states ±ε/2 for substitution too, but that "
+    "guarantees only 2ε."
 )
 WEIGHTS_MOVE = (
-    "The clamp alone would be strict. But privacy weights computed from the confidential file are no fixed function of a "
-    "record, and one record can move all others' weights."
+    "With fixed privacy weights, the clamp would give a strict guarantee. These privacy weights are computed from the "
+    "confidential file, so one record can change the weights of all others."
 )
 CENTRED = (
-    "Log likelihoods are centred at the reference's fit. That, their power and the clamp were fixed on the reference "
-    "alone, before the current file's outcomes were used. A spurious mode was looked for in the same way."
+    "Log likelihoods are centred at the reference's fit. This fit, the power of the likelihood and the clamp were fixed on "
+    "the reference alone, before the current file's outcomes were used. The check for a spurious mode of the posterior "
+    "also used the reference alone."
 )
 FROZEN = (
     "A record's privacy weight is a fixed function of the record: the weight rule's value under fits of the reference "
     "alone."
 )
 SCORED = (
-    "Scores lie within the reference's range whatever a record holds, but parameters have no such range: no bound over "
-    "every file follows."
+    "Every record's scores lie within the reference's range. Parameters have no such range, so no bound over every file "
+    "follows."
 )
 WORDS = Words()
 """This mechanism adds no texts: the likelihood and its draws have texts, and these are used."""

@@ -174,7 +174,7 @@ class Shape:
 
     @property
     def of_unlikeness(self) -> float:
-        """Variance of the mean outcome that comes from how unlike the cells are from which this one borrows."""
+        """Variance of the mean outcome due to differences between this cell and those from which it borrows."""
         return (self.borrowed * self.unlike * self.mean_rate) ** 2
 
     def direct_influence(self) -> Floats:

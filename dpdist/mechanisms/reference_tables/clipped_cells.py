@@ -22,8 +22,8 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.collapsing import collapsed, fewest, pooled
 from dpdist.mechanisms.reference_tables.saturation import public_weights, weight_bounds
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
+from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, design
-from dpdist.models.outcome import OutcomeModel
 from dpdist.privacy.units import record_epsilon
 
 Told = list[list[Cell]]
@@ -31,7 +31,7 @@ Told = list[list[Cell]]
 
 
 @dataclass(frozen=True)
-class ClippedCells(OutcomeModel):
+class ClippedCells(SumsModel):
     """Base cells of one stratum; the statistics are (cell, 1 + outcome), in whole units, once `limits` are known."""
 
     labels: tuple[str, ...]

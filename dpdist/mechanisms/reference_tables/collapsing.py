@@ -1,9 +1,8 @@
 """Collapses cells that noise would drown: several small cells share one noisy sum (METHODS §7b).
 
-Noise of scale b, in records, is about 6b/√n direct standard errors of a cell of n records. METHODS collapses cells if the
-noise is more than one such error. Shrinkage gives smaller errors up to about three. So cells of fewer than FEWEST b²
-reference records are collapsed here. At half of b² records both methods have about the same error. The choice follows
-from the reference alone.
+Noise of scale b, in records, is about 6b/√n direct standard errors of a cell of n records. Where the noise is at most about
+three such errors, shrinkage of the separate cells is used instead. So cells of fewer than FEWEST b² reference records are
+collapsed. This choice follows from the reference alone.
 
 Cells that share a sum are a unit. Its statistics give one scale of weights and one of outcomes. Apart from these scales,
 its cells keep the shapes and means that they have in the reference.
@@ -59,9 +58,10 @@ def fewest(scales: tuple[Fraction, Fraction]) -> float:
 def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
     """The unit of every cell, (cell,), numbered in the order of the units' first cells.
 
-    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first, until
-    they have enough records: first similar cells, then the rest. Cells whose shape comes from histograms are not
-    collapsed, because similar cells share a histogram already.
+    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first, until they
+    have enough records: first similar cells, then the rest. Cells whose outcomes are multiplied and cells whose outcomes
+    are shifted are not put into one unit. Cells whose shape comes from histograms are not collapsed, because similar cells
+    share a histogram already.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
     small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)

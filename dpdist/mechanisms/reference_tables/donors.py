@@ -1,7 +1,7 @@
 """Donors: records of a reference, by cell, from which synthetic records take weight and outcomes together (METHODS §7b).
 
-A donor is a whole tuple (weight, outcomes), as in a hot deck. So synthetic records keep what the reference has: how
-weights go with outcomes, zeros, a top-code, round figures. All of it is public, as the reference is.
+A donor is a whole tuple (weight, outcomes), as in a hot deck. So synthetic records keep features of the reference: the
+dependence of weights and outcomes, zeros, a top-code and round figures. Donors are public because the reference is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import Codes, Floats, Ints
 
 MOST = 10_000
-"""Largest number of donors of a cell. From more records this many are kept, evenly by outcome."""
+"""Largest number of donors of a cell. Of more records this many are kept, evenly spaced by outcome."""
 DONORS = "donors.parquet"
 """Name of the file of donors, which are records of the reference, in the folder `released/`."""
 FEWEST = 20

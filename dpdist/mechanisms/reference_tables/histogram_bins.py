@@ -6,8 +6,8 @@ histogram, if there are weights, and in one bin of every outcome's histogram: of
 off, h counts change by 1. So discrete Laplace noise of scale h/ε on every count costs ε. If it is exchanged for another,
 2h counts change, and the scale is 2h/ε. Values are clipped to the bounds, so the file need not satisfy them.
 
-The table that follows uses the rest of the budget. *Whatever* the histograms are, it costs no more than this rest. So
-both together cost the sum (adaptive composition). Everything computed from either is post-processing.
+The table that follows uses the rest of the budget. The table costs no more than this rest, *whatever* the histograms are.
+So histograms and table together cost the sum (adaptive composition). Everything computed from them is post-processing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A table cell whose reference is a noisy histogram: it uses its own clipped figures, and its group's tails beyond them.
 
 A group of cells shares its histograms (METHODS §7b), which are a mixture of cells of different scales. If clipping were
-inverted by such a shape, a cell with large weights would be stretched by a tail that is the mixture's. So clipping of
-weights is not inverted. A mean weight is the clipped one plus a part of what the group has beyond its limits
-(`histogram_scales`). Over all cells of the group the tail is then the histogram's.
+inverted by such a shape, a cell with large weights would get the mixture's tail, which is too long. So clipping of weights
+is not inverted. A mean weight is the clipped one plus a part of what the group has beyond its limits (`histogram_scales`).
+Over all cells of the group the tail is then the histogram's.
 
 A mean outcome is the clipped mean that the noisy sums give, centre + half width × Σvc/Σv, plus what lies beyond the
 clipping interval. Only this second part depends on the shape. It is computed at the scale at which the shape has the
@@ -171,9 +171,9 @@ class HistogramCell(Cell):
         return bool(centre - half_width <= self.low and centre + half_width >= self.top)
 
     def _beyond(self, product: float, limits: Limit) -> float:
-        """Returns the mean less the clipped one, at the scale of outcomes at which the shape has this mean vc.
+        """The mean outcome less the clipped mean, at the scale of outcomes at which the shape has this mean vc.
 
-        It holds outcomes beyond the clipping interval, and the part of the cell's weights that lies beyond the cap.
+        The difference comes from outcomes beyond the clipping interval and from weights beyond the cap.
         """
         centre, cap, half_width = limits
         outcome = self.shape.moved(bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product))

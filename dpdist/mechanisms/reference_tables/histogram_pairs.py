@@ -1,10 +1,10 @@
-"""How weights depend on outcomes in a group of cells that share histograms: post-processing of noisy sums (METHODS §7b).
+"""Estimates how weights depend on outcomes in a group of cells that share histograms (METHODS §7b).
 
-Histograms of weights and of outcomes do not tell how the two depend on each other. Paired at random, outcomes have the same
-law whatever the weight. In a sample with probabilities that grow with the outcome, light records have the large outcomes,
-and a mean is too high by what lies beyond the clipping window. The noisy sums tell the weighted mean of clipped outcomes in
-the whole group. So points are paired by a normal copula with the correlation under which they have that mean. What noise
-alone may have made of the difference is left out of it (James & Stein). Neither histogram changes.
+This is post-processing of noisy sums. Separate histograms of weights and of outcomes do not show their dependence. Points
+paired at random would be independent. But where the sampling probability grows with the outcome, large outcomes have small
+weights. Then the part of a mean beyond the clipping interval would be too large. The noisy sums give the weighted mean of
+clipped outcomes in the whole group. So weights and outcomes are paired by a normal copula whose correlation gives this
+mean. The distance from the mean under independence is first shrunk for noise (James & Stein). Neither histogram changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BISECTIONS = 20
 def all_paired(
     summary: Sequence[Sequence[Cell]], limits: Limits, sums: Floats, count: Floats, noise: Noise
 ) -> list[list[Cell]]:
-    """Cells of every outcome, from `limits` and `sums` (cell, 1 + outcome) of all of them."""
+    """Cells of every outcome, paired by `paired`; `limits` and `sums` (cell, 1 + outcome) have all outcomes."""
     return [
         paired(cells, Limits(limits.centre[:, k], limits.cap, limits.reach[:, k]), sums[:, [0, 1 + k]], count, noise)
         for k, cells in enumerate(summary)
@@ -37,8 +37,10 @@ def all_paired(
 
 
 def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise) -> list[Cell]:
-    """Cells with weights paired to outcomes, from noisy Σ(1 − v) and Σvc of `count` records; `sums` (cell, 2), in records,
-    and `limits` are of one outcome. Cells of no histograms or without a weight stay as they are."""
+    """Cells whose weights are paired with their outcomes. `sums` (cell, 2) are noisy Σ(1 − v) and Σvc, in records, over
+    `count` records; they and `limits` belong to one outcome. Cells without histograms or without a weight are returned
+    unchanged.
+    """
     found = list(cells)
     groups = np.array([cell.group for cell in cells])
     for number in np.unique(groups):

@@ -1,8 +1,8 @@
 """Makes a substitute for a reference from the current file: noisy histograms over public bins, for groups of cells.
 
-Groups follow from public sizes. Weight and outcomes are taken to be independent within a group. Below the clipping
-limits, the table's own sums contain their dependence. Counts are smoothed, which is post-processing, and spread over
-HISTOGRAM_POINTS points of equal weight.
+Groups follow from public sizes. Within a group, weight and outcomes are paired as if they were independent. After the
+table's noisy sums are released, `histogram_pairs` pairs them by these sums. Counts are smoothed, which is post-processing,
+and spread over HISTOGRAM_POINTS points of equal weight.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
@@ -27,7 +27,7 @@ from dpdist.mechanisms.reference_tables.saturation import set_into, spans
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.models.described import recall_draws
 from dpdist.models.design import counted_again
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Parameter
 
 
 class Sized(NamedTuple):
@@ -171,13 +171,6 @@ class ReferenceCells(ClippedCells):
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """Means from the same sums under other sample counts (draw, row), by the delta method."""
         return recounted(theta, counted_again(self.design, counts), self.count)
-
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         """Reads the released parameters that are present, because a released job does not name an earlier release."""

@@ -1,13 +1,14 @@
 """Detects cells whose clipped sums do not identify the mean, from the noisy sums alone, at no privacy cost.
 
-Histograms fix clipping limits by the shape of a group of cells. If all weights of a cell lie beyond its cap, its mean v
-is 1, whatever the weights are; v is a weight clipped to the cap, over the cap. If they are far below the cap, its mean v
-is mostly noise. In the same way, outcomes beyond one end of their clipping interval show nothing but this. A log scale
-solved there depends only on the assumed shape, or on the end of the search.
+Histograms fix clipping limits by the shape of a group of cells. If all weights of a cell lie beyond its cap, its mean v is
+1, whatever the weights are; v is a weight clipped to the cap, over the cap. If they are far below the cap, its mean v is
+mostly noise. In the same way, if all outcomes lie beyond one end of their clipping interval, the sums show only that. A log
+scale that is solved from such sums depends only on the assumed shape, or on the largest scale that is tried.
 
-Such a cell differs from its shape by more than chance allows. It gets a range in place of an estimate. One end of the
-range is the clipped mean, less or plus its noise. The other end follows from the shape if most of the figure was
-observed. Otherwise it is the public bound.
+A cell is suspected if its sums differ from its shape's by more than chance allows, or if its mean v is within noise of 1.
+It gets a range in place of an estimate if too much lies beyond the limits. One end of the range is the clipped mean, less
+or plus its noise. The other end follows from the shape if most of the figure was observed. Otherwise it is the public
+bound.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 g is the log scale of a cell's outcomes relative to the reference (METHODS §7b). As g falls, clipped outcomes depend on it
 less and less. Below a tenth of the reference's scale, all of them lie at one end of the clipping interval. There the curve
-is so flat that its slope turns small noise into any change of g. Linear shrinkage would treat such a cell as unknown, and
-pull it back up. So the normal prior of g is combined with the likelihood of the statistic itself, whose noise hardly
+is so flat that small noise in the statistic changes g by any amount. Linear shrinkage would treat such a cell as unknown,
+and pull it back up. So the normal prior of g is combined with the likelihood of the statistic itself, whose noise hardly
 depends on g. On a straight curve this equals linear shrinkage.
 
 `clipping_inversion` uses this rule if the curve is not straight and g is below the mean of the cells. Otherwise it uses
 linear shrinkage, but for a statistic at the upper end of the curve, which is flat too. Linear shrinkage would leave such a
-cell the common figure alone, although its statistic shows that its outcomes are larger.
-An estimate that is too low errs by at most the mean itself, but one that is too high may err by any amount. Where noise is
-as large as the statistic, it does not show whether outcomes have become smaller. Then the cell is shrunk to the others.
+cell the common figure alone, although its statistic shows that its outcomes are larger. An estimate that is too low errs by
+at most the mean itself, but one that is too high may err by any amount. Where noise is as large as the statistic, the
+statistic does not show whether outcomes have become smaller. Then the cell is shrunk to the others.
 """
 
 from __future__ import annotations

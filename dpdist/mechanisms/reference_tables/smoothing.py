@@ -10,8 +10,8 @@ Pareto's. Public bounds may lie far beyond all records, and a tail that could ri
 records. A bin of a single value is tied to its neighbour alone, and loosely. The covariance of the shares is the Laplace
 approximation's.
 
-The prior does not expect a second mode, which a mixture of strata with different weights may have. Where the fit differs
-from a noisy count by more than noise and sampling explain, that bin and its neighbours keep their noisy counts.
+A mixture of strata with different weights may have a second mode, which the prior smooths away. Where the fit differs from
+a noisy count by more than noise and sampling explain, that bin and its neighbours keep their noisy counts.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Fl
         if np.abs(step).max() < CLOSE**0.5:
             break
     evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)
-    # The limit to a concave tail is no information. So the covariance of a tail at this limit is computed without it.
+    # That a tail is concave is an assumption and adds no information. So the covariance is computed without it.
     return float(evidence), softmax(theta), rate @ np.linalg.inv(held - bent.T @ bent) @ rate
 
 

@@ -3,7 +3,7 @@
 The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
 with the cell's own mean and one covariance for all cells. A set's released parameters are the noisy sums, the public part
 of the reference, the fit with the law of its errors, and a draw from that law. Tables from parameters use the fit.
-Synthetic records, by FBS or FBP, use the draw, so that further sets cost nothing (METHODS §8).
+Synthetic records, by FBS or FBP, use the draw. Draws need the noisy sums only, so further sets cost no ε (METHODS §8).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     sampling_errors,
     whitening_of,
 )
+from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import Design, counted, counted_again, design
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Parameter
 from dpdist.privacy.units import record_epsilon, record_rho
 
 STEP = 0.05
@@ -54,7 +54,7 @@ class CellLognormal(Lognormal):
 
 
 @dataclass(frozen=True)
-class SanitizedLognormal(OutcomeModel):
+class SanitizedLognormal(SumsModel):
     """Cells of one stratum; once the reference's summary `told` is known, the statistics are (cell, 5).
 
     They are sums of location and scatter, in whole units of 1/UNIT (see `sensitivity`).
@@ -212,17 +212,10 @@ class SanitizedLognormal(OutcomeModel):
         of_total = np.log(count.sum(axis=1) / self.count.sum())
         return self._about(theta, moved, of_total[:, None, None] * theta["elasticity"][0])
 
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return np.full((len(draws), len(records)), np.nan)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return Extremes(np.full(len(records), np.inf), np.full(len(records), -np.inf))
-
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         root, law = ("√", "Gaussian, σ =") if self.noise == "gaussian" else ("", "Laplace, scale")
         shares = f"location weighed by {root}{SHARE}, scatter by {root}{1 - SHARE}"
-        weighed = f"{shares}; p of records within {REACH:g} reference deviations"
+        weighed = f"{shares}; p, a record's two standardised logarithms, limited to {REACH:g} reference standard deviations"
         law = f"discrete {law} {self.scale}, in units of 1/{UNIT}"
         return {**super().describe(theta), "statistics": weighed, "noise_law": law}
 

@@ -2,10 +2,10 @@
 
 This is post-processing of the released sums with a reference. All figures are whitened, in units of C reference standard
 deviations. The current file is modelled as the reference's residuals x, stretched by a symmetric matrix T that all cells
-share, and shifted by δ, each cell's own. A cell's own mean has a sampling error of variance σ² and noise of variance ν².
-The true means vary about the cells' common shift, with the variance A between cells and the variance ρ² of the
-reference's error. A cell keeps the part k = (A + ρ² + σ²)/(A + ρ² + σ² + ν²) of its distance from the common shift. This
-estimates the mean that the current file would have without noise. δ and T are then solved so that the reference's
+share, and shifted by δ, each cell's own. The mean that is measured in a cell has a sampling error of variance σ² and noise
+of variance ν². The true means vary about the cells' common shift, with the variance A between cells and the variance ρ² of
+the reference's error. A cell keeps the part k = (A + ρ² + σ²)/(A + ρ² + σ² + ν²) of its distance from the common shift.
+This estimates the mean that the current file would have without noise. δ and T are then solved so that the reference's
 residuals have these winsorised moments.
 """
 

@@ -95,6 +95,8 @@ class RegularisedCells(OutcomeModel):
     """The ε of one record. It is half of the budget where a record's move to another cell is covered."""
     towards: float | None
     fixed: float | None
+    floor: float
+    """Least mean weight of a cell in simulated errors. They are cut off at no bound, unless totals are met by factors."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> RegularisedCells:
@@ -103,7 +105,8 @@ class RegularisedCells(OutcomeModel):
         epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
         part = left(said.towards is None, said.regularisation is None)
         plain = replace(plain, scale=scale_of(part, SENSITIVITY, epsilon))
-        return cls(plain.design, plain.outcome_bounds, plain, epsilon, said.towards, said.regularisation)
+        floor = least_common(plain) if job.rake else -np.inf
+        return cls(plain.design, plain.outcome_bounds, plain, epsilon, said.towards, said.regularisation, floor)
 
     @property
     def scale(self) -> Fraction:
@@ -129,13 +132,13 @@ class RegularisedCells(OutcomeModel):
         return self.plain.statistics(records, alpha)
 
     def common(self, noisy_sum: float) -> float:
-        """The mean weight from a noisy sum, clipped to the weight's bounds and to a public positive floor.
+        """The mean weight from a noisy sum, clipped to the weight's upper bound and to `least_common`.
 
         With a common weight of 0, moved weights could have the upper bound 0, and sums would have no unit.
         """
         cap = self.plain.bounds.weight
         mean = noisy_sum * cap / UNIT / float(self.plain.count.sum())
-        return float(np.clip(mean, max(self.plain.least_weight, cap / REGULARISATION_STEPS), cap))
+        return float(np.clip(mean, least_common(self.plain), cap))
 
     def chosen(self, apart: Floats, common: float) -> float:
         """The degree λ to which weights are moved, from the noisy distances in units of 1/UNIT."""
@@ -155,7 +158,14 @@ class RegularisedCells(OutcomeModel):
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
-        return self.under(theta).expect(theta)
+        weight, product = self.under(theta).expect(theta)
+        if "apart" not in theta.values:
+            return weight, product
+        low, high = self.plain.outcome_bounds
+        off_weight, off_product = (theta["apart"][..., k][:, self.plain.design.pattern] for k in range(2))
+        wide = np.maximum(weight + off_weight, self.floor)
+        mean = (product + self.plain.bounds.centre * off_weight + off_product) / np.maximum(wide, least_common(self.plain))
+        return wide, wide * np.clip(mean, low, high)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         return self.under(theta).simulate(theta, frame_row, rng)
@@ -165,34 +175,49 @@ class RegularisedCells(OutcomeModel):
         return self._with(theta, self.plain.resampled(theta, records, draws, rng))
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """The released sums with further noise, with what other noise on the common weight adds, and with a random bias.
+        """The released sums with further noise of the same law, and `apart`: what the true means may be away by.
 
-        The law of the further noise is that of the release's noise. The bias has the size that the distances predict.
+        `apart` (draw, cell, 2) is of a cell's mean weight, and of the mean of w (y − c), with c the middle of the outcome's
+        bounds. It has the error of the common weight, and a bias of the size that the distances predict. Both are those of
+        weights before moved weights are set into their bounds.
         """
-        drawn, under = self.plain.noised_again(theta, records, draws, rng), self.under(theta)
-        moved_by = float(theta["used"][0, 1]) * self.plain.bounds.weight / under.bounds.weight
-        asked, noise = np.maximum(theta["asked"][0, 1:], 0.0) / UNIT, np.sqrt(2.0) * float(self.choice_scale) / UNIT
-        each = (
-            np.nan_to_num(np.hypot(asked, noise), nan=0.0) * self._shares()[:, None]
-        )  # A distance may be wrong by as much as its noise.
-        bias = UNIT * moved_by * sqrt(pi / 2.0) * each
-        sums = drawn["sums"] + bias * rng.standard_normal(drawn["sums"].shape)
-        return self._with(theta, Draws({"sums": sums + self._of_common(theta, draws, rng)}))
+        drawn = self.plain.noised_again(theta, records, draws, rng)
+        bias = self._bias(theta) * rng.standard_normal(drawn["sums"].shape)
+        return self._with(theta, Draws({**drawn.values, "apart": bias + self._of_common(theta, draws, rng)}))
+
+    def _bias(self, theta: Draws) -> Floats:
+        """The standard deviation of the bias of every mean, (2,), from the distances; 0 where the job states the degree.
+
+        A distance may be wrong by as much as its noise. But by the triangle inequality both are at most n (m + t), with n
+        records of mean weight m, and t the common weight.
+        """
+        common, regularisation = theta["used"][0]
+        cap, half = self.plain.bounds.weight, self.plain.bounds.half_width
+        noise = sqrt(2.0) * float(self.choice_scale)
+        found = cap / UNIT * np.hypot(np.maximum(theta["asked"][0, 1:], 0.0), noise) / float(self.plain.count.sum())
+        most = common + (cap if self.towards is not None else min(cap, common + sqrt(2.0) * self._mean_error))
+        each = np.nan_to_num(np.minimum(found, most), nan=0.0)
+        return np.asarray(regularisation * sqrt(pi / 2.0) * each * np.array([1.0, half]))
+
+    @property
+    def _mean_error(self) -> float:
+        """The scale of the noise on the mean weight of the file."""
+        return float(self.mean_scale) * self.plain.bounds.weight / UNIT / float(self.plain.count.sum())
 
     def _of_common(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
-        """What other noise on the common weight adds to the sums of all cells, (draw, cell, 2); 0 if the job names it.
+        """What other noise on the common weight adds to the means of all cells, (draw, cell, 2); 0 if the job states it.
 
-        Such an error is common to all cells. A cell's outcomes are taken to be as the released sums say.
+        Such an error is common to all cells. A cell's outcomes are taken from the released sums. The noise is not cut
+        off at bounds, as the common weight is. Cutting off brings the common weight only nearer to the true mean
+        weight, unless that is below `least_common`; then the distances have the difference.
         """
-        asked, (common, regularisation) = float(theta["asked"][0, 0]), theta["used"][0]
-        if np.isnan(asked):
-            return np.zeros((draws, *theta["sums"].shape[1:]))
-        others = [self.common(asked + float(self.mean_scale) * each) - common for each in rng.laplace(size=draws)]
         weight, product = theta["sums"][0].T
         mean = np.clip(np.divide(product, weight, out=np.zeros_like(weight), where=weight > 0.0), -1.0, 1.0)
-        by_record = UNIT * regularisation * np.array(others) / self.under(theta).bounds.weight
-        records = self.plain.count.astype(np.float64)
-        return np.asarray(by_record[:, None, None] * np.column_stack([records, records * mean]))
+        if self.towards is not None:
+            return np.zeros((draws, len(mean), 2))
+        off = float(theta["used"][0, 1]) * rng.laplace(0.0, self._mean_error, draws)
+        half = self.plain.bounds.half_width
+        return np.asarray(off[:, None, None] * np.column_stack([np.ones_like(mean), half * mean]))
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The released sums under other sample counts (draw, row)."""
@@ -227,6 +252,11 @@ class RegularisedCells(OutcomeModel):
         """Draws of the sums, joined with the other released parameters."""
         kept = {name: np.repeat(theta[name], len(drawn), axis=0) for name in ("asked", "used")}
         return Draws({**kept, **drawn.values})
+
+
+def least_common(plain: CellSums) -> float:
+    """The least common weight: the weight's public lower bound, or a public positive floor if that is larger."""
+    return max(plain.least_weight, plain.bounds.weight / REGULARISATION_STEPS)
 
 
 def moved(weight: Any, common: float, regularisation: float) -> Any:

@@ -85,7 +85,8 @@ def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
     `codes` (cell, column) has the same number for all cells in the first column. First, cells are compared in all columns,
     then in all but the last, then in all but the last two, and so on. At each step, take the cells that agree in these
     columns. Those of them without a group form one if together they have `least` records. Otherwise they join the smallest
-    group among these cells, or wait for the next step if there is none. At the last step they form one of any size.
+    group among these cells; if there is none, they are left to the next step. At the last step they form a group of any
+    size.
     """
     found, number = np.full(len(codes), -1, dtype=np.int64), 0
     for shared in range(codes.shape[1], 0, -1):

@@ -1,4 +1,7 @@
-"""Draws dot plots of a printed table as SVG: a line for each row, a dot for each estimate, a bar for its 90 % interval."""
+"""Draws dot plots of a printed table: a line for each row, a dot for each estimate, a bar for its 90 % interval.
+
+Labels are text and each row is an SVG as wide as the page allows, with positions in per cent. So a plot fits on a phone.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,18 @@ from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.publish.printed import Printed, figure_text
 
 MOST_ROWS, FEWEST_DOTS = 60, 3
-WIDTH, LABELS, RIGHT, TOP, STEP = 760, 250, 55, 34, 9
-LONGEST, LAST = 33, 12
-"""Longest label, in characters; and the part of a longer label's end that stays when its middle is left out.
-
-A title shows the whole label.
-"""
+STEP, LEAST_HEIGHT = 9, 22
+"""Pixels between the lines of a row, and the least height of a row."""
+TOP = 20
+"""Pixels above the first row, for the axis."""
 COLOURS = 8
 """Number of colours. Groups beyond them get hollow dots in the same colours."""
-LETTER, LINE = 7, 18
-"""Pixels of a letter, and of a line of the legend."""
 TICKS = 5
 
 
 class Plot(NamedTuple):
     title: str
-    svg: Markup
+    drawing: Markup
 
 
 def plots(table: Printed) -> Iterator[Plot]:
@@ -46,10 +45,10 @@ def plots(table: Printed) -> Iterator[Plot]:
             below = [i for i in rows if TOTAL not in table.rows[i]]
             columns, rows = np.array(inner, dtype=int), np.array(below, dtype=int)
         if np.isfinite(table.values[np.ix_(rows, columns)]).sum() >= FEWEST_DOTS:
-            yield Plot(head, _svg(table, head, rows, columns))
+            yield Plot(head, _drawn(table, head, rows, columns))
 
 
-def _svg(table: Printed, head: str, rows: Ints, columns: Ints) -> Markup:
+def _drawn(table: Printed, head: str, rows: Ints, columns: Ints) -> Markup:
     groups, decimals = [table.columns[j].group for j in columns], table.columns[columns[0]].decimals
     labels = [" / ".join(table.rows[row]) or table.title for row in rows]
     values, lower, upper = (each[np.ix_(rows, columns)] for each in (table.values, table.lower, table.upper))
@@ -64,27 +63,21 @@ def chart(
 
     `name` is the text for screen readers.
     """
-    ticks = _ticks(np.concatenate([values, lower, upper], axis=None))
-    legend = list(_legend(groups))
-    top, height = TOP + LINE * len(legend), height_of(len(groups))
-    bottom = top + height * len(labels)
-    parts = [*legend, *_axis(ticks, top, bottom, decimals)]
+    ticks, height = _ticks(np.concatenate([values, lower, upper], axis=None)), height_of(len(groups))
+    parts = [f'<svg class="axis">{"".join(_axis(ticks, decimals))}</svg>']
     for i, label in enumerate(labels):
-        y = top + height * i
-        parts.append(_label(label, y + height / 2))
+        dots = list[str]()
         for j in range(len(groups)):
-            at = y + height * (j + 1) / (len(groups) + 1)
-            parts += _dot(values[i, j], lower[i, j], upper[i, j], ticks, at, j, decimals)
-    return Markup(
-        f'<svg viewBox="0 0 {WIDTH} {bottom + 8}" role="img" aria-label="{escape(name)}" xmlns="http://www.w3.org/2000/svg">'
-        + "".join(parts)
-        + "</svg>"
-    )
+            at = height * (j + 1) / (len(groups) + 1)
+            dots += _dot(values[i, j], lower[i, j], upper[i, j], ticks, at, j, decimals)
+        parts.append(f'<div><span><bdi>{escape(label)}</bdi></span><svg height="{height}">{"".join(dots)}</svg></div>')
+    rows = f'<div class="rows" style="padding-top:{TOP}px">{"".join(parts)}</div>'
+    return Markup(f'<div class="chart" role="img" aria-label="{escape(name)}">{_legend(groups)}{rows}</div>')
 
 
 def height_of(groups: int) -> int:
-    """Returns the height of a row with this number of dots, in units of the drawing. A printed page has about 1,100."""
-    return max(22, STEP * (groups + 1))
+    """Returns the height in pixels of a row with this number of dots. A printed page has about 1,100."""
+    return max(LEAST_HEIGHT, STEP * (groups + 1))
 
 
 def _ticks(values: Floats) -> Floats:
@@ -98,52 +91,38 @@ def _ticks(values: Floats) -> Floats:
     return np.asarray(np.arange(np.floor(low / step), np.ceil(high / step) + 1.0) * step)
 
 
-def _x(value: float, ticks: Floats) -> float:
-    return LABELS + (WIDTH - LABELS - RIGHT) * (value - float(ticks[0])) / (float(ticks[-1] - ticks[0]) or 1.0)
+def _x(value: float, ticks: Floats) -> str:
+    return f"{100.0 * (value - float(ticks[0])) / (float(ticks[-1] - ticks[0]) or 1.0):.2f}%"
 
 
-def _axis(ticks: Floats, top: float, bottom: float, decimals: int) -> Iterator[str]:
+def _axis(ticks: Floats, decimals: int) -> Iterator[str]:
     spacing = float(ticks[1] - ticks[0]) if len(ticks) > 1 else 1.0
     digits = max(0, min(decimals, int(np.ceil(-np.log10(spacing))) + 1)) if spacing < 1 else 0
     for tick in ticks.tolist():
         x = _x(tick, ticks)
-        yield f'<line class="grid" x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{bottom}"/>'
-        yield f'<text class="tick" x="{x:.1f}" y="{top - 10}" text-anchor="middle">{figure_text(tick, digits, ",")}</text>'
-
-
-def _label(text: str, y: float) -> str:
-    shown = text if len(text) <= LONGEST else f"{text[: LONGEST - LAST - 1]}…{text[-LAST:]}"
-    more = f"<title>{escape(text)}</title>" if shown != text else ""
-    return f'<text x="{LABELS - 10}" y="{y + 4:.1f}" text-anchor="end">{more}{escape(shown)}</text>'
+        yield f'<line class="grid" x1="{x}" y1="{TOP - 4}" x2="{x}" y2="100%"/>'
+        yield f'<text class="tick" x="{x}" y="{TOP - 10}" text-anchor="middle">{figure_text(tick, digits, ",")}</text>'
 
 
 def _dot(value: float, lower: float, upper: float, ticks: Floats, y: float, group: int, decimals: int) -> Iterator[str]:
     if np.isfinite([lower, upper]).all():
-        ends = f'x1="{_x(lower, ticks):.1f}" x2="{_x(upper, ticks):.1f}"'
+        ends = f'x1="{_x(lower, ticks)}" x2="{_x(upper, ticks)}"'
         yield f'<line class="bar g{group % COLOURS}" {ends} y1="{y:.1f}" y2="{y:.1f}"/>'
     if np.isfinite(value):
         said = f"<title>{figure_text(value, decimals, ',')}</title>"
-        yield f'<circle class="{_look(group)}" cx="{_x(value, ticks):.1f}" cy="{y:.1f}" r="4">{said}</circle>'
+        yield f'<circle class="{_look(group)}" cx="{_x(value, ticks)}" cy="{y:.1f}" r="4">{said}</circle>'
 
 
 def _look(group: int) -> str:
     return f"dot g{group % COLOURS}{' hollow' if group // COLOURS % 2 else ''}"
 
 
-def _legend(groups: Sequence[str]) -> Iterator[str]:
-    """Returns the lines of the legend. Each line has all the names that fit on it."""
+def _legend(groups: Sequence[str]) -> str:
+    """Returns a dot and a name for each group, if there are several."""
     if len(groups) < 2:
-        return
-    most = WIDTH // LETTER - 6
-    names = [group if len(group) <= most else f"{group[: most - 1]}…" for group in groups]
-    line, x, y = "", 10, 10
-    for j, (group, shown) in enumerate(zip(groups, names, strict=True)):
-        width = 30 + LETTER * len(shown)
-        if x + width > WIDTH and line:
-            yield line
-            line, x, y = "", 10, y + LINE
-        line += f'<circle class="{_look(j)}" cx="{x}" cy="{y}" r="4"/>'
-        more = f"<title>{escape(group)}</title>" if shown != group else ""
-        line += f'<text x="{x + 10}" y="{y + 4}">{more}{escape(shown)}</text>'
-        x += width
-    yield line
+        return ""
+    dots = [
+        f'<svg width="10" height="10"><circle class="{_look(j)}" cx="5" cy="5" r="4"/></svg>' for j in range(len(groups))
+    ]
+    named = (f"<span>{dot}<bdi>{escape(group)}</bdi></span>" for dot, group in zip(dots, groups, strict=True))
+    return f'<div class="legend">{"".join(named)}</div>'

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import numpy as np
 import pyarrow as pa
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dpdist.core.files import write_text
 from dpdist.core.records import TOTAL
+from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
 from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.examples import check_of, examples, names_of
+from dpdist.publish.writers.templates import environment
 from dpdist.publish.writers.workbook import about
 
 MOST_FIGURES = (3_000, 1_000, 300, 0)
@@ -30,8 +30,6 @@ The first limit is used with which the page is small enough (`HEAVIEST`).
 """
 LARGE_CV = 0.3
 """Standard error over the figure, above which the page marks a figure, where the job states no rules of quality."""
-REACH = float(ndtri(0.95))
-"""Half width of a 90 % interval, in standard errors."""
 HEAVIEST = 1_000_000
 """Largest size of a page in bytes."""
 MOST_SETS = 5
@@ -72,11 +70,9 @@ class Shown(NamedTuple):
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
     """Writes the page. It links the files that are already beside it; texts on privacy come from the statement."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dpdist.publish.writers"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["sentence"] = _sentence
-    environment.filters["closed"] = _closed
+    templates = environment("dpdist.publish.writers")
+    templates.filters["sentence"] = _sentence
+    templates.filters["closed"] = _closed
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
     check = check_of(tables, names.outcome) if records else None
@@ -95,7 +91,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]],
         "codebook": _codebook(job),
         "files": list(_files(path.parent, job)),
     }
-    template, forms = environment.get_template("release.html"), [printed for printed, _ in tables]
+    template, forms = templates.get_template("release.html"), [printed for printed, _ in tables]
     for most in MOST_FIGURES:
         html = template.render(**facts, tables=list(_shown(forms, most)))
         if len(html.encode()) < HEAVIEST:
@@ -143,7 +139,7 @@ def _rows(table: Printed) -> Iterator[Row]:
 def _large_errors(table: Printed) -> NDArray[np.bool_]:
     """True for figures whose error is large relative to them, (row, column); never true if the job's rules flag figures."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        large = table.margins / REACH / np.abs(table.values) > LARGE_CV
+        large = table.margins / NORMAL_90 / np.abs(table.values) > LARGE_CV
     return np.asarray(large & (table.flags == "").all())
 
 

@@ -9,15 +9,17 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xlsxwriter
-from xlsxwriter.format import Format
-from xlsxwriter.worksheet import Worksheet
 
 from dpdist.job import Job
 from dpdist.publish.printed import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
+
+if TYPE_CHECKING:  # the package loads slowly, and most processes write no workbook
+    import xlsxwriter
+    from xlsxwriter.format import Format
+    from xlsxwriter.worksheet import Worksheet
 
 CREATED = datetime(2000, 1, 1)
 """Fixed value for the time of writing, so that the same release gives the same bytes."""
@@ -41,7 +43,8 @@ class Styles:
     """
 
     def __init__(self, book: xlsxwriter.Workbook, from_right: bool = False):
-        self.book, self.numbers = book, dict[tuple[int, bool], Format]()
+        self.book = book
+        self.numbers: dict[tuple[int, bool], Format] = {}
         self.from_right, side = from_right, {"align": "right"} if from_right else {}
         self.title = book.add_format({"bold": True, "font_size": 14})
         self.caption = book.add_format({"bold": True, "font_size": 14, **side})
@@ -66,6 +69,8 @@ class Styles:
 
 def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
     """Writes the workbook. Texts are never read as formulas or links."""
+    import xlsxwriter
+
     book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
     book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
     styles = Styles(book, job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT)

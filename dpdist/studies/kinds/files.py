@@ -1,4 +1,4 @@
-"""Studies of real releases: of public files that are split into parts, and of repeated samples of known populations."""
+"""Studies of releases: of public files that are split into parts, and of repeated samples of known populations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpdist.studies.kinds.files_arms import FilesArm
 from dpdist.studies.kinds.files_replicates import ratios, releases
 from dpdist.studies.kinds.files_settings import FileCase, FilesStudy
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, SimulatedKind
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, SimulatedKind, randomness
 from dpdist.studies.kinds.sample_jobs import arm_job, job_of_case, tabulated_job
 from dpdist.studies.kinds.tables_settings import STATISTICS
 
@@ -23,9 +23,9 @@ RELEASES = (
     "from {}: what is compared with direct estimates tells of these files' records, and may be shown because the "
     "files are public. Of files that are not, errors like these stay in a workspace's confidential folder."
 )
-OF_POPULATIONS = "from real releases of samples from simulated populations. Nothing here comes from a respondent."
+OF_POPULATIONS = "from releases of samples from simulated populations. Nothing here comes from a respondent."
 ARMS = (
-    ("reference_tables", "the published estimates of real releases", "the reference", "strict"),
+    ("reference_tables", "the published estimates of releases", "the reference", "strict"),
     ("reference_only", "the reference's means at the current public sizes", "the reference", "no current data"),
     ("laplace_finest", "clipped sums of the finest cells + Laplace noise", "a quantile of the reference's weights", "none"),
     (
@@ -54,9 +54,6 @@ class Files(SimulatedKind):
         return ratios(results)
 
     def facts(self, study: FilesStudy) -> list[Fact]:
-        noise = "noise is OpenDP's, as in any release, and differs from run to run"
-        if any(case.split != "periods" for case in study.cases):
-            noise = f"splits and samples are keyed by seed {study.seed}; {noise}"
         return [
             (
                 "Data",
@@ -64,7 +61,7 @@ class Files(SimulatedKind):
             ),
             ("Replicates", [f"R = {study.replicates}: {_replicates(study)}"]),
             ("ε", [", ".join(study.grid) + " of every release"]),
-            ("Randomness", [noise]),
+            randomness(study),
         ]
 
     def arms(self, study: FilesStudy) -> list[tuple[str, ...]]:

@@ -1,6 +1,6 @@
-"""Runs one replicate of a study of files: splits a file, runs real releases of the parts, and compares their figures.
+"""Runs one replicate of a study of files: splits a file, runs releases of the parts, and compares their figures.
 
-Seed, case and replicate determine the split. The noise is OpenDP's and differs from run to run, as in any release.
+Seed, case and replicate determine the split and all noise.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.errors import Problem, StudyError
+from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Reference, budget_text
 from dpdist.job.reference import FileReference, HistogramsAlone, ReleaseReference
@@ -42,7 +43,7 @@ def releases(study: FilesStudy, case: FileCase, number: int) -> Replicate:
     for epsilon in study.grid:
         with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
             measured = _periods if case.split == "periods" else _pair
-            found = measured(case, job, rows, part, epsilon, Path(folder))
+            found = measured(case, job, rows, part, epsilon, Path(folder), key.child(f"{number} {epsilon}"))
             results += [Result(name, epsilon, measure, value) for name, measure, value in found]
     return Replicate(results, [])
 
@@ -62,7 +63,7 @@ def read(study: FilesStudy, case: FileCase, job: Job) -> pd.DataFrame:
 
 
 def _pair(
-    case: FileCase, job: Job, rows: pd.DataFrame, part: np.ndarray, epsilon: str, folder: Path
+    case: FileCase, job: Job, rows: pd.DataFrame, part: np.ndarray, epsilon: str, folder: Path, key: Key
 ) -> Iterator[tuple[str, str, float]]:
     share = 0.5 if case.split == "halves" else case.share
     earlier, current = rows[part < share], rows[(part >= share) & (part < 2.0 * share)]
@@ -70,7 +71,7 @@ def _pair(
     _drifted(current, case, job).to_parquet(folder / "current.parquet")
     reference = FileReference(path=str(folder / "earlier.parquet"))
     said = _job(case, job, epsilon, reference)
-    run(said, folder / "ws", input=folder / "current.parquet", counted=False)
+    run(said, folder / "ws", input=folder / "current.parquet", study=key)
     if case.split == "halves":
         yield from _sizes(_evaluated(folder / "ws", said))
     else:
@@ -78,7 +79,7 @@ def _pair(
 
 
 def _periods(
-    case: FileCase, job: Job, rows: pd.DataFrame, part: np.ndarray, epsilon: str, folder: Path
+    case: FileCase, job: Job, rows: pd.DataFrame, part: np.ndarray, epsilon: str, folder: Path, key: Key
 ) -> Iterator[tuple[str, str, float]]:
     """Yields measures as means over the chain's releases; those with `last_` in their name are of the last release."""
     periods = sorted(rows[case.column].unique())
@@ -94,7 +95,7 @@ def _periods(
             reference = FileReference(path=str(path))
             continue
         said = _job(case, job, epsilon, reference).model_copy(update={"period": str(period)})
-        run(said, folder / f"ws-{period}", input=path, counted=False)
+        run(said, folder / f"ws-{period}", input=path, study=key.child(str(period)))
         found.append(list(_sizes(_evaluated(folder / f"ws-{period}", said))))
         reference = ReleaseReference(release=str(folder / f"ws-{period}" / "public"))
     for name, measure in dict.fromkeys((name, measure) for each in found for name, measure, _ in each):

@@ -1,4 +1,4 @@
-"""Studies of all mechanisms at one ε and one adjacency, by real releases of public files and of simulated surveys.
+"""Studies of all mechanisms at one ε and one adjacency, by releases of public files and of simulated surveys.
 
 The job of a case runs under each mechanism as in a rehearsal, with as few other changes as possible.
 """
@@ -20,7 +20,7 @@ from dpdist.job import Adjacency, Budget, Frozen, Guarantee, Job, Name
 from dpdist.job.loading import job_of, load_job
 from dpdist.job.mechanisms import SPECS
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS, PopulationName, population, population_job
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind
+from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.repeated_samples import SIZE, sampled
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_trials import Trial, trial
@@ -30,10 +30,9 @@ STATISTICS = ("count", "mean")
 REFUSED = "refused"
 PUBLIC = "a study of public or simulated files"
 OF_FILES = (
-    "from real releases of parts of public files and of samples from simulated populations. What is compared with direct "
+    "from releases of parts of public files and of samples from simulated populations. What is compared with direct "
     "estimates tells of these files' records, and may be shown because they are public."
 )
-NOISE = "parts and samples are keyed by seed {}; noise is OpenDP's, as in any release, and differs from run to run"
 
 
 class MechanismCase(Frozen):
@@ -130,7 +129,7 @@ class MechanismsKind(SimulatedKind):
         with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
             parts = _parts(study, said, key, Path(name))
             for epsilon in study.grid:
-                results += _measured(study, said, epsilon, parts, Path(name) / f"at-{len(results)}")
+                results += _measured(study, said, epsilon, parts, Path(name) / f"at-{len(results)}", key)
         return Replicate(results, [])
 
     def facts(self, study: MechanismsStudy) -> list[Fact]:
@@ -139,7 +138,7 @@ class MechanismsKind(SimulatedKind):
             ("Data", cases),
             ("Replicates", [f"R = {study.replicates}: other parts, samples and noise each time"]),
             ("ε", [", ".join(study.grid) + " of every release, all of its sets and histograms together"]),
-            ("Randomness", [NOISE.format(study.seed)]),
+            randomness(study),
         ]
 
     def arms(self, study: MechanismsStudy) -> list[tuple[str, ...]]:
@@ -164,7 +163,9 @@ def case_job(case: MechanismCase, epsilon: str) -> Job:
     return job_of(said | {"public_frame": {"accepted": PUBLIC}})
 
 
-def _measured(study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path) -> Iterator[Result]:
+def _measured(
+    study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path, key: Key
+) -> Iterator[Result]:
     """Measures of every mechanism at one ε. For a mechanism that refused to release, the only measure is `refused` = 1."""
     job, wanted = case_job(case, epsilon), {arm.candidate: arm for arm in study.mechanisms}
     ground = {"path": str(parts.earlier), "provenance": "another part of the same file"}
@@ -177,7 +178,9 @@ def _measured(study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: 
             continue
         _same_class(study, arm, made)
         try:
-            one = trial(made, parts.current, folder.with_name(f"{folder.name}-{number}"))
+            one = trial(
+                made, parts.current, folder.with_name(f"{folder.name}-{number}"), key.child(f"{arm.label} {epsilon}")
+            )
         except DpdistError:
             yield Result(arm.label, epsilon, REFUSED, 1.0)
             continue

@@ -1,8 +1,8 @@
 """Runs one replicate of repeated samples: draws an informative sample of a known population, and releases it repeatedly.
 
 Each mechanism of the study releases the same sample. The reference is another sample, drawn before the population drifted.
-Seed and case determine the population; together with the replicate's number they determine both samples. Noise comes from
-OpenDP, so it differs between runs. The truth, direct estimates and their errors are computed in this module.
+Seed and case determine the population; together with the replicate's number they determine both samples and all noise. The
+truth, direct estimates and their errors are computed in this module.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ def repeated(study: FilesStudy, case: FileCase, number: int, job: Job, rows: pd.
         for place, (arm, epsilon) in enumerate(runs):
             said = arm_job(base, case, arm, epsilon, str(folder / "reference.parquet"))
             try:
-                run(said, folder / f"ws-{place}", input=folder / "current.parquet", counted=False)
+                run(
+                    said,
+                    folder / f"ws-{place}",
+                    input=folder / "current.parquet",
+                    study=own.child(f"{arm.label} {epsilon}"),
+                )
             except FitError:
                 results.append(Result(arm.label, epsilon, "refused", 1.0))
                 continue

@@ -113,6 +113,8 @@ class Cluster:
     def _control_plane(self) -> None:
         keys, etcd = self.folder / "certificates", "http://127.0.0.1:23790"
         command("openssl", "genrsa", "-out", keys / "accounts.key", "2048")
+        front = ["-keyout", keys / "front.key", "-out", keys / "front.crt", "-subj", "/CN=front"]
+        command("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *front)  # shown to servers of further APIs
         self._tokens = {user: secrets.token_hex(16) for user in (*USERS, *self.nodes)}
         lines = [f'{self._tokens[user]},{name},{user},"{groups}"' for user, (name, groups) in USERS.items()]
         lines += [f'{self._tokens[name]},system:node:{name},{name},"system:nodes"' for name in self.nodes]
@@ -127,7 +129,10 @@ class Cluster:
             service_account_issuer="https://kubernetes.default.svc", service_account_key_file=keys / "accounts.key",
             service_account_signing_key_file=keys / "accounts.key", service_cluster_ip_range=SERVICES,
             authorization_mode="Node,RBAC", enable_admission_plugins="NodeRestriction",
-            kubelet_preferred_address_types="InternalIP",
+            kubelet_preferred_address_types="InternalIP", enable_aggregator_routing="true",
+            requestheader_client_ca_file=keys / "front.crt", requestheader_username_headers="X-Remote-User",
+            requestheader_group_headers="X-Remote-Group", requestheader_extra_headers_prefix="X-Remote-Extra-",
+            proxy_client_cert_file=keys / "front.crt", proxy_client_key_file=keys / "front.key",
         ))  # fmt: skip
         self.until((keys / "apiserver.crt").exists, "the API server's certificate")
         for user, token in self._tokens.items():

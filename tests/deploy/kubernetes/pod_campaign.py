@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
 
-from campaign import Survey, finished_strata
+from campaign import Kept, Survey
 from node_images import Stock
 from nodes import running
 from pod_faults import schedule
@@ -102,7 +102,7 @@ def campaign(release: Release, job: Path, strata: int, say=print) -> dict[str, o
     objects = release.manifests(job, "--workers", "4")
     release.apply(objects)
     release.cluster.until(lambda: strata_done(release) >= 20, "the first strata", 600)
-    watch, touched, standing = Watch(release.workspace), 0, finished_strata(release.workspace)
+    watch, kept = Watch(release.workspace), Kept(release.workspace)
     watch.start()
     order = schedule(rng)
     for number, fault in enumerate(order):
@@ -114,14 +114,14 @@ def campaign(release: Release, job: Path, strata: int, say=print) -> dict[str, o
         if hit := fault(release, rng):
             done.append(fault.__name__)
             say(f"{time.monotonic() - began:6.0f} s  {hit}; {strata_done(release)} strata done")
-        after = finished_strata(release.workspace)
-        touched += sum(after.get(name) != stamp for name, stamp in standing.items())
-        standing = after
+        kept.look()
     ended = release.until_ended(patience=1800)
+    kept.look()
     seconds, redrawn = time.monotonic() - began, watch.end()
     status = json.loads((release.workspace / "status.json").read_text())
     said = {"ended": ended, "faults": len(done), **Counter(done), "strata": strata, "lost": release.lost(strata)}
-    said |= {"noise files": len(watch.seen), "redrawn": redrawn, "finished strata touched": touched}
+    said |= {"noise files": len(watch.seen), "redrawn": redrawn, "finished files changed": len(kept.changed)}
+    said |= {"finished files written again with their own bytes": sorted(kept.again)}
     said |= {"driver starts": status["starts"], "retries": status["retries"], "seconds": round(seconds)}
     began = time.monotonic()
     said["serial bytes"] = release.same_bytes(objects)
@@ -141,7 +141,7 @@ def main() -> None:
         found = campaign(Release(cluster), strict_job(said.out / "job", said.strata), said.strata)
     (said.out / "campaign.json").write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))
-    if not (found["serial bytes"] and found["lost"] == found["redrawn"] == found["finished strata touched"] == 0):
+    if not (found["serial bytes"] and found["lost"] == found["redrawn"] == found["finished files changed"] == 0):
         raise SystemExit(1)
 
 

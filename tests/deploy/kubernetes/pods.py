@@ -31,6 +31,9 @@ Objects = list[dict[str, Any]]
 class Release:
     """Volumes that every node sees, certificates and secrets; what is applied to the namespace is the caller's."""
 
+    place = "release"
+    """The folder of the workspace within its claim."""
+
     def __init__(self, cluster: Cluster, namespace: str = "dpdist") -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, cluster.folder / "releases" / namespace
         for name in ("workspace", "input"):
@@ -75,7 +78,8 @@ class Release:
         if job is not None:
             shutil.copytree(DEPLOY, self.folder / "deploy")
             overlays = self.folder / "deploy" / "overlays"
-            (overlays / name / "job.yaml").write_text(job)
+            own = overlays / name / "job.yaml"  # an overlay of another one takes its job
+            (own if own.exists() else overlays / "release" / "job.yaml").write_text(job)
         self.kubectl("apply", "-k", overlays / name)
 
     def manifests(self, job: Path, *said: object) -> Objects:
@@ -110,7 +114,7 @@ class Release:
 
     @property
     def workspace(self) -> Path:
-        return self.folder / "workspace" / "release"
+        return self.folder / "workspace" / self.place
 
     def job_state(self, name: str = "dpdist-release") -> str:
         """`Complete`, `Failed` with the reason, or nothing while it goes on."""
@@ -130,7 +134,7 @@ class Release:
         spec = job["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         container["args"] = ["run", "/etc/dpdist/job/job.yaml", "--workspace", "/workspace/serial", "--quiet"]
-        container["args"] += ["--replay", "/workspace/release/confidential", "--set", "runtime.executor=serial"]
+        container["args"] += ["--replay", f"/workspace/{self.place}/confidential", "--set", "runtime.executor=serial"]
         container["env"] = [one for one in container["env"] if one["name"] != "DPDIST_SCHEDULER"]
         self.apply([job])
         assert self.until_ended("serial", patience) == "Complete CompletionsReached", self.logs("driver")
@@ -168,3 +172,4 @@ class Release:
         )
         for name in ("workspace", "input"):
             self.cluster.kubectl("delete", "pv", f"{self.namespace}-{name}", "--ignore-not-found")
+        shutil.rmtree(self.folder)

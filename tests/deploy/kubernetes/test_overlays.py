@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask_kubernetes
 import pytest
 from node_images import PAUSE
 from nodes import CONTROL, Cluster
 from object_server import BUCKET, KEY, SECRET
 from pod_campaign import campaign, strict_job
 from pod_faults import processes
-from pods import DEPLOY, USER, Release
+from pods import DEPLOY, SHARE, USER, Release
 from policies import Policies
 from real_store import minio
 from rendering import render
@@ -78,12 +79,14 @@ def reaches(pid: int, address: str, port: int) -> bool:
 
 def test_a_cron_job_is_fired(release: Release) -> None:
     release.apply_overlay("periodic")
+    release.kubectl("scale", "deployment/dpdist-worker", "--replicas=2")  # the nodes have no room for more and a driver
     release.kubectl("patch", "cronjob", "dpdist-release", "-p", json.dumps({"spec": {"schedule": "* * * * *"}}))
     release.cluster.until(lambda: jobs(release), "the first Job", 120)
     release.kubectl("patch", "cronjob", "dpdist-release", "-p", json.dumps({"spec": {"suspend": True}}))
     (name, *_) = jobs(release)
     assert release.until_ended(name) == "Complete CompletionsReached", release.logs("driver")
-    assert (release.folder / "workspace" / "2017" / "public" / "manifest.json").exists()
+    release.place = "2017"
+    assert release.same_bytes(render(DEPLOY / "overlays" / "release"))
 
 
 def jobs(release: Release) -> list[str]:
@@ -96,17 +99,49 @@ def test_workers_follow_the_load(release: Release, tmp_path: Path) -> None:
         "-n", "kube-system", "wait", "--for=condition=Available", "deployment/metrics-server", "--timeout=180s"
     )
     release.apply_overlay("hpa", release.taken(strict_job(tmp_path, 300)))
+    release.kubectl("set", "resources", "deployment/dpdist-worker", f"--requests=cpu={SHARE}")
     release.kubectl("scale", "deployment/dpdist-worker", "--replicas=1")
     seen = set[int]()
 
     def grown() -> bool:
         said = json.loads(release.kubectl("get", "hpa", "dpdist-worker", "-o", "json"))["status"]
-        seen.add(said.get("currentReplicas", 0))
+        seen.add(said.get("desiredReplicas", 0))
         return bool(said.get("currentMetrics")) and max(seen) > 1
 
     release.cluster.until(grown, "more workers", 400)
     assert release.until_ended() == "Complete CompletionsReached", release.logs("driver")
     assert release.same_bytes(render(DEPLOY / "overlays" / "hpa"))
+
+
+@pytest.fixture
+def operator(cluster: Cluster) -> Iterator[None]:
+    """The Dask operator of PyPI, as a process beside the control plane."""
+    cluster.kubectl("apply", "--server-side", "-f", CRDS)
+    cluster.kubectl("wait", "--for=condition=Established", "-f", CRDS, "--timeout=60s")
+    line = ["-m", "kopf", "run", "--standalone", "--all-namespaces", "-m", "dask_kubernetes.operator.controller"]
+    with (cluster.folder / "logs" / "operator").open("ab") as log:
+        env = {**os.environ, "KUBECONFIG": str(cluster.config("admin"))}
+        process = subprocess.Popen([sys.executable, *line], stdout=log, stderr=log, env=env)
+    yield
+    process.terminate()
+    process.wait(timeout=60)
+
+
+CRDS = Path(dask_kubernetes.__file__).with_name("operator") / "deployment" / "helm" / "dask-kubernetes-operator" / "crds"
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_dask_job_by_its_operator(release: Release) -> None:
+    release.apply_overlay("operator")
+
+    def ended() -> bool:
+        said = json.loads(release.kubectl("get", "daskjob", "dpdist", "-o", "json")).get("status", {})
+        return said.get("jobStatus") in ("Successful", "Failed")
+
+    release.cluster.until(ended, "the end of the DaskJob", 900)
+    said = json.loads(release.kubectl("get", "daskjob", "dpdist", "-o", "json"))["status"]
+    assert said["jobStatus"] == "Successful", release.logs("driver")
+    assert release.same_bytes(render(DEPLOY / "overlays" / "release"))
 
 
 def test_a_release_in_an_object_store(release: Release, enforced: Policies, tmp_path: Path) -> None:
@@ -141,5 +176,5 @@ def test_sixty_faults_lose_nothing_and_draw_nothing_again(release: Release, tmp_
     found = campaign(release, strict_job(tmp_path, 400), 400)
     print(json.dumps(found, indent=2))
     assert int(str(found["faults"])) >= 60
-    assert (found["lost"], found["redrawn"], found["finished strata touched"]) == (0, 0, 0)
+    assert (found["lost"], found["redrawn"], found["finished files changed"]) == (0, 0, 0)
     assert found["serial bytes"]

@@ -1,0 +1,74 @@
+"""A small survey of three coded columns, and jobs that release tables and records of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Floats, Records
+
+COLUMNS = ("sex", "degree", "kids")
+JOB = """
+dataset: coded
+period: "2021"
+columns:
+  sex: {{bounds: [0, 1], codes: {{f: 0, m: 1}}}}
+  degree: {{bounds: [1, 3], whole: true, outside: clip}}
+  kids: {{bounds: [0, {kids}], whole: true, outside: clip}}
+  weight: {{bounds: [1, 50], outside: {outside}}}
+survey: {{{survey}}}
+outcome: [{outcome}]
+mechanism: {{name: {mechanism}{said}}}
+budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+synthetic_sets: {sets}
+tables:
+  - {{name: one, by: [], statistics: [{statistics}]}}
+"""
+PLAIN = {
+    "kids": 3,
+    "outside": "clip",
+    "survey": "weight: weight",
+    "outcome": ", ".join(COLUMNS),
+    "epsilon": "1",
+    "adjacency": "zero_out",
+    "sets": 1,
+}
+
+
+def job_text(mechanism: str, said: str, means: tuple[str, ...], **other: object) -> str:
+    """A job of this mechanism with settings `said`, whose table has a count and these means; `other` replaces `PLAIN`."""
+    statistics = ", ".join(["count", *(f"{{mean: {name}}}" for name in means)])
+    return JOB.format(mechanism=mechanism, said=said, statistics=statistics, **(PLAIN | other))
+
+
+def records(values: Any, w: Any) -> Records:
+    values = np.asarray(values, float)
+    n = len(values)
+    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(w, float), np.full(n, -1, np.int32))
+
+
+def survey(seed: int, n: int = 4000) -> Records:
+    """Degree goes with sex, children with degree; and sex and children only through it."""
+    rng = np.random.default_rng(seed)
+    sex = rng.integers(0, 2, n)
+    degree = 1 + rng.binomial(2, 0.3 + 0.4 * sex)
+    kids = rng.binomial(3, 0.9 - 0.25 * degree)
+    return records(np.column_stack([sex, degree, kids]), np.clip(rng.gamma(2.0, 8.0, n), 1, 50))
+
+
+def law_of_choice(values: tuple[int, ...], b: float, reach: int = 60) -> Floats:
+    """Exact probabilities that each of the scores wins, discrete Laplace noise of scale b on every one."""
+    support = np.arange(-reach, reach + 1)
+    noise = np.exp(-np.abs(support) / b)
+    noise /= noise.sum()
+    won = np.zeros(len(values))
+    for k, value in enumerate(values):
+        others = np.ones(len(support))
+        for j, other in enumerate(values):
+            if j != k:
+                least = value + support - other - (j < k)
+                below = np.concatenate([[0.0], np.cumsum(noise)])
+                others *= below[np.clip(least + reach + 1, 0, len(support))]
+        won[k] = (noise * others).sum()
+    return won

@@ -1,0 +1,119 @@
+"""A study of releases repeats itself: its draws follow from its seed, so a killed and resumed one has the same rows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.keys import Key
+from dpdist.core.public_files import UNFIT
+from dpdist.studies.file import parse_study
+from dpdist.studies.run import run
+
+STUDY = """
+kind: mechanisms
+study: tiny
+title: "Tiny"
+seed: 5
+replicates: 3
+epsilons: ["1"]
+cases:
+  - {name: skewed, population: weight_atoms, records: 150, weight_bounds: [1, 1000], outcome_bounds: [100, 1000000]}
+mechanisms:
+  - {candidate: weight_regularisation}
+  - {candidate: laplace_strict}
+runtime: {executor: dask, workers: 2, memory_per_worker: 1GiB}
+"""
+JOB = """
+dataset: small
+period: "2020"
+columns:
+  field: {levels: [arts, law]}
+  pay: {bounds: [0, 100], outside: clip}
+  weight: {bounds: [1, 5], outside: clip}
+survey: {weight: weight}
+outcome: pay
+mechanism: {name: laplace_strict}
+budget: {epsilon: "1"}
+tables: [{name: pay, by: [field], statistics: [count, {mean: pay}]}]
+"""
+
+
+def rows(folder: Path) -> pd.DataFrame:
+    """All measures of a study's folder but run times, which no seed decides."""
+    found = pd.read_parquet(folder / "replicates.parquet")
+    return found[found["measure"] != "seconds"].reset_index(drop=True)
+
+
+def test_one_seed_gives_the_same_rows_in_any_process(tmp_path: Path) -> None:
+    """Control: another seed gives others."""
+    serial = parse_study(STUDY.replace("executor: dask, workers: 2", "executor: serial"))
+    one, again, other = (
+        rows(run(study, tmp_path / name, replicates=1))
+        for name, study in (("a", serial), ("b", serial), ("c", serial.model_copy(update={"seed": 6})))
+    )
+    assert set(one["mechanism"]) == set(serial.labels)
+    assert one.equals(again)
+    assert not one["value"].equals(other["value"])
+
+
+@pytest.mark.long
+def test_a_killed_study_of_releases_resumes_to_the_same_rows(tmp_path: Path) -> None:
+    """On two workers, killed once a part is there and others are under way; beside one that ran through in one process."""
+    path, folder = tmp_path / "tiny.yaml", tmp_path / "out"
+    path.write_text(STUDY)
+    command = [sys.executable, "-m", "dpdist", "study", str(path), "--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while not list((folder / "parts").glob("skewed-0*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {part: part.stat().st_mtime_ns for part in (folder / "parts").glob("skewed-0*.parquet")}
+    assert 0 < len(before) < 3
+    assert not (folder / "summary.csv").exists()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+    assert {part: part.stat().st_mtime_ns for part in before} == before
+    whole = run(parse_study(STUDY.replace("executor: dask, workers: 2", "executor: serial")), tmp_path / "whole")
+    assert rows(folder).equals(rows(whole))
+
+
+def survey() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    field = np.where(rng.random(200) < 0.5, "arts", "law")
+    return pd.DataFrame({"field": field, "pay": rng.uniform(0, 100, 200), "weight": rng.uniform(1, 5, 200)})
+
+
+def test_a_run_of_a_study_follows_from_its_key_and_is_not_for_publication(tmp_path: Path) -> None:
+    """Every public byte is the same. Control: a run without a key has other noise, and may be published."""
+    made = []
+    for name, key in (("a", Key(b"1" * 32)), ("b", Key(b"1" * 32)), ("c", Key(b"2" * 32)), ("d", None)):
+        dpdist.run(JOB, tmp_path / name, input=survey(), study=key, counted=key is None)
+        made.append({path.name: path.read_bytes() for path in sorted((tmp_path / name / "public").rglob("*.csv"))})
+        assert (tmp_path / name / "public" / UNFIT).exists() == (key is not None)
+    assert made[0] == made[1]
+    assert all(made[0] != other for other in made[2:])
+    assert made[2] != made[3]
+
+
+def test_a_folder_of_a_study_stays_one_and_takes_no_other_key(tmp_path: Path) -> None:
+    """A later run without the key resumes it under the same noise: the folder is still not for publication, nor charged."""
+    dpdist.run(JOB, tmp_path / "ws", input=survey(), study=Key(b"1" * 32))
+    first = (tmp_path / "ws" / "public" / "tables" / "pay.csv").read_bytes()
+    (tmp_path / "ws" / "public" / UNFIT).unlink()
+    release = dpdist.run(JOB, tmp_path / "ws", input=survey())
+    assert (tmp_path / "ws" / "public" / "tables" / "pay.csv").read_bytes() == first
+    assert (tmp_path / "ws" / "public" / UNFIT).exists()
+    assert release.statement["metered"] is False
+    with pytest.raises(WorkspaceError, match="under another key"):
+        dpdist.run(JOB, tmp_path / "ws", input=survey(), study=Key(b"2" * 32))
