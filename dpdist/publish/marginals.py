@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
 from dpdist.mechanisms.coded_tables.model import CodedTables
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
@@ -49,8 +48,8 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
     theta = release.theta(model, stratum, 0)
     fitted, found = model.fitted(theta), []
-    for key in model.keys_of(theta):
-        noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
+    for key, scale in model.noise_of(theta).items():
+        noise = 2.0 * scale**2
         crossed = frozenset((*frame.strata, *(model.columns[column] for column in key)))
         per_weight = model.weights[1] * effect_of(release.design_effects, crossed, "count", None)
         name = " x ".join(model.columns[column] for column in key)

@@ -35,7 +35,9 @@ STRATA = "strata"
 class Plan:
     """The plan of a run, which prints in ten lines or fewer.
 
-    `census` was taken from the file. All of it except its frame is confidential.
+    `census` was taken from the file. All of it except its frame is confidential. The
+    frame's counts are confidential too where the job keeps sizes secret.
+
     Parameters
     ----------
     job : the planned job.
@@ -105,7 +107,7 @@ def records(plan: Plan) -> int:
 
 def records_text(plan: Plan) -> str:
     """The number of records as text, where the job does not keep it secret."""
-    return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,} after universe and rules"
+    return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,}, after the universe filter and the job's rules"
 
 
 def sizes(plan: Plan) -> dict[str, str]:
@@ -155,7 +157,7 @@ def first_stage(job: Job) -> dict[str, str]:
     if job.reference is None or job.reference.paid is None:
         return {}
     spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
-    how = "each cell then has the limits of the least predicted error, public bounds among them"
+    how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
     return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {left}: {how}"}
 
 
@@ -172,4 +174,5 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     few = fewest(noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes)))
     said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
     small = int((size < few).sum())
-    return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")
+    drowned = f"; {small:,} cells of fewer than {few:,.0f} records, which noise would drown, share their sums"
+    return said + (drowned if small else "")

@@ -313,8 +313,8 @@ def test_cells_that_noise_would_drown_are_released_together(
     Noise by name; fresh, over 25 runs, cells' variances have .63 of the total's sum (.70 ± .05 under secret sizes).
     """
     plain = job(files, adjacency=adjacency, epsilon="0.06")
-    assert "which noise would drown, have sums together" in " ".join(facts_of(plain).split())
-    assert "which noise would drown, have sums together" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
+    assert "which noise would drown, share their sums" in " ".join(facts_of(plain).split())
+    assert "which noise would drown, share their sums" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
     with noise_of(f"drowned {adjacency}"):
         dpdist.run(plain, tmp_path / "ws")
     said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
