@@ -355,7 +355,7 @@ def test_histograms_that_cannot_be_are_refused(said: dict[str, str], told: str) 
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
-        ("{path: a.parquet, release: b}", "give one of path, release and histogram"),
+        ("{path: a.parquet, release: b}", "give only one of path, simulate, release and histogram"),
         ("{release: b, period: '2020'}", "tells its own period"),
         ("{histogram: {epsilon: '0.3'}, period: '2020'}", "histograms are of the current file"),
         ("{histogram: {}}", "missing key"),

@@ -18,10 +18,10 @@ def rehearse(
         Path | None, typer.Option("--public", help="A public file with the job's columns; unset: the job's reference.")
     ] = None,
     records: Annotated[
-        int | None, typer.Option("--records", min=4, help="At most so many records of it, taken at random.")
+        int | None, typer.Option("--records", min=4, help="Use at most this many of its records, chosen at random.")
     ] = None,
     chains: Annotated[
-        bool, typer.Option("--chains", help="Also try mechanisms that draw by Markov chains: a compiler, and time.")
+        bool, typer.Option("--chains", help="Also try mechanisms that draw by Markov chains; needs a compiler, takes long.")
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -31,7 +31,7 @@ def rehearse(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
-    """Run every mechanism that a job allows on halves of a public file, and recommend one. Spends nothing.
+    """Run the mechanisms that a job allows on halves of a public file, and recommend one. Spends nothing.
 
     The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml."""
     from dpdist.job.loading import load_job

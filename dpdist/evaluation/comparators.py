@@ -9,15 +9,15 @@ UNPROTECTED = "an unprotected yardstick that promises nothing"
 
 
 def guarantee_of(job: Job, how: Comparator) -> str:
-    """Guarantee and cost of a comparator that fits no model. Its class is the text before the first comma or colon."""
+    """Guarantee and cost of a comparator that fits no model. The class stands before the first comma or colon."""
     if how == "laplace_finest":
         budget = f"ε = {budget_text(job.budget.epsilon)}, {job.budget.adjacency}"
-        return f"strict, {budget}: what laplace_strict would release, but for its rounded noise"
+        return f"strict, {budget}: what laplace_strict would release, except that its noise is rounded"
     if how == "reference_only" and not job.sizes_secret:
-        return "strict, ε = 0: of the current file it has the public sample sizes alone"
+        return "strict, ε = 0: of the current file it uses only the public sample sizes"
     why = "the file's own sensitivities scale the noise"
     if how == "laplace":
-        why = f"every figure has all of ε, and {why}"
+        why = f"every figure is given the whole ε, and {why}"
     elif how == "reference_only":
         why = "it has the file's sample sizes, which this release keeps secret"
     return f"{NoGuarantee.name}, {UNPROTECTED}: {why}"

@@ -21,7 +21,7 @@ class ReplicateWeights(Frozen):
     prefix: str = Field(min_length=1, description="of the columns' names, before the replicate's number")
     number: int = Field(ge=2, le=10_000, description="how many replicates there are")
     fay: float | None = Field(
-        default=None, gt=0, lt=1, description="k of kind fay, which keeps k of a dropped half's weight"
+        default=None, gt=0, lt=1, description="of kind fay: a dropped half keeps this share of its weights"
     )
     scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
     factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
@@ -81,7 +81,7 @@ Effect = Annotated[float, BeforeValidator(_number), AfterValidator(_in_range)]
 
 
 class DesignEffect(Frozen):
-    """A public design effect, and the published figures that it applies to. A setting that is left out excludes none."""
+    """A public design effect, and the figures that it applies to. A setting that is left out restricts nothing."""
 
     effect: Effect = Field(description="the variance under the design over that of the same records without clusters")
     statistics: tuple[StatisticName, ...] = Field(default=(), description="the statistics that it is of; unset: all")
@@ -137,7 +137,8 @@ class Survey(Frozen):
     )
     lonely_psu: Lonely = Field(
         default="error",
-        description="a design stratum with one PSU: refuse, no variance, that of the others, or about the grand mean",
+        description="a design stratum with one PSU: refuse; add no variance; take that of the others; "
+        "or take deviations from the grand mean",
     )
     replicate_weights: ReplicateWeights | None = Field(
         default=None, description="in place of psu and fpc: columns of replicate weights"
@@ -151,7 +152,7 @@ class Survey(Frozen):
 
     @property
     def clustered(self) -> bool:
-        """True if direct estimates have the errors of PSUs or of replicate weights, which no model knows."""
+        """True if errors of direct estimates come from PSUs or replicate weights. Models leave both out."""
         return self.psu is not None or self.replicate_weights is not None
 
     @property
@@ -169,6 +170,6 @@ class Survey(Frozen):
     def lonely_record(self) -> Lonely:
         """The rule for a design stratum with one synthetic record: `lonely_psu`, except that `error` becomes `certainty`.
 
-        Such a design stratum then adds no variance.
+        Under `certainty`, such a design stratum adds no variance.
         """
         return "certainty" if self.lonely_psu == "error" else self.lonely_psu

@@ -36,7 +36,7 @@ class HistogramReference(Frozen):
 
 
 class ReferenceForm(Frozen):
-    """What every form of a reference has: limits and shapes are fixed on it before the current file's outcomes are used."""
+    """Keys and facts that all forms of a reference have. Limits and shapes are taken from the reference."""
 
     period: Period | None = Field(default=None, description="the period that the file is of; not the job's own")
     provenance: str | None = Field(default=None, max_length=500, description="where it comes from and why it is public")
@@ -83,7 +83,7 @@ class ReferenceForm(Frozen):
 
     @property
     def unsaid(self) -> frozenset[str]:
-        """Keys on the writing of CSV files that the job leaves out."""
+        """CSV settings (encoding, separator) that the job leaves out."""
         return self.written.unsaid
 
     @model_serializer(mode="wrap")
@@ -187,7 +187,7 @@ def _of_one_form(given: Any) -> Any:
     said = {name: value for name, value in given.items() if value is not None}
     named = [name for name in ("path", "simulate", "release", "histogram") if name in said]
     if len(named) > 1 and named != ["release", "histogram"]:
-        found = f"give one of path, release and histogram, or simulate, not {' and '.join(named)}"
+        found = f"give only one of path, simulate, release and histogram, not {' and '.join(named)}"
         raise ValueError(f"{found}; release alone may have a histogram beside it")
     return said
 

@@ -52,7 +52,7 @@ class Job(BudgetShares):
     def _reference_resolved(self) -> Self:
         """Sets histograms of the current file as reference, where the job names none and the mechanism allows it.
 
-        They need sizes that are public, or noisy beforehand.
+        They need sample sizes that are public, or that were measured with noise before.
         """
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
             own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
@@ -145,7 +145,7 @@ class Job(BudgetShares):
 
     @property
     def counted_columns(self) -> tuple[str, ...]:
-        """The other columns of the frame, by which sample counts are exact and public."""
+        """The other columns of the frame, which are not protected by `predictors`."""
         return tuple(name for name in self.categories if name not in self.protected_columns)
 
     @property
@@ -162,12 +162,14 @@ class Job(BudgetShares):
 
     @property
     def gated(self) -> bool:
-        """True if gates may be measured: the mechanism allows it, and the release is strict with ε alone, without δ."""
+        """True if gates, which are limits on measured accuracy, are possible.
+
+        The mechanism must allow it, and the release must be strict with ε alone, without δ."""
         return self.mechanism.gates and self.strict and self.budget.delta is None
 
     @property
     def has_reference(self) -> bool:
-        """True if the job has a reference that is known before the current file is read: a file, or an earlier release."""
+        """True if the job has a reference that is known before the current file is read: all but histograms."""
         return self.reference is not None and self.reference.known_before
 
     @property
@@ -184,7 +186,7 @@ class Job(BudgetShares):
     def sizes_secret(self) -> bool:
         """True if the number of records in a cell is secret.
 
-        Then the reference's numbers are used, and noisy numbers are published.
+        Then computations use the reference's numbers of records, or noisy ones, and only noisy ones are published.
         """
         return self.budget.adjacency == "add_remove" or self.budget.exchange == "anywhere"
 
@@ -195,7 +197,7 @@ class Job(BudgetShares):
 
     @property
     def most_records(self) -> int:
-        """The number of records in which neighbouring files can differ: one, or all that count of a privacy unit."""
+        """The number of records in which neighbouring files can differ: one, or the most that count of one privacy unit."""
         return 1 if self.privacy_unit is None else self.privacy_unit.most
 
     @property
@@ -220,7 +222,7 @@ class Job(BudgetShares):
 
     @property
     def frozen(self) -> bool:
-        """True if the reference fixes privacy weights, as a function of a record that is the same for every file."""
+        """True if the reference fixes the function from a record to its privacy weight; it is the same for all files."""
         needed = self.mechanism.needs_reference
         return self.reference is not None and not needed and self.mechanism.weights.rule != "none"
 

@@ -1,9 +1,9 @@
 """Searches for privacy weights α under which the database bound Δ meets its target (METHODS §3).
 
 A *search* is a generator. It yields a step, which gives new weights, and receives a summary of the fit with these weights.
-It returns once Δ = max_i α_i F_i(α) is at most the target, where F_i(α) is the record bound under that fit. The caller
-decides how fits are made, on a cluster or in memory. Steps are applied to records in this module alone (`informed`,
-`weigh`, `bounded`).
+A search with a target ends with Δ = max_i α_i F_i(α) at most the target. F_i(α) is the record bound under that fit. The
+caller decides how fits are made, on a cluster or in memory. Steps are applied to records in this module alone
+(`informed`, `weigh`, `bounded`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ W = TypeVar("W")
 
 
 class NotReached(Exception):
-    """Raised if no weights of the rule bring the bound below the target."""
+    """Raised if a search finds no weights of the rule with a bound of at most the target."""
 
 
 class AllOutcomes(NamedTuple):
@@ -79,7 +79,7 @@ def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, A
 def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
     """Computes new weights α from the carry's values, and stores them in it.
 
-    A step that needs no earlier fit clears the carry first. `outcomes` are those of these records, (record, outcome).
+    A step that needs no earlier fit clears the carry first. `outcomes` (record, outcome) are those of the carry's records.
     """
     if isinstance(step, Ones | Constant):
         carry.clear()
@@ -93,7 +93,7 @@ def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
 
 
 def bounded(carry: Carry, bound: Floats) -> Floats:
-    """Stores a fit's F(α) in the carry. Returns (Δ, max F, −min F), of which blocks are combined by their maximum."""
+    """Stores a fit's F(α) in the carry. Returns (Δ, max F, −min F). Over several blocks, the maximum of each is taken."""
     carry["bound"] = bound
     unweighted = carry.setdefault("unweighted", bound)
     finite = unweighted[np.isfinite(unweighted)]
@@ -124,16 +124,16 @@ def reference_search(mechanism: Mechanism, target: float) -> Search:
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
-    """How much a reference's record counts in the fits of that search, as a function of its weight.
+    """How much a reference's record counts in the fits of `reference_search`, as a function of its weight.
 
-    Tuned weights must keep the bound for later files too, so records count less. Under weights of fixed constants ([G]) a
-    record counts its weight.
+    Tuned weights must keep the bound for later files too, so records count less. If constants are fixed ([G]), a record
+    counts as much as its weight.
     """
     return for_later_files if mechanism.tunes_weights else itself
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:
-    """Yields the unweighted fit, then a fit with weights by the rule's constants, which are 0 where α F > limit."""
+    """Yields the unweighted fit, then one with weights by the rule's constants, or 0 where α F > limit."""
     first = yield Ones()
     assert weights.c is not None
     step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)
@@ -147,8 +147,8 @@ def _no_weights(weights: Weights, target: float) -> Search:
 def _fixed_point(weights: Weights, target: float) -> Search:
     """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, with the same random numbers in every fit (METHODS §3, ours).
 
-    A single record rarely has a large loss. But one record can move the end point of the search, and with it all other
-    weights, where few records determine many parameters or a tenth of the records are outliers together. Then its loss on
+    A single record rarely has a large loss. But one record can change the result of the search, and so all other weights.
+    It can where few records determine many parameters, or where a tenth of the records are outliers. Then its loss on
     the file itself exceeds 2Δ (tests/studies/test_contaminated_weights). The search has no bounded sensitivity. With scale,
     shift or re-weighting, the adjusted weights are fitted and bounded, and they must meet the target.
     """

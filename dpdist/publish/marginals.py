@@ -1,4 +1,4 @@
-"""Writes the tables that weighted marginals were fitted to give; they follow from released figures, at no privacy cost.
+"""Writes the tables of a fitted model of coded columns, with errors; they follow from released figures, at no privacy cost.
 
 A published error combines two upper bounds. The first is the noise of the measured table. The second is the sampling error
 of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). Errors from

@@ -35,8 +35,8 @@ ToolchainName = Literal["auto", "cmdstan", "embedded"]
 def executable(program: str | Path, toolchain: ToolchainName = "auto", listener: Listener = silent) -> Executable:
     """The executable of a program. It is compiled if the cache lacks it.
 
-    `program` is a path, or the name of a shipped program. Raises `ToolchainError` if no program can be compiled here, and
-    `ProgramError` if others can, but this one cannot.
+    `program` is a path, or the name of a shipped program. Raises `ProgramError` for a wrong program, and
+    `ToolchainError` if a right one cannot be compiled here.
     """
     return _executable(find_program(program), find_toolchain(toolchain), listener)
 
@@ -69,7 +69,8 @@ def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
     if not tools.compiles and not built(source, tools):
         _check(source, tools)
         found = f"no C++ compiler: {compiler_name()} is not on the PATH, and {source.name} is not built"
-        remedy = f"build it on the same system where there is one (dpdist stan build {source.name}), or {INSTALL_COMPILER}"
+        build = f"build it on a computer of the same system that has a compiler (dpdist stan build {source.name})"
+        remedy = f"{build}, or {INSTALL_COMPILER}"
         raise ToolchainError(found, COMPILERS, remedy)
 
 

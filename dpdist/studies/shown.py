@@ -1,4 +1,4 @@
-"""Settings in a study file for its page: limits to check, notes, published figures to compare with, and figures."""
+"""Settings in a study file for its page: limits to check, notes, published numbers to compare with, and plots."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Row(Frozen):
 
 
 class Published(Frozen):
-    """States which published figures are means over how many replicates, so that they can be compared with this study's."""
+    """Names the column of published means and the number of replicates behind them, to compare them with this study's."""
 
     column: str = Field(description="key of the column with the published mean, or with an interval's ends")
     sd: str | None = Field(default=None, description="key of the column with the sd between published replicates")
-    replicates: int = Field(ge=1, description="that the published mean is over; 1 for a figure of one file")
+    replicates: int = Field(ge=1, description="behind the published mean; 1 for a figure of one file")
 
 
 class Beside(Frozen):
@@ -44,7 +44,7 @@ class Beside(Frozen):
     def _known_columns(self) -> Self:
         for column in (self.published.column, self.published.sd) if self.published else ():
             if column is not None and column not in self.columns:
-                raise ValueError(f"published names '{column}', which is none of {', '.join(self.columns)}")
+                raise ValueError(f"`published` names the column '{column}', which is none of {', '.join(self.columns)}")
         return self
 
 
@@ -69,7 +69,7 @@ class Limit(Frozen):
     """A limit for measures. The page states which results meet it, computed from the study's rows.
 
     With `over: replicates`, the interval of the mean is compared with the limit. With `over: all`, the worst replicate is.
-    With `over: cells`, the figure is a median over cells of a ratio of errors, with its error over resampled replicates.
+    With `over: cells`, the median over cells of a ratio of errors is compared. Its error comes from resampled replicates.
     `below` names a mechanism whose measure should be larger in the same replicates.
     """
 

@@ -85,7 +85,7 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
     chosen = path if path is not None else said.path
     if chosen is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
-        remedy += "; where a shipped job's file comes from: dpdist show JOB"
+        remedy += "; dpdist show JOB says where a shipped job's file comes from"
         allowed = f"{FORMATS}, with the columns {', '.join(needed_columns(job))}; or a simulated survey"
         raise JobError(job.dataset, [Problem("input", "no input", allowed, remedy)])
     if not isinstance(chosen, str | os.PathLike):
@@ -180,7 +180,7 @@ class TableSource:
 def arrow(frame: pd.DataFrame) -> pa.Table:
     """A data frame as an Arrow table, without its index.
 
-    Raises `DataError`, which names columns with values of several types.
+    Raises `DataError` for columns of one name, with values of several types, or of a type that is not read.
     """
     names = [str(name) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):

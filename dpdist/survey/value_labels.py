@@ -14,8 +14,9 @@ from dpdist.survey.statistical_file import StatisticalSource
 def labelled(path: Path, known: Mapping[str, str], seen: Mapping[str, Domain]) -> dict[str, Domain]:
     """Domains of columns from a file's value labels. Raises `DataError`.
 
-    Where a public file has shown a column's levels (`seen`), these stay, and labels are added to them. A column may have
-    labels for special codes alone, such as reasons for a missing number.
+    Where a public file has shown a column's levels (`seen`), these stay, and labels are added to them. A
+    column that was seen without levels is left out: its labels may be of special codes alone, such as reasons for a
+    missing number.
     """
     made = {}
     for name, labels in StatisticalSource(path).labels.items():

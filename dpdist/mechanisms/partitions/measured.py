@@ -22,7 +22,7 @@ DEFINITIONS = {
 
 
 def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:
-    """With weights the sum of 1 − v first, then the counts of every layer of the tree.
+    """Yields the noisy sum of 1 − v where there are weights, and then the noisy counts of every layer of the tree.
 
     A node is described by the levels that all its cells share.
     """

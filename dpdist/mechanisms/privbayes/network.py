@@ -1,4 +1,4 @@
-"""Chooses the network: column after column, the column and the parents that depend on each other most, under noise.
+"""Chooses the network one column at a time: the column and parents with the highest noisy score of dependence.
 
 The sensitivity of scores is in `sensitivity`.
 """
@@ -22,9 +22,10 @@ from dpdist.mechanisms.stratum_sums import Defined
 
 
 def candidates(sizes: Sequence[int], met: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
-    """The tables that may be chosen next: every column that is not in the network, after each maximal set of parents in it.
+    """The tables that may be chosen next: one for every column outside the network and maximal set of its parents inside.
 
-    A table has at most `parents` parents and `cells` cells. A column for which no parent is allowed stands alone.
+    A table has at most `parents` parents, and with parents at most `cells` cells. Its column is the last axis. A column for
+    which no parent is allowed stands alone.
     """
     found = list[Marginal]()
     for column in range(len(sizes)):
@@ -41,7 +42,7 @@ def candidates(sizes: Sequence[int], met: Sequence[int], parents: int, cells: fl
 
 
 def score(table: Floats) -> float:
-    """½ Σ|C − C_x C_π / T| of a table in units, whose last axis is the column x, as a whole number; 0 without parents."""
+    """The score ½ Σ|C − C_x C_π / T| of a table in units, as a whole number; 0 without parents. x is the last axis."""
     counts = table.reshape(-1, table.shape[-1])
     total = counts.sum()
     if table.ndim < 2 or total <= 0.0:

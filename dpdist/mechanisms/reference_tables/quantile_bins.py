@@ -2,7 +2,7 @@
 
 The points are public, and so are the edges. Cells of a group have different edges, but share their counts. A record
 enters one bin of each of h histograms, and only histograms of its cell's group, whatever its values. So noise has the scale
-h/ε as in `histogram_bins`, and 2h/ε under substitution. The cost is added to the cost of the table, as there.
+h/ε as in `histogram_bins`, and 2h/ε under substitution. As in `histogram_bins`, the cost is added to that of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpdist.core.records import Codes, Floats, Ints
 ORDERS = np.array([0.03, *(np.arange(1, 16) / 16), 0.97, 0.99])
 """Quantile levels of the inner edges; the first bin lies below all points, and the last above."""
 BEYOND = 2.0
-"""Ends of the outermost bins, in multiples of the outermost points.
+"""Ends of the outermost bins: the last point times this, and the first divided by it.
 
 Where values may be negative, the ends are half of the points' range away from these points.
 """

@@ -61,7 +61,7 @@ def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
 
 
 def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) -> tuple[Floats, Floats]:
-    """Draws pairs (outcome, weight) from the law's first draw, within the reference's range.
+    """Makes pairs (outcome, weight) under the law of the first posterior draw, within the reference's range.
 
     `uniforms` (record, 3) are for the part, the weight and the outcome.
     """

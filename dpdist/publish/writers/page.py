@@ -26,12 +26,12 @@ from dpdist.publish.writers.workbook import about
 MOST_FIGURES = (3_000, 1_000, 300, 0)
 """Limits on the number of figures that a page shows, over all tables. Further tables are for download only.
 
-The first limit is used with which the page is small enough (`HEAVIEST`).
+They are tried in order. The first that keeps the page under `HEAVIEST` is used, or else the last.
 """
 LARGE_CV = 0.3
 """Standard error over the figure, above which the page marks a figure, where the job states no rules of quality."""
 HEAVIEST = 1_000_000
-"""Largest size of a page in bytes."""
+"""Size of a page in bytes above which fewer figures are shown."""
 MOST_SETS = 5
 """Largest number of synthetic sets whose files the page links."""
 CODE = Markup("<code>{}</code>")
@@ -69,7 +69,7 @@ class Shown(NamedTuple):
 
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
-    """Writes the page. It links the files that are already beside it; texts on privacy come from the statement."""
+    """Writes the page. It links the files beside it; texts on privacy come from the statement."""
     templates = environment("dpdist.publish.writers")
     templates.filters["sentence"] = _sentence
     templates.filters["closed"] = _closed
@@ -112,7 +112,7 @@ def _closed(text: str) -> str:
 
 
 def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
-    """Tables in order, until the limit of figures on the page is reached."""
+    """Tables in order. A table with more figures than are left of the limit is shown without its rows."""
     for table in tables:
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
         left -= size if rows else 0

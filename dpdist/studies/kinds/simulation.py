@@ -1,4 +1,4 @@
-"""Studies that simulate data from known laws, run mechanisms on them, and measure bounds, losses and estimates."""
+"""Describes studies of simulated data for their page: measures, facts, rows of mechanisms and targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAPTIONS: Mapping[str, Caption] = {
     ),
     "epsilon_local": Caption(
         "local ε = 2Δ",
-        "2Δ (zero_out).",
+        "2Δ, for neighbouring files in which one record's factor in the likelihood is left out (zero_out).",
     ),
     "epsilon_local_range": Caption(
         "local ε from the range",
@@ -105,7 +105,7 @@ class SimulationKind(SimulatedKind):
         return [
             ("Data", ["simulated", *cases]),
             ("Replicates", [f"R = {study.replicates}, each with a file of its own in every case"]),
-            ("ε", [grid if study.epsilons else "no grid: the bound is what results"]),
+            ("ε", [grid if study.epsilons else "no grid: ε follows from the fit"]),
             ("Posterior draws", [f"S = {study.draws:,}, independent, no Markov chains ({', '.join(samplers)})"]),
             ("Synthetic sets", [f"{study.synthetic_sets} per run, n records each"]),
             randomness(study),
@@ -143,5 +143,5 @@ def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
         job = job_of(study, study.cases[0], arm, study.grid[0] or ANY)
         promise = mechanism_of(arm).promise(job).per_set.name
         if not arm.enforced:
-            promise += " (the bound is what results; it is not held to ε/2)"
+            promise += " (the bound follows from the fit; it is not held to ε/2)"
     return arm.key, arm.name, settings, promise
