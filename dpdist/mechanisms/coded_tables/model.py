@@ -7,7 +7,7 @@ A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -94,6 +94,15 @@ class CodedTables(LinearSumsModel, ABC):
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(map(len, self.levels))
+
+    @property
+    @abstractmethod
+    def most_sums(self) -> int:
+        """The largest number of cells that a pass over records sums, or a bound on it."""
+
+    def cells(self, keys: Iterable[Marginal]) -> int:
+        """Number of cells of these tables together."""
+        return sum(prod(self.shape(key)) for key in keys)
 
     @property
     def singles(self) -> tuple[Marginal, ...]:

@@ -79,6 +79,10 @@ class Marginals(CodedTables):
         return len(self.columns) if len(key) == 1 else 1 if self.adaptive else self.pairs
 
     @property
+    def most_sums(self) -> int:
+        return self.cells(self.listed if self.listed is not None else (*self.singles, *self.candidates))
+
+    @property
     def units(self) -> int:
         """Number of equal parts of ε that the rounds of an adaptive choice share."""
         return ROUNDS_OF_PAIRS * self.pairs
