@@ -79,7 +79,7 @@ def _cells(release: ReleasedObject) -> Iterator[tuple[int, ReferenceCells, str, 
     """
     for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)
-        if isinstance(model, ReferenceCells) and NEEDED <= set(release.sets[0][label]):
+        if isinstance(model, ReferenceCells) and set(release.sets[0][label]) >= NEEDED:
             where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
             yield stratum, model, where, release.theta(model, stratum, 0)
 
