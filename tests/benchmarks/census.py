@@ -52,7 +52,7 @@ reference: {{path: {reference}}}
 runtime: {{executor: serial}}""",
     "weighted": """strata: [area]
 model: {{family: lognormal, predictors: [sex]}}
-mechanism: {{name: weighted, fallback: scale}}
+mechanism: {{name: weighted, fallback: refuse}}
 budget: {{epsilon: "10.8"}}
 sampler: {{draws: {draws}}}
 record: {{log_lik: never}}
