@@ -56,7 +56,7 @@ mechanism: {{name: weighted, fallback: refuse}}
 budget: {{epsilon: "10.8"}}
 sampler: {{draws: {draws}}}
 record: {{log_lik: never}}
-runtime: {{executor: dask, workers: 1}}""",
+runtime: {{executor: serial}}""",
 }
 
 
