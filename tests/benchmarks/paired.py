@@ -177,7 +177,7 @@ def turns(folder: Path, strata: int, repeats: int) -> list[dict[str, Spent]]:
 
 def turns_table(found: Sequence[Mapping[str, Spent]]) -> str:
     lines = [
-        "| arm | seconds of its tasks | over alone | processor seconds | over alone | waiting |",
+        "| arm | ms a stratum | over alone | processor, ms | over alone | waiting |",
         "|---|---|---|---|---|---|",
     ]
     first = next(iter(ARMS))
