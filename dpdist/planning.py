@@ -123,6 +123,10 @@ def _check_memory(job: Job, layout: Layout) -> None:
         needed = "more than it" if job.sizes_secret else f"{layout.largest_task_bytes / 2**30:.1f} GiB"
         found = f"the largest stratum's task needs {needed}"
         remedy = "raise it, fit finer strata, take fewer draws, or record: {log_lik: never}"
+        if 2 * layout.sums > layout.largest_task_bytes - layout.process:
+            remedy = (
+                "raise it, merge levels, leave columns out, or take a smaller degree: all tables that are compared are held"
+            )
         raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
 
 

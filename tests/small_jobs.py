@@ -230,6 +230,7 @@ def _marginals_variants() -> Iterator[tuple[str, Said]]:
     tables = [{"name": "t", "by": ["field"], "statistics": ["count", {"mean": "visits"}, {"median": "visits"}]}]
     chosen = _with(said("weighted_marginals", "substitution", "marginals"), **more, tables=tables)
     yield "weighted_marginals-chosen", chosen
+    yield "weighted_marginals-adaptive", _with(chosen, mechanism__selection="adaptive")
     named = _with(chosen, mechanism__marginals=[["sex", "visits"], ["visits", "voted"]], budget__adjacency="zero_out")
     yield "weighted_marginals-named", named
     yield "privbayes-network", _with(chosen, mechanism={"name": "privbayes"})

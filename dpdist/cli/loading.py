@@ -1,4 +1,4 @@
-"""Loads a job for a command that has the data; a column missing from the file is reported before other problems."""
+"""Loads a job for a command; if the job is refused, columns that the file does not have are named instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dpdist.survey.source import open_file
 def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
     """Loads and checks the job. Raises `JobError`.
 
-    If the job is refused, the names of the file's columns are read, to see whether the job names columns that do not exist.
+    If the job is refused for a column, the names of the file's columns are read. The problem then says that the file has no
+    such column, where that is the cause.
     """
     try:
         return load_job(job, settings)

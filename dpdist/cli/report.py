@@ -31,7 +31,7 @@ from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
 from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
-from dpdist.runtime.plan import SIZES_SECRET, Plan, design, first_stage, records, records_text, reference, sizes
+from dpdist.runtime.plan import SIZES_SECRET, Plan, design, first_stage, records, records_text, reference, sizes, together
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 
@@ -43,6 +43,12 @@ FEW = {0: "no record", 1: "one record"}
 APPROVE = "dpdist approve {} --key FILE --reason '…'"
 NOT_GIVEN = "not given"
 NOT_IDENTIFIED = "not identified"
+LISTED = {
+    "not_identified": "no estimate",
+    "shrunk": "mostly noise",
+    "beyond_sampling": "errors above the sample's own",
+}
+"""Entries of the statement that name cells, and what is said of these cells after a run."""
 
 
 def plan_text(plan: Plan) -> RenderableType:
@@ -55,6 +61,7 @@ def plan_text(plan: Plan) -> RenderableType:
         "input": plan.source.name,
         "records": records_text(plan),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
+        **together(plan),
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
         **sizes(plan),
         "design": "\n".join(design(plan)),
@@ -137,7 +144,7 @@ def run_text(workspace: str | Path) -> RenderableType:
 def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
     """States for how many cells only limits are known, and for how many noise leaves little but the common figure."""
     found = dict[str, str]()
-    for entry, label in (("not_identified", "no estimate"), ("shrunk", "mostly noise")):
+    for entry, label in LISTED.items():
         cells = {cell for own in statement.get(entry, {}).values() if not isinstance(own, str) for cell in own}
         number = "1 cell" if len(cells) == 1 else f"{len(cells):,} cells"
         found |= {label: f"of {number}: `{entry}` in statement.json names them"} if cells else {}

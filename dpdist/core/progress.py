@@ -1,4 +1,4 @@
-"""Defines progress events, for a progress bar or lines of JSON. Events contain counts, never data."""
+"""Defines progress events, which contain counts and never data, and hides secret numbers of records from listeners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 
 SHOWN = ("begin", "advance", "end", "note")
-"""Kinds of events that a person who waits is shown."""
+"""Kinds of events that are shown to a person who waits."""
 
 
 Listener = Callable[[Event], None]
@@ -51,10 +51,10 @@ Their units are tables, levels, or records of a reference.
 
 
 def without_sizes(listener: Listener) -> Listener:
-    """Returns a listener that learns nothing about the number of records.
+    """Returns a listener that passes on only what reveals nothing about the number of records.
 
-    It gets all events of stages in `PUBLIC_TOTALS`, but only begin and end of other stages. It gets no events on tasks,
-    because their number depends on the number of records.
+    Events of stages in `PUBLIC_TOTALS` are passed on. Of other stages only begin and end are, without their totals. Of
+    retries it is passed on that there was one. `alive` events always are.
     """
 
     reported: dict[str, int] = {}

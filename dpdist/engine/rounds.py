@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -60,11 +60,11 @@ def visit_blocks(
 ) -> Floats:
     """Runs a pass over blocks in memory; partial results are combined in block order."""
     visited = zip(blocks, carries, recorders, strict=True)
-    return combine(request, [request.kernel(records, carry, recorder) for records, carry, recorder in visited])
+    return combine(request, (request.kernel(records, carry, recorder) for records, carry, recorder in visited))
 
 
-def combine(request: Pass, partials: Sequence[Floats]) -> Floats:
-    """Combines the partial results of a pass, in block order."""
+def combine(request: Pass, partials: Iterable[Floats]) -> Floats:
+    """Combines the partial results of a pass, in block order. Sums and maxima keep no more than three of them at a time."""
     if request.combine == "concat":
-        return np.concatenate(partials)
+        return np.concatenate(list(partials))
     return reduce(_COMBINE[request.combine], partials)

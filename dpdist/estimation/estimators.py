@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 from scipy.sparse import csr_array
+from scipy.special import ndtri, stdtrit
 
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells, split_by
@@ -46,6 +46,8 @@ Figures = tuple[Estimate, Estimate, Estimate]
 """Estimates of Σw, Σwy/Σw and Σwy; jobs call them count, mean and total."""
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
 """Names of the three figures in a job."""
+NORMAL_90, NORMAL_95 = float(ndtri(0.95)), float(ndtri(0.975))
+"""Half widths of the normal law's 90 % and 95 % intervals, in standard errors."""
 
 
 def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
@@ -128,7 +130,7 @@ class Interval(NamedTuple):
 def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
     """A symmetric t interval at a confidence level, with `df` degrees of freedom."""
     error = np.sqrt(variance)
-    reach = scipy.stats.t.ppf(0.5 + level / 2.0, df) * error
+    reach = stdtrit(df, 0.5 + level / 2.0) * error
     return Interval(value, error, df, value - reach, value + reach)
 
 

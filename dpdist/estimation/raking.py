@@ -1,11 +1,11 @@
-"""Rakes weights: one factor for each frame row, so that every public total is met (iterative proportional fitting).
+"""Rakes weights to public totals by iterative proportional fitting: all records of a frame row get one factor.
 
 The variance of a raked estimate is the variance of its residuals from a regression on the margins. The regression uses
 the weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
 calfun="raking").
 
-Noisy sums may leave the sum of a row's weights unknown within a range (`Room`). The totals may then determine the sum: such
-rows get the part of the totals that the other rows leave.
+A frame row is a combination of the job's public columns. With noisy sums, the sum of a row's weights may be known only to
+lie in a range (`Room`). If the totals determine the sum, the row gets what the other rows leave of the totals.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NEWTON_STEPS = 200
 MET = 1e-11
 """Relative distance from a total at which it counts as met."""
 TOLD = 1e-6
-"""Width of a row's range, relative to its sum of weights, up to which the totals count as determining the sum."""
+"""Relative width of a row's range, up to which the sum of the row's weights counts as determined by the totals."""
 LEAST_ROOM = 1e-9
-"""Smallest sum of a row's weights, as a share of its largest, because a weight of 0 cannot be raked up."""
+"""Smallest lower end of a row's range, as a share of the upper end. A sum of 0 would stay 0 under any factor."""
 
 
 class Margin(NamedTuple):
@@ -43,7 +43,7 @@ class Margin(NamedTuple):
 
 
 class NotMet(Exception):
-    """Raised if no factors meet all totals, because a combination that they need has no record."""
+    """Raised if no factors meet all totals."""
 
 
 class Room(NamedTuple):
@@ -69,7 +69,9 @@ def margins_of(job: Job, frame: Frame) -> list[Margin]:
 
 
 def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None) -> Floats:
-    """Factors (…, row) that bring the sums of weights (…, row) to every total. Raises `NotMet`.
+    """Factors (…, row) that bring the sums of weights (…, row) to the total of every cell that has weight. Raises `NotMet`.
+
+    Totals of cells without weight are ignored here; `totals_checks` refuses them before a release.
 
     Whether such factors exist depends only on which rows have weights, not on the weights' values. Rows whose sum is not
     known first take what the other rows leave of the totals, within their range. Then all rows are scaled.
@@ -101,8 +103,8 @@ def _ratio(margin: Margin, weights: Floats) -> Floats:
 def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
     """Solves for the factors of one set of weights, (row,), by minimising Σ w exp(x'λ) − t'λ, which is convex in λ.
 
-    x is the margins' matrix, t are the totals, and a row's factor is exp(x'λ). Proportional fitting is slow where rows
-    hardly overlap. Raises `NotMet` where the minimum is at no finite λ.
+    x is the margins' matrix, t are the totals, and a row's factor is exp(x'λ). Proportional fitting is slow where
+    few rows link the cells of different margins. Raises `NotMet` where the minimum is at no finite λ.
     """
     x = np.vstack([margin.membership.toarray() for margin in margins])
     totals = np.concatenate([margin.totals for margin in margins])
@@ -154,7 +156,7 @@ def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
 
 
 def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Room:
-    """Narrows the ranges of rows by what the totals leave beside the other rows' sums.
+    """Narrows each row's range to what a total leaves when the other rows' sums are subtracted from it.
 
     `weights` (row,) are the present sums. A range still holds the row's present sum.
     """

@@ -25,7 +25,9 @@ from scipy.special import betaincinv
 from dpdist.core.records import Floats, Ints
 
 MOST = 1_000
-"""Largest number of records of each kind that an attack uses. From a larger file it takes a random part."""
+"""Largest number of records of each kind whose distances are computed; of more records a random part is used. The
+membership attack uses up to four times as many synthetic records.
+"""
 LABELS = 199
 """Number of random labellings of records with which the share of nearest records is compared."""
 GUESSES = 1_000

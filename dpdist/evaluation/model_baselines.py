@@ -1,9 +1,9 @@
-"""Fits the comparators FBS and FBP, which model the records ([T]; METHODS §5), at the release's ε; nothing is released.
+"""Fits two comparators, synthesis under the sample (FBS) and under the population (FBP), at the release's ε.
 
 Each comparator has the figures that the `weighted` mechanism with the lognormal model would have published. There is one
-fit for each stratum of the job, with the tables' columns as predictors. The two comparators share it. Search, draws,
-synthesis and estimators are those of a release, with other keys. A comparator's guarantee is asymptotic. It is stated
-beside a strict one for comparison only.
+fit for each stratum of the job, with the likelihood's predictors and the tables' columns as predictors. The two comparators
+share it. Search, draws, synthesis and estimators are those of a release, with random keys of their own. Nothing is
+released ([T]; METHODS §5). A comparator's guarantee is asymptotic. It is stated beside a strict one for comparison only.
 
 The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
 weight of the other records in their frame row, and their number is taken as public. Records are visited block by block, and
@@ -46,15 +46,15 @@ SETS = 3
 """Number of synthetic sets of a comparator, where the release has a single one."""
 ESTIMATORS = ("parameters", "records")
 ZEROS = "no record with an outcome above 0, which the lognormal law needs"
-BEYOND = "its fit's figures are larger than numbers hold: outcomes or weights are too far apart"
-UNRAKED = "no weights of the fit meet all totals of rake"
+BEYOND = "the fit's figures overflow floating-point numbers: outcomes or weights differ by too many orders of magnitude"
+UNRAKED = "the fit's estimates cannot be raked to all totals under rake"
 
 
 @dataclass(frozen=True)
 class Fitted:
     """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN where there is no fit.
 
-    `missing` holds the reason for every frame row, and "" where there is a fit. `note` states the guarantee.
+    `missing` holds the reason for every frame row with records, else "". `note` states the guarantee.
     """
 
     sums: Mapping[tuple[str, str], Floats]
@@ -122,7 +122,7 @@ class Visits:
 def comparator(job: Job, how: Comparator) -> Job:
     """Returns the job of the release that a comparator imitates.
 
-    It takes secret sizes as public, so its adjacency is then zero_out.
+    Where the release keeps sizes secret, the comparator takes them as public, and its adjacency is zero_out.
     """
     columns = dict.fromkeys([*job.likelihood_predictors, *job.cell_columns])
     predictors = [name for name in columns if name not in job.strata]

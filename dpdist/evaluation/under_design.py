@@ -1,8 +1,9 @@
 """Compares published errors with those under the survey's design, and judges counts that the design fixes. Confidential.
 
-- `error_ratio`: the median ratio of published to direct standard errors, over base cells whose direct one is positive.
-  Below SMALL_RATIO a 90 % interval would contain the population's figure in fewer than LEAST_COVERED of samples. Then
-  published errors leave out a part of the design, such as clusters. `too_small` says whether chance explains the ratio.
+- `error_ratio`: the median ratio of published to direct standard errors, over a table's finest cells with a positive
+  direct one. Below SMALL_RATIO a 90 % interval would contain the population's figure in fewer than LEAST_COVERED of
+  samples. Then published errors leave out a part of the design, such as clusters. `too_small` is true where chance does
+  not explain such a ratio.
 - `fixed`: counts that have no direct error, because replicate weights were calibrated to them, or strata fix them. Their
   errors cannot be stated in direct standard errors. So their relative errors are judged, with the limit FAR_RELATIVE.
 """
@@ -53,11 +54,11 @@ def error_ratio(base: pd.DataFrame) -> float:
 
 
 def too_small(base: pd.DataFrame, level: float) -> bool:
-    """True where the median ratio is below SMALL_RATIO, and chance would make it so with a probability below `level`.
+    """True where the median ratio is below SMALL_RATIO, and chance gives so small a ratio with a probability below `level`.
 
     A direct variance over the correct one is taken as χ²(df)/df. With correct errors, a cell's ratio is at most r with the
-    probability P(χ²(df) ≥ df/r²). Half of the cells have such a ratio with at most twice the cells' mean probability
-    (Markov), under any dependence.
+    probability P(χ²(df) ≥ df/r²). By Markov's inequality, at least half of the cells have such a
+    ratio with at most twice the mean of these probabilities, however the cells depend on each other.
     """
     ratio, df = error_ratio(base), _with_direct_error(base)["direct_df"].to_numpy(dtype=float)
     if not ratio < SMALL_RATIO:

@@ -64,9 +64,17 @@ class WeightedMarginals(CodedColumns):
         description="columns and pairs of columns whose tables are measured, as in [[sex, race], [race, degree]]; "
         "unset: each column alone, and pairs that are chosen under noise",
     )
+    selection: Literal["tree", "adaptive"] | None = Field(
+        default=None,
+        description="how pairs are chosen: `tree`, one after another by their distance from independence, as in MST; or "
+        "`adaptive`, in rounds that each choose and measure a pair, as in AIM; unset: tree",
+    )
     folder: ClassVar[str] = "weighted_marginals"
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
+        if self.selection is not None and not self.chooses(job):
+            found = "no pair is chosen: the job names the tables, or its pairs make no loop"
+            yield Contradiction(("mechanism", "selection"), found, "leave it out")
         if self.marginals is not None:
             yield from self._of_marginals(job, self.marginals)
         elif len(job.outcomes) > 1 and not candidates(self.sizes(job)):
@@ -75,6 +83,11 @@ class WeightedMarginals(CodedColumns):
             yield Contradiction(
                 ("mechanism", "marginals"), found, f"write marginals: [{alone}], name pairs, or merge levels"
             )
+
+    @property
+    def adapts(self) -> bool:
+        """True if pairs are chosen in rounds that each measure what was chosen."""
+        return self.selection == "adaptive"
 
     def chooses(self, job: JobView) -> bool:
         """True if pairs are chosen under noise: the job names none, and not all candidates can be taken without a loop."""

@@ -108,6 +108,16 @@ class Exact(Protocol):
 
 
 @runtime_checkable
+class ManySums(Protocol):
+    """A model whose passes over records sum many figures at once, as tables from which some are chosen."""
+
+    @property
+    def most_sums(self) -> int:
+        """The largest number of figures of a pass, or a bound on it. It follows from the job alone."""
+        ...
+
+
+@runtime_checkable
 class Gridded(Protocol):
     """A posterior of at most three parameters, evaluated on a public dense grid and sampled without Markov chains."""
 

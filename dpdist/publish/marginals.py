@@ -15,15 +15,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
 from dpdist.mechanisms.coded_tables.model import CodedTables
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
 FILE = "marginals"
-REACH = 1.6448536269514722
-"""Half width of a 90 % interval in standard errors."""
 NUMBERS = ("count", "share", "standard_error", "lower", "upper")
 
 
@@ -50,15 +48,15 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
     theta = release.theta(model, stratum, 0)
     fitted, found = model.fitted(theta), []
-    for key in model.keys_of(theta):
-        noise = 2.0 * (float(model.scale_of(key)) * model.weights[1] / UNIT) ** 2
+    for key, scale in model.noise_of(theta).items():
+        noise = 2.0 * scale**2
         crossed = frozenset((*frame.strata, *(model.columns[column] for column in key)))
         per_weight = model.weights[1] * effect_of(release.design_effects, crossed, "count", None)
         name = " x ".join(model.columns[column] for column in key)
         for cell, value in zip(model.labelled(release.job, key), fitted.table(key).ravel().tolist(), strict=True):
             error = float(np.sqrt(noise + per_weight * value))
             share = value / fitted.total if fitted.total > 0.0 else None
-            ends = max(0.0, value - REACH * error), value + REACH * error
+            ends = max(0.0, value - NORMAL_90 * error), value + NORMAL_90 * error
             figures = dict(zip(NUMBERS, (value, share, error, *ends), strict=True))
             found.append({"marginal": name, "cell": levels | cell, **figures})
     return found

@@ -26,7 +26,7 @@ from dpdist.publish.printed import Printed, printed, wide_heads
 
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """A function of a set's records that returns an estimate and its variance within the set."""
-QUOTE = "quote the published tables: their standard errors hold the protection"
+QUOTE = "quote the published tables: their standard errors include the error of the protection"
 LINES = 10
 """Number of lines shown of each table when all tables are shown."""
 PAIR = "an estimate and its variance: two finite numbers, the second not negative"
@@ -205,7 +205,7 @@ class Release(os.PathLike[str]):
         if mechanism.sets_are_free or mechanism.donates:
             found = "the synthetic sets follow one noisy release, whose noise does not vary between them"
             allowed = "sets that are protected one by one, for which T = B/m + W holds"
-            raise AnalysisError(found, allowed, f"{QUOTE}; `synthetic(k)` gives estimates without standard errors")
+            raise AnalysisError(found, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")
         if self._sets == 1:
             found = "one synthetic set, which does not tell how sets vary"
             raise AnalysisError(found, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")

@@ -25,11 +25,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import ndtri
 
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
-from dpdist.estimation.estimators import Figures, Sums, counts_and_means, stratum_sizes
+from dpdist.estimation.estimators import NORMAL_90, Figures, Sums, counts_and_means, stratum_sizes
 from dpdist.estimation.raking import Margin, Room, factors, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
@@ -234,7 +233,7 @@ def normal_variance(drawn: Floats) -> Floats:
     """Variance of the normal law with the draws' central 90 % range. Draws may have tails too heavy for a variance."""
     with np.errstate(all="ignore"):
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
-        return np.asarray(((high - low) / (2.0 * ndtri(0.95))) ** 2)
+        return np.asarray(((high - low) / (2.0 * NORMAL_90)) ** 2)
 
 
 def _simulated(release: ReleasedObject, stratum: int, counts: Floats | None) -> Laws | None:

@@ -19,6 +19,7 @@ from dpdist.publish.borrowing import borrowing, mostly_common
 from dpdist.publish.limits import drifted, saturated, unidentified
 from dpdist.publish.minisign import PublicKey
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
+from dpdist.publish.small_cells import entries
 
 APPROVAL = (
     "This release was held, and published when somebody had approved it. Who approves may look at the confidential "
@@ -76,6 +77,7 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
         **({"do_not_publish": why} if (why := saturated(release)) is not None else {}),
         **_not_identified(release),
         **_mostly_common(release),
+        **entries(release, words_of(job).entries),
         **_drift(release),
     }
 

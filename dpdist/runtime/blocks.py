@@ -17,6 +17,7 @@ from dpdist.core.records import Frame, Ints
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
+from dpdist.models.protocol import ManySums
 from dpdist.runtime.bins import MOST_STRATA, cut, seconds
 from dpdist.storage.record_axis import RaggedAxis
 
@@ -36,6 +37,9 @@ GENERATED_BYTES = 160 * 2**20
 """Memory, in bytes, of a block of a user program's generated quantities, as text and as numbers."""
 BYTES_PER_RECORD = 240
 """Memory, in bytes, of a record with its carry of two rounds and a kernel's temporary arrays."""
+
+BYTES_PER_SUM = 6 * 8
+"""Memory, in bytes, of a figure that a pass sums: of a block, twice; of all blocks, twice; its noise, and its answer."""
 
 
 def block_rows(draws: int) -> int:
@@ -93,6 +97,8 @@ class Layout:
     """Largest number of strata in a bin."""
     record_bytes: int = BYTES_PER_RECORD
     """Memory, in bytes, of a record in a kernel."""
+    sums: int = 0
+    """Memory, in bytes, of the figures that a pass over records sums, where they are many."""
 
     @classmethod
     def of(cls, job: Job, frame: Frame) -> Layout:
@@ -108,7 +114,8 @@ class Layout:
         further = len(job.outcomes) - 1
         largest = max(parameters) * (2 + further) // 2 + further
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
-        return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record)
+        sums = BYTES_PER_SUM * first.most_sums if isinstance(first, ManySums) else 0
+        return cls(frame, job.sampler.total, largest, kept, process, gathered, bin_strata, record, sums)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -164,7 +171,7 @@ class Layout:
         tensor = 3 * 8 * self.draws * block if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
         gathered = self.gathered * int(self.frame.stratum_count[stratum])
-        return self.process + self.record_bytes * count + tensor + draws + gathered
+        return self.process + self.record_bytes * count + tensor + draws + gathered + self.sums
 
     @cached_property
     def largest_task_bytes(self) -> int:

@@ -31,12 +31,18 @@ from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
 """Noise, in direct standard errors, above which it is larger than the sampling error: then it drowns the figure."""
+FAR = 2.0
+"""Noise, in direct standard errors, above which a plan names every figure.
+
+Borrowing takes half of it away. The rest is as large as the sampling error, so that an estimate may be several of its
+direct errors off.
+"""
 SMALL_EPSILON = 0.05
 """An ε below which a release of a few thousand records is mostly noise."""
 MEAN_LIKE = frozenset({"mean", "total", "ratio"})
 """Statistics of an outcome. Their noise is predicted by the formula for a mean."""
 SHOWN = 12
-"""Number of cells of each table that a plan lists, the noisiest first."""
+"""Number of cells of each table that a plan lists with their noise, the noisiest first."""
 ALONE = (
     "this is noise alone. The bias of clipping, the reference's own error and how well histograms fit are not in it. "
     "dpdist rehearse measures the whole error"
@@ -185,6 +191,9 @@ def in_words(noises: Expected) -> Iterator[str]:
             yield f"{table}: {cell} ({records:,} records{several}): {said}"
         if len(wide) > SHOWN:
             yield f"{table}: {len(wide) - SHOWN:,} cells more, none with a larger figure than {sizes[SHOWN]}"
+        far = rows[rows["noise"] > FAR]["cell"]
+        if more := [cell for cell in far.drop_duplicates() if cell not in set(named["cell"].head(SHOWN))]:
+            yield f"{table}: also above {FAR:g}, so that a figure may be several direct errors off: {'; '.join(more)}"
 
 
 def _sizes(noise: pd.Series[float], at_least: bool) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,11 +61,11 @@ class Journal(NamedTuple):
             said: dict[str, str] = json.loads(str(file["left"]))
             return said
 
-    def partials(self, round: int, spans: int) -> list[Floats]:
-        """Reads the results of all spans in a finished round."""
+    def partials(self, round: int, spans: int) -> Iterator[Floats]:
+        """Reads the results of all spans in a finished round, one after another."""
         paths = [self.result(round, span) for span in range(spans)]
         self.store.take_all(paths)
-        return [entry(path, "partial") for path in paths]
+        return (entry(path, "partial") for path in paths)
 
     def take_carry(self, round: int, part: int) -> None:
         """Copies a span's complete result and carry from the store to this workspace."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpdist.core.records import Frame, SmallCounts
+from dpdist.core.records import Frame, Ints, SmallCounts
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.collapsing import fewest
@@ -35,7 +35,9 @@ STRATA = "strata"
 class Plan:
     """The plan of a run, which prints in ten lines or fewer.
 
-    `census` was taken from the file. All of it except its frame is confidential.
+    `census` was taken from the file. All of it except its frame is confidential. The
+    frame's counts are confidential too where the job keeps sizes secret.
+
     Parameters
     ----------
     job : the planned job.
@@ -105,7 +107,7 @@ def records(plan: Plan) -> int:
 
 def records_text(plan: Plan) -> str:
     """The number of records as text, where the job does not keep it secret."""
-    return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,} after universe and rules"
+    return SIZES_SECRET if plan.job.sizes_secret else f"{records(plan):,}, after the universe filter and the job's rules"
 
 
 def sizes(plan: Plan) -> dict[str, str]:
@@ -155,7 +157,7 @@ def first_stage(job: Job) -> dict[str, str]:
     if job.reference is None or job.reference.paid is None:
         return {}
     spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
-    how = "each cell then has the limits of the least predicted error, public bounds among them"
+    how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
     return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {left}: {how}"}
 
 
@@ -164,12 +166,29 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
 
     For reference tables, it has the number of cells that are collapsed because of noise.
     """
-    job, said = plan.job, f"{opened.records:,} records"
-    if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
+    said = f"{opened.records:,} records"
+    if not isinstance(opened, ReferenceFile) or plan.job.mechanism.statistics != "reference_cells":
         return said
-    cell = plan.frame.group(job.cell_columns)[0]
-    size = np.bincount(cell, weights=opened.counts(plan.frame)).astype(int)
-    few = fewest(noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes)))
+    size, few = _cell_sizes(plan, opened)
     said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
     small = int((size < few).sum())
-    return said + (f"; {small:,} of fewer than {few:,.0f}, which noise would drown, have sums together" if small else "")
+    drowned = f"; {small:,} cells of fewer than {few:,.0f} records, which noise would drown, share their sums"
+    return said + (drowned if small else "")
+
+
+def together(plan: Plan) -> dict[str, str]:
+    """A line with the names of the cells that are collapsed because of noise; empty where there are none."""
+    opened, job = plan.reference, plan.job
+    if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
+        return {}
+    size, few = _cell_sizes(plan, opened)
+    labels = plan.frame.group(job.cell_columns)[1]
+    names = [", ".join(map(str, labels[k])) or "all" for k in np.flatnonzero(size < few)]
+    return {"sums together": "; ".join(names)} if names else {}
+
+
+def _cell_sizes(plan: Plan, opened: ReferenceFile) -> tuple[Ints, float]:
+    """Number of reference records in every cell, (cell,), and the number below which a cell is collapsed."""
+    job, cell = plan.job, plan.frame.group(plan.job.cell_columns)[0]
+    size = np.bincount(cell, weights=opened.counts(plan.frame)).astype(int)
+    return size, fewest(noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes)))

@@ -25,13 +25,14 @@ CAVEAT = (
     "(ε, (1 + e^ε)γ)-private at best."
 )
 GRID_CAVEAT = (
-    "Draws come from an interpolant on a grid that follows the posterior. They are within the total variation γ stated "
-    f"above of the posterior, from five records on, and within {FEW_RECORDS_ERROR:g} below. With that a draw is "
+    "Draws come from an interpolant on a grid that follows the posterior. From five records on, their total variation "
+    "distance from the posterior is at most the γ stated above; with fewer it is at most "
+    f"{FEW_RECORDS_ERROR:g}. With that a draw is "
     "(ε, (1 + e^ε)γ)-private at best."
 )
 NOISE_LAWS: dict[NoiseName, str] = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
 RETRIES = (
-    "A fit whose Stan run fails{}, is repeated with another seed, up to {} attempts in all. This number was fixed before "
+    "A fit whose Stan run fails{} is repeated with another seed, up to {} attempts in all. This number was fixed before "
     "the run. What was released is conditional on an attempt that passed."
 )
 
@@ -103,7 +104,7 @@ def check(job: Job, model: StratumModel) -> None:
     if job.mechanism.clamps and (missing := {"reference", "clamp"} - set(found["inputs"])):
         found_ = f"'{job.mechanism}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
         remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR
-        raise ProgramError(model.program.name, found_, f"{remedy}; or take weighted")
+        raise ProgramError(model.program.name, found_, f"{remedy}; or use the mechanism weighted")
     if unknown := sorted(set(found["inputs"]) - model.inputs):
         found_ = f"it declares data that nobody gives: {', '.join(unknown)}"
         raise ProgramError(model.program.name, found_, "add them to model.data")
@@ -126,12 +127,14 @@ def facts(job: Job) -> dict[str, Any]:
     if job.sampler.name == "exact":
         return said | {"total_variation": 0}
     if job.sampler.name == "grid" and job.mechanism.clamps:
-        by_rejection = f"restricted to a public box of parameters; by rejection, within {VARIATION:g} in tests"
+        by_rejection = (
+            f"restricted to a public box of parameters; drawn by rejection; total variation at most {VARIATION:g} in tests"
+        )
         return said | {"total_variation": None, "posterior": by_rejection}
     if job.sampler.name == "grid":
         return said | {"total_variation": GRID_ERROR, "caveats": [GRID_CAVEAT]}
     tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics
-    failing = ", or misses the job's diagnostics" if policy.policy == "fail" else ""
+    failing = " or misses the job's diagnostics" if policy.policy == "fail" else ""
     return said | {
         "chains": job.sampler.chains,
         "warmup": job.sampler.warmup,

@@ -23,7 +23,7 @@ ANSWERS = {
     Verdict.TOO_FEW: "too few replicates to tell",
 }
 READING = (
-    "Reproduces: the 95 % interval of the difference lies within half a standard deviation between replicates. It does "
+    "Reproduces: the 95 % interval of the difference lies within ± half the standard deviation between replicates. It does "
     "not, where the whole interval lies beyond. Otherwise there are too few replicates to tell, here or in the source."
 )
 RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.records import Floats
+from dpdist.estimation.estimators import NORMAL_95
 from dpdist.studies.ratios import MONTE_CARLO
 from dpdist.studies.shown import Limit, Note
 from dpdist.studies.verdicts import Interval, Verdict, mean_interval
@@ -20,8 +21,6 @@ OVER = {
 }
 MOST_NAMED = 12
 """Largest number of cases that a page names for a limit that is not met."""
-NORMAL = 1.959963984540054
-"""Half width of a 95 % interval, in standard errors."""
 BY = ["case", "mechanism", "epsilon", "measure"]
 
 
@@ -69,7 +68,7 @@ def _median(cells: Floats, error: float | None) -> Interval:
     `error` is the median's standard error over resampled replicates. With one replicate it is unknown, and the interval
     infinite.
     """
-    middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL * error
+    middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL_95 * error
     return Interval(middle - half, middle, middle + half)
 
 

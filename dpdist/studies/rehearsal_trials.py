@@ -1,4 +1,4 @@
-"""Runs a trial of a mechanism, a real release of half a public file, and ranks mechanisms by their errors."""
+"""Runs trials of mechanisms, each a release of half a public file, and ranks the mechanisms by their errors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ RULE = (
     "estimates that 90 % intervals miss. "
     f"Each is divided by its limit: {GOOD_ERROR:g}, {GOOD_LARGEST:g}, {GOOD_BIAS:g} and {1 - GOOD_COVERAGE:.2g}. "
     "The score of a mechanism is the largest of these. It is good enough if the score is at most 1, on both halves. "
-    "If it is not on the other one, the next is taken. Of those that are good enough, strict ones come first, and of these "
+    "If its score on the second half is above 1, the next mechanism is tried. "
+    "Of those that are good enough, strict ones come first, and of these "
     f"the smallest score. Scores tie if they differ by less than {100 * NEAR:.0f} %, or by less than two standard errors "
     "over draws. Of those that tie with the best, one with a public reference comes first, then the job with the fewest "
-    "changes. A figure that is not published counts as infinitely far off, and as not held."
+    "changes. A figure that is not published counts as infinitely far off, and as missed by its interval."
 )
 COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_direct_se", "covered", "draw")
 
@@ -128,7 +129,7 @@ def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
 def trial(candidate: Candidate, current: Path, workspace: Path, study: Key | None = None) -> Trial:
     """Runs one release of a half, and compares it with direct estimates. Raises `DpdistError`.
 
-    Its draws follow from the key of a study; without it, it is a real release.
+    With the key of a study, all random draws follow from that key. Without a key, the release is a real one.
     """
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}}
     job = job_of({**candidate.terms, **quiet, "input": {"path": str(current)}})

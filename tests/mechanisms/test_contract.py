@@ -42,6 +42,7 @@ VARIANTS = [
     "modips-bounded",
     "modips-nested",
     "weighted_marginals-chosen",
+    "weighted_marginals-adaptive",
     "weighted_marginals-named",
     "privbayes-network",
     "privbayes-degree",

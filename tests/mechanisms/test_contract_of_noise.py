@@ -67,6 +67,7 @@ OTHER_NOISE = (
     "sanitized-gaussian",
     "modips-nested",
     "weighted_marginals-chosen",
+    "weighted_marginals-adaptive",
     NETWORK,
     "privbayes-degree",
     "steps-ordered",

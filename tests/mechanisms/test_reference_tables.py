@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import dpdist
 from dpdist.cli.console import Escaping
 from dpdist.cli.report import plan_text, run_text
 from dpdist.core.errors import DataError, JobError
+from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
@@ -30,9 +32,12 @@ from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import pooled, spread
 from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.models.copula.cells import UNIT as LEAST
+from dpdist.runtime.fit_address import open_fit
+from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: strict
@@ -313,13 +318,21 @@ def test_cells_that_noise_would_drown_are_released_together(
     Noise by name; fresh, over 25 runs, cells' variances have .63 of the total's sum (.70 ± .05 under secret sizes).
     """
     plain = job(files, adjacency=adjacency, epsilon="0.06")
-    assert "which noise would drown, have sums together" in " ".join(facts_of(plain).split())
-    assert "which noise would drown, have sums together" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
+    assert "which noise would drown, share their sums" in " ".join(facts_of(plain).split())
+    assert "which noise would drown, share their sums" not in " ".join(facts_of(job(files, adjacency=adjacency)).split())
     with noise_of(f"drowned {adjacency}"):
         dpdist.run(plain, tmp_path / "ws")
     said = json.loads((tmp_path / "ws" / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
     unit, sums = np.array(said["unit"]["values"]), np.array(said["sums"]["values"])
     assert 1 <= len(set(unit)) < 6
+    statement = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
+    together = [name.replace(" / ", ", ") for names in statement["collapsed"]["units"] for name in names]
+    assert len(together) == sum(int((unit == number).sum()) for number in set(unit) if (unit == number).sum() > 1)
+    planned = " ".join(facts_of(plain).split())
+    assert all(name in planned[planned.index("sums together") :] for name in together)
+    named = {name.replace(" / ", ", ") for name in statement["beyond_sampling"]["salary"]}
+    assert named <= {f"{field}, {sex}" for field in ("arts", "law", "medicine") for sex in "fm"}
+    assert len(named) >= 3
     assert all(len(np.unique(sums[unit == number], axis=0)) == 1 for number in unit)
     noise = [np.load(path)["noise"] for path in (tmp_path / "ws" / "confidential" / "noise").iterdir()]
     assert sum(each.size for each in noise) == len(set(unit)) * sums.shape[1]
@@ -403,6 +416,12 @@ def test_a_record_that_moves_shows_in_nothing_but_the_noisy_sums_where_any_excha
     assert ("field" in said["protected"]) != seen
 
 
+def test_where_cells_have_records_enough_none_is_named(workspace: Path) -> None:
+    """Control of the test of collapsed cells: at ε = 1 these cells of hundreds of records have errors of their own."""
+    statement = json.loads((workspace / "public" / "statement.json").read_text())
+    assert not {"collapsed", "beyond_sampling"} & set(statement)
+
+
 def test_the_statement_says_that_the_references_values_stand_in_the_release(files: Path, workspace: Path) -> None:
     """Weights and outcomes of the reference, digit for digit. Control: weights of the current file."""
     said = json.loads((workspace / "public" / "statement.json").read_text())
@@ -461,6 +480,30 @@ def test_constant_and_outlying_current_values_have_a_defined_table(
     table = pd.read_parquet(tmp_path / "ws" / "public" / "tables" / "salaries.parquet")
     assert np.isfinite(table[["estimate", "standard_error"]]).all(axis=None)
     assert table[table["statistic"] == "mean"]["estimate"].between(0, 150_000).all()
+
+
+def test_no_count_passes_the_public_bound_of_its_weights(files: Path, tmp_path: Path) -> None:
+    """Every current weight is at its bound of 1,000, so that a count is 1,000 n, exactly. Control: without the bound noise
+    and the reference's tail carry some of twelve noises beyond it."""
+    rows = pd.read_parquet(files / "now.parquet").assign(weight=1000.0)
+    rows.to_parquet(tmp_path / "x.parquet")
+    plain = JOB.format(
+        folder=files, epsilon="1", adjacency="substitution", reference="before.parquet", current="x.parquet"
+    ).replace("survey:", "  weight: {bounds: [1, 1000], outside: clip}\nsurvey:")
+    dpdist.run(parse_job(plain), tmp_path / "ws", input=tmp_path / "x.parquet", counted=False)
+    space = Workspace.at(tmp_path / "ws")
+    fit = open_fit(space, Key.read(space.key), "strata")
+    model, known = fit.fitted(0), fit.learned(0)
+    assert isinstance(model, ReferenceCells)
+    assert isinstance(known, ReferenceSummary)
+    bounded = model.within(known.limits, model.units(known.told))
+    exact = sum(bounded.statistics(part, np.ones(len(part))) for part in fit.records(fit.layout.blocks.of_stratum(0)))
+    rng = np.random.default_rng(1)
+    noisy = [exact + rng.laplace(0.0, float(bounded.scales[0]), exact.shape) for _ in range(12)]
+    weights = np.array([bounded.clipping_inverted(sums, known.told)["means"][0][:, 0] for sums in noisy])
+    assert weights.max() == 1000.0
+    free = replace(bounded, public_weights=(0.0, np.inf))
+    assert max(free.clipping_inverted(sums, known.told)["means"][0][:, 0].max() for sums in noisy) > 1000.0, "control"
 
 
 @pytest.mark.parametrize("columns", [{"weight": 50.0}, {"salary": 4e4}, {"salary": 0.0}])

@@ -109,3 +109,24 @@ def test_cells_above_the_others_are_shrunk_by_the_slope(monkeypatch: pytest.Monk
         assert same.sum() >= 5
         assert one.estimate[same, 1].min() > one.estimate[~same, 1].max() * 0.99
         assert (~same).sum() >= 5, "control"
+
+
+def test_a_cell_whose_statistic_is_beyond_the_curve_is_released_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of 20 records. One cell's mean vc is above its mean v, which no scale gives, so its outcomes are larger.
+    Control: shrunk by the slope there, which is flat, it has the common figure."""
+    rng, noise, bounds = np.random.default_rng(3), Noise(8.0, 8.0), (0.0, 5e6)
+    drawn = [(np.exp(rng.normal(4.0, 0.5, n)), np.exp(rng.normal(10.0, 0.5, n))) for n in (2000, *[20] * 20)]
+    before = replace(Cell.of(*drawn[0], bounds), records=20)
+    chosen = choose([before], 20, noise)
+    limits = Limits(*(np.full(20, each) for each in (chosen.centre[0], chosen.cap, chosen.reach[0])))
+    v, c = limits.clipped(np.repeat(np.arange(20), 20), *(np.concatenate(each) for each in zip(*drawn[1:], strict=True)))
+    sums = np.column_stack([values.reshape(20, 20).sum(axis=1) for values in (1.0 - v, v * c)])
+    sums[0, 1] = 21.0 - sums[0, 0]
+
+    def told() -> float:
+        found = invert_clipping([before] * 20, limits, UNIT * sums, np.full(20, 20.0), noise, True).estimate[:, 1]
+        return float(found[0] / np.median(found))
+
+    assert told() > 1.3
+    monkeypatch.setattr(clipping_inversion, "AT_END", 2.0)
+    assert told() < 1.1, "control"

@@ -31,7 +31,7 @@ def total_variation(one: Coded, other: Coded, order: int) -> Floats:
 
 
 def k_marginal_score(one: Coded, other: Coded, k: int = 3) -> float:
-    """The k-marginal score, from 0 to 1000. Every table by k columns counts alike."""
+    """The k-marginal score, from 0 to 1000. Every table by k columns that is not too large counts alike."""
     return 1000.0 * (1.0 - float(total_variation(one, other, k).mean()))
 
 

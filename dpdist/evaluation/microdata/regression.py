@@ -12,11 +12,9 @@ import numpy as np
 from scipy.special import expit
 
 from dpdist.core.records import Floats
+from dpdist.estimation.estimators import NORMAL_95
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.propensity import hessian, indicators, logistic
-
-REACH = 1.959963984540054
-"""Half width of a 95 % interval, in standard errors."""
 
 
 class Fitted(NamedTuple):
@@ -42,8 +40,8 @@ def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]
 
 def overlap(one: Fitted, other: Fitted) -> Floats:
     """Overlap of the 95 % intervals of each coefficient, (coefficient,)."""
-    low = np.maximum(one.beta - REACH * one.error, other.beta - REACH * other.error)
-    high = np.minimum(one.beta + REACH * one.error, other.beta + REACH * other.error)
+    low = np.maximum(one.beta - NORMAL_95 * one.error, other.beta - NORMAL_95 * other.error)
+    high = np.minimum(one.beta + NORMAL_95 * one.error, other.beta + NORMAL_95 * other.error)
     shared = np.maximum(high - low, 0.0)
-    widths = [np.maximum(2.0 * REACH * each.error, 1e-300) for each in (one, other)]
+    widths = [np.maximum(2.0 * NORMAL_95 * each.error, 1e-300) for each in (one, other)]
     return np.asarray((shared / widths[0] + shared / widths[1]) / 2.0)

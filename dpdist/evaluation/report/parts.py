@@ -69,7 +69,7 @@ def rounded(value: float) -> str:
 
 
 def error(value: float) -> Cell:
-    """Formats an error that is in standard errors."""
+    """Formats an error that is a multiple of a standard error."""
     return Cell("", "NaN") if np.isnan(value) else Cell(brief(value), f"{value:.6g}")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
+from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.coded_tables.sensitivity import moved
 from dpdist.mechanisms.figures import (
@@ -24,15 +26,17 @@ def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws
     """The figures of one table after another; a cell has the levels of the table's columns and of the stratum's columns."""
     whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
     cap = model.weights[1] if release.job.survey.weight is not None else None
-    keys = model.keys_of(theta)
-    for key, values in model.split(keys, theta["sums"]).items():
+    keys, met = model.keys_of(theta), Counter[Marginal]()
+    for key, scale, values in zip(keys, model.scales_of(theta), model.parts(keys, theta["sums"]), strict=True):
         cells = [whole | levels for levels in model.labelled(release.job, key)]
+        met[key] += 1
+        again = f", measurement {met[key]}" if met[key] > 1 else ""
         yield Figures(
             cells,
             ["v"],
             values[0].reshape(-1, 1),
-            [model.scale_of(key)],
+            [scale],
             lambda *_: (None, cap, None),
-            table=" x ".join(model.columns[column] for column in key),
+            table=" x ".join(model.columns[column] for column in key) + again,
             sensitivity=float(moved(model.adjacency) * model.sharing(key)),
         )

@@ -50,6 +50,19 @@ def fit(
     return Fitted(float(own[0].sum()), own, several)
 
 
+def averaged_tables(
+    sizes: Sequence[int], keys: Sequence[Marginal], parts: Sequence[Floats], scales: Sequence[float]
+) -> tuple[dict[Marginal, Floats], dict[Marginal, float]]:
+    """Every measured table once, and its noise scale. Repeated measurements, (cell,) each, are averaged by precision."""
+    tables, precision = dict[Marginal, Floats](), dict[Marginal, float]()
+    for key, part, scale in zip(keys, parts, scales, strict=True):
+        values, own = part.reshape([sizes[column] for column in key]), scale**-2
+        before = precision.get(key, 0.0)
+        tables[key] = values if key not in tables else (before * tables[key] + own * values) / (before + own)
+        precision[key] = before + own
+    return tables, {key: each**-0.5 for key, each in precision.items()}
+
+
 def agreed_margins(
     sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
 ) -> list[Floats]:

@@ -7,7 +7,7 @@ A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -21,7 +21,7 @@ from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Adjacency, Job
 from dpdist.job.marginals import levels_of, texts_of
 from dpdist.mechanisms.coded_tables import records as microdata
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, agreed_margins, fit
+from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, agreed_margins, averaged_tables, fit
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
@@ -96,6 +96,15 @@ class CodedTables(LinearSumsModel, ABC):
         return tuple(map(len, self.levels))
 
     @property
+    @abstractmethod
+    def most_sums(self) -> int:
+        """The largest number of cells that a pass over records sums, or a bound on it."""
+
+    def cells(self, keys: Iterable[Marginal]) -> int:
+        """Number of cells of these tables together."""
+        return sum(prod(self.shape(key)) for key in keys)
+
+    @property
     def singles(self) -> tuple[Marginal, ...]:
         """The tables of one column each."""
         return tuple((k,) for k in range(len(self.columns)))
@@ -134,20 +143,35 @@ class CodedTables(LinearSumsModel, ABC):
         """The position of every record's cell in a table, (record,)."""
         return np.ravel_multi_index(tuple(codes[:, column] for column in key), self.shape(key)).astype(np.int64)
 
-    def split(self, keys: tuple[Marginal, ...], sums: Floats) -> dict[Marginal, Floats]:
+    def parts(self, keys: tuple[Marginal, ...], sums: Floats) -> list[Floats]:
         """Sums (draw, cell) of all tables, split by table into (draw, *cells)."""
         ends = np.cumsum([prod(self.shape(key)) for key in keys])[:-1]
-        parts = np.split(sums, ends, axis=1)
-        return {key: part.reshape(len(sums), *self.shape(key)) for key, part in zip(keys, parts, strict=True)}
+        split = np.split(sums, ends, axis=1)
+        return [part.reshape(len(sums), *self.shape(key)) for key, part in zip(keys, split, strict=True)]
+
+    def split(self, keys: tuple[Marginal, ...], sums: Floats) -> dict[Marginal, Floats]:
+        """As `parts`, by table. Every table is there once."""
+        return dict(zip(keys, self.parts(keys, sums), strict=True))
 
     def keys_of(self, theta: Draws) -> tuple[Marginal, ...]:
         """The released tables, each by the positions of its columns."""
         return tuple(tuple(int(c) for c in row if c >= 0) for row in theta["tables"][0])
 
+    def scales_of(self, theta: Draws) -> tuple[Fraction, ...]:
+        """Scales of the noise on the released tables, in units of 1/UNIT."""
+        return tuple(self.scale_of(key) for key in self.keys_of(theta))
+
+    def noise_of(self, theta: Draws) -> dict[Marginal, float]:
+        """The noise scale of every table in weights; of a table that was measured more than once, that of the mean."""
+        unit, precision = self.weights[1] / UNIT, dict[Marginal, float]()
+        for key, scale in zip(self.keys_of(theta), self.scales_of(theta), strict=True):
+            precision[key] = precision.get(key, 0.0) + (float(scale) * unit) ** -2
+        return {key: each**-0.5 for key, each in precision.items()}
+
     def fitted(self, theta: Draws) -> Fitted:
         """The released tables, in weights, made to agree."""
         keys, unit = self.keys_of(theta), self.weights[1] / UNIT
-        scales = tuple(float(self.scale_of(key)) * unit for key in keys)
+        scales = tuple(float(scale) * unit for scale in self.scales_of(theta))
         return _fitted(self.sizes, keys, scales, self.ends, (theta["sums"][0] * unit).tobytes())
 
     @property
@@ -185,7 +209,7 @@ class CodedTables(LinearSumsModel, ABC):
 
     def drawn(self, theta: Draws, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Codes (record, column) and weights (record,) of synthetic records; weights sum to the stratum's total."""
-        keys = self.keys_of(theta)
+        keys = tuple(dict.fromkeys(self.keys_of(theta)))
         return microdata.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
@@ -206,11 +230,10 @@ class CodedTables(LinearSumsModel, ABC):
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Margins under other noise on the fitted tables, for standard errors only."""
-        fitted, keys = self.fitted(theta), self.keys_of(theta)
+        fitted, scales = self.fitted(theta), self.noise_of(theta)
         found = [np.empty((draws, size)) for size in self.sizes]
-        scales = {key: float(self.scale_of(key)) * self.weights[1] / UNIT for key in keys}
         for draw in range(draws):
-            tables = {key: (fitted.table(key) + rng.laplace(0.0, scales[key], self.shape(key)))[None] for key in keys}
+            tables = {key: (fitted.table(key) + rng.laplace(0.0, scales[key], self.shape(key)))[None] for key in scales}
             for values, margin in zip(found, agreed_margins(self.sizes, tables, scales, self.ends), strict=True):
                 values[draw] = margin[0]
         return Draws({"margins": np.concatenate(found, axis=1)})
@@ -237,17 +260,18 @@ class CodedTables(LinearSumsModel, ABC):
         return Draws({"sums": sums[None], "tables": tables})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        tables = self.split(self.keys_of(theta), theta["sums"])
+        keys = self.keys_of(theta)
+        tables = zip(keys, self.scales_of(theta), self.parts(keys, theta["sums"]), strict=True)
         return {
             "prior": "proper",
             "noise": f"discrete Laplace, in units of 1/{UNIT} of the weight's upper bound",
             "marginals": [
                 {
                     "columns": [self.columns[column] for column in key],
-                    "scale": str(self.scale_of(key)),
+                    "scale": str(scale),
                     "sums": values[0].ravel().tolist(),
                 }
-                for key, values in tables.items()
+                for key, scale, values in tables
             ],
         }
 
@@ -262,5 +286,4 @@ def _fitted(
     sizes: tuple[int, ...], keys: tuple[Marginal, ...], scales: tuple[float, ...], ends: tuple[float, float], sums: bytes
 ) -> Fitted:
     parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
-    tables = {key: part.reshape([sizes[c] for c in key]) for key, part in zip(keys, parts, strict=True)}
-    return fit(sizes, tables, dict(zip(keys, scales, strict=True)), ends)
+    return fit(sizes, *averaged_tables(sizes, keys, parts, scales), ends)

@@ -1,10 +1,10 @@
 """Sensitivity of counts over a tree and of scores of attributes, and the noise scales of both ([S]; METHODS §9).
 
 Counts. A record has v = min(w, U)/U in [0, 1], where w is its weight and U the weight's public bound; v = 1 without
-weights. It lies in one node of every layer of the tree. It adds v to that node, and 1 − v to the sum that is measured
-with the first layer. So its L1 norm is at most 1 in a layer. Under zero_out a layer changes by at most 1. An exchange at
-the same x moves the record from one such point to another, so a layer changes by at most 2. Each of L layers has an equal
-part of ε, and discrete Laplace noise of scale 1 or 2 over that part.
+weights. It lies in one node of every layer of the tree, and adds v to it. One more sum, of 1 − v over all records, is
+measured with the first layer. So the L1 norm of a record's contributions to a layer is at most 1. Under zero_out a layer
+changes by at most 1. Under substitution other contributions replace the record's, so a layer changes by at most 2. Each of
+L layers has an equal part of ε, and discrete Laplace noise of scale 1 or 2 over that part.
 
 Scores. Let an attribute have K levels in a node, with counts c_1..c_K and their sum n. Its AIC is 2K − 2 log L. The
 multinomial likelihood at its maximum has log L = g(n) − Σ g(c_k), with g(c) = log Γ(c + 1) − c log c. K is the public
@@ -15,7 +15,7 @@ As c_j ≤ n, the change lies between −1 and 0, and AIC rises by 0 to 2, for e
 Selection. The attribute with the lowest noisy score is selected; every score has Laplace noise of scale b. An attribute
 stays selected in a neighbouring file if its own noise is lower by the largest change of a difference of scores (report
 noisy max, Dwork & Roth 2014, claim 3.9). Under zero_out a record lowers all scores of one node by 0 to 2. Differences
-change by at most 2, so b = 2/ε. Under an exchange the record leaves one node and enters another, at a loss of 2/b each,
+change by at most 2, so b = 2/ε. Under substitution the record leaves one node and enters another, at a loss of 2/b each,
 or changes differences in one node by 4. So b = 4/ε. Nodes of a layer are disjoint, so the cost is one ε for a layer. L
 layers need L − 1 selections, which share the selections' part of ε.
 """

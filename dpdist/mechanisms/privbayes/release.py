@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import comb, prod
 from typing import Any
 
 from dpdist.job import Job
@@ -41,6 +42,17 @@ class Network(CodedTables):
         if self.useful is None:
             return MOST_CELLS
         return min(MOST_CELLS, max(total, 0.0) * UNIT / (self.useful * float(self.scale_of((0,)))))
+
+    @property
+    def most_sums(self) -> int:
+        """A bound on the cells of all candidates of a round, and of all measured tables.
+
+        With k columns met, every other one is tried behind at most C(k, p) sets of p parents. A table has no more cells
+        than the product of the largest numbers of levels, and than MOST_CELLS.
+        """
+        columns, most = len(self.columns), min(MOST_CELLS, prod(sorted(self.sizes)[-self.parents - 1 :]))
+        tried = [(columns - k) * max(comb(k, p) for p in range(self.parents + 1)) for k in range(1, columns)]
+        return max(columns, *tried, 1) * most
 
     def sharing(self, key: Marginal) -> int:
         return len(self.columns)

@@ -4,7 +4,7 @@ f is a record's log likelihood. F is its bound: the largest |f| over the draws o
 |f| over the draws of the fit with weights α. Δ is the largest α F(α) over records, and Δ* is the target of Δ.
 
 For one stratum ([T] steps 1–5; METHODS §3), the first fit has α = 1: statistics, draws of θ, bounds F. Further fits
-follow until Δ ≤ Δ*: α, statistics under α, draws of θ, bounds F(α). The released θ_1..θ_m are further exact draws from
+follow until Δ ≤ Δ*: α, statistics under α, draws of θ, bounds F(α). The released θ_1..θ_m are further draws from
 the last posterior, with a separate random key.
 """
 
@@ -42,7 +42,7 @@ from dpdist.privacy.weights import (
 
 
 class Frozen(NamedTuple):
-    """Privacy weights fixed on a reference: the values of weight rules at a record, under fits of the reference alone.
+    """Privacy weights from a reference: each record's are the values of weight rules whose fits use the reference alone.
 
     `unweighted` are draws of the fit with α = 1, under which F is computed. `steps` are the rules, each with the draws of
     the fit before it.

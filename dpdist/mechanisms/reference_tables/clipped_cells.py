@@ -20,7 +20,7 @@ from dpdist.mechanisms.reference_tables.borrowing import complete
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.collapsing import collapsed, fewest, pooled
-from dpdist.mechanisms.reference_tables.saturation import weight_bounds
+from dpdist.mechanisms.reference_tables.saturation import public_weights, weight_bounds
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, design
@@ -55,6 +55,8 @@ class ClippedCells(SumsModel):
     """Public bounds of the weight, if histograms fix the limits; figures that sums do not identify are then sought."""
     noisy_counts: bool = False
     """True if sample counts have noise too (`predictors: {protect}`)."""
+    public_weights: tuple[float, float] = (0.0, np.inf)
+    """Public bounds of the weight, which no mean weight passes."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
@@ -73,6 +75,7 @@ class ClippedCells(SumsModel):
             *(job.mechanism.shrinkage, job.sizes_in_sums),
             weight_bounds=weight_bounds(job),
             noisy_counts=job.predictors is not None,
+            public_weights=public_weights(job),
         )
 
     @property

@@ -5,7 +5,7 @@ the weights and of the outcomes, relative to the reference (`clipping`). They ha
 known variance σ² from sampling of both files. Drift makes them differ between cells with an unknown variance A. An
 estimate is shrunk to the cells' precision-weighted mean by the factor (A + σ²)/(A + σ² + ν²). So it moves towards what
 the current file's statistics would be without noise, not towards the reference. A cell whose outcomes have dropped is
-shrunk by the curve of its statistic (`shrinkage`).
+shrunk by the curve of its statistic (`shrinkage`). So is one whose statistic is beyond all that a log scale gives.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from dpdist.estimation.small_area import shrunk
 from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
 from dpdist.mechanisms.reference_tables.clipping import Cell, Slopes
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
-from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, departures, shape_bias
+from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, beyond_limits, departures, shape_bias
 from dpdist.mechanisms.reference_tables.histogram_scales import with_own_tails
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
 
+AT_END = 0.999
+"""Part of the largest log scale from which a solved one is at the end of the search."""
 LEAST_VARIANCE = 1e-12
 """Smallest variance used as a divisor."""
 OWN = 0.5
@@ -104,6 +106,8 @@ def invert_clipping(
         left = np.diag([1.0, cell.mean_rate**2]) * ((1.0 - kept[k]) ** 2 * spread[k])
         drifted = (np.abs(departure[k]) > DRIFTED) & (cell.blur is None)
         biased = np.diag(shape_bias(cell, (raw[k, 0], raw[k, 1]), own_limits[k]) ** 2) if drifted.any() else 0.0
+        if cell.blur is None and spread[k].any():
+            biased = biased + np.diag(beyond_limits(cell, (moved[k, 0], moved[k, 1]), own_limits[k]) ** 2 * spread[k])
         now = np.diag([1.0, grown[k]])
         covariances[0].append(now @ (own_sampling + left + np.diag([0.0, cell.of_unlikeness])) @ now + biased)
         covariances[1].append(now @ rates @ own_noise[k] @ rates.T @ now)
@@ -138,7 +142,8 @@ def _shrunk_within(
     kept, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
     spread, noise = np.array([part.drift for part in parts]), noise.copy()
     for k, (cell, limits, mean, of_means) in enumerate(cells):
-        if cell.curved and kept[k, 1] < STRAIGHT and raw[k, 1] < parts[1].mean:
+        at_end = raw[k, 1] > AT_END * cell.farthest
+        if cell.curved and kept[k, 1] < STRAIGHT and (raw[k, 1] < parts[1].mean or at_end):
             curve = partial(_product, cell, raw[k, 0], limits, of_means)
             before = max(spread[1] + sampling[k][1], LEAST_VARIANCE)
             moved[k, 1], after = posterior(curve, mean, parts[1].mean, before)

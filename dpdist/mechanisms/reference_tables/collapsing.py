@@ -58,9 +58,10 @@ def fewest(scales: tuple[Fraction, Fraction]) -> float:
 def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
     """The unit of every cell, (cell,), numbered in the order of the units' first cells.
 
-    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first, until
-    they have enough records: first similar cells, then the rest. Cells whose shape comes from histograms are not
-    collapsed, because similar cells share a histogram already.
+    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first, until they
+    have enough records: first similar cells, then the rest. Cells whose outcomes are multiplied and cells whose outcomes
+    are shifted are not put into one unit. Cells whose shape comes from histograms are not collapsed, because similar cells
+    share a histogram already.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
     small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)

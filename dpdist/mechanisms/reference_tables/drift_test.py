@@ -4,6 +4,11 @@ This is post-processing of noisy sums, so it costs no budget. Suppose that the c
 reference's law. Its log scales (s, g) relative to the reference then differ from 0 only by sampling of both files and by
 noise. A cell that differs by more has drifted. Estimates follow a drift of scale, but not a drift of shape. So the errors
 of such a cell include, as a bias, what a planned drift of shape does at the cell's scales.
+
+The errors of all cells grow with the measured drift. Let A be the variance of the cells' log scales beyond sampling and
+noise (DerSimonian & Laird). What lies beyond a cell's limits may have changed by another log scale than what lies within
+them. The variance of this difference is taken as A, as if the parts of a cell differed as much as two cells do. Without
+drift A is near 0. A change that all cells share is a change of scale, which estimates follow, and is not in A.
 """
 
 from __future__ import annotations
@@ -35,3 +40,12 @@ def shape_bias(cell: Cell, scales: tuple[float, float], limits: tuple[float, flo
     mean = float(np.average(outcome, weights=now.weight))
     of_outcome = 0.0 if cell.two_valued else cell.mean_at(solved[1]) - mean
     return np.array([solved[0] - s if cell.weighted else 0.0, of_outcome])
+
+
+def beyond_limits(cell: Cell, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
+    """Derivatives of (log mean weight, mean outcome), (2,), by a log scale of what lies beyond the limits alone."""
+    (s, g), (centre, cap, half_width) = scales, limits
+    weight, outcome = cell.weight * np.exp(s), cell.moved(g)
+    heavy = float(weight[weight > cap].sum() / weight.sum()) if cell.weighted else 0.0
+    rate = (outcome if cell.scaled else cell.unit) * (outcome < cell.top)
+    return np.array([heavy, float(np.average(rate * (np.abs(outcome - centre) > half_width), weights=weight))])

@@ -28,9 +28,11 @@ def resampled(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
 
 
 def noised_again(theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-    """Means under other noise, including errors that cells have in common.
+    """Means under other noise, including two errors that cells have in common.
 
-    These are the error common to a group of histograms, and the error of all histograms' tails.
+    The first is the error of the mean to which cells are shrunk. It is common to the cells of a group that shares
+    histograms, or to all cells where no histograms are used. The second is the error of the histograms' tails, common to
+    all cells.
     """
     cells = theta["means"].shape[1]
     errors = _errors(theta, "noise", theta["unit"][0].astype(np.int64), draws, rng)

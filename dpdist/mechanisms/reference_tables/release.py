@@ -95,7 +95,8 @@ class ReferenceCells(ClippedCells):
             assert self.limits is not None
             summary = all_paired(summary, self.limits, sized.sums[unit] / UNIT, sized.size[unit], self.noise)
         found, departure, kept, ends, elasticity = self._inverted(sized, summary)
-        weight, *means = [found[0].estimate[:, 0], *(each.estimate[:, 1] for each in found)]
+        weight = np.clip(found[0].estimate[:, 0], *self.public_weights)
+        means = [each.estimate[:, 1] for each in found]
         if ends:
             weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
         values = {

@@ -56,9 +56,15 @@ class Sums(NamedTuple):
 
 def weight_bounds(job: Job) -> Span | None:
     """Public bounds of the weight (1 and 1 without weights), if histograms alone replace a reference; otherwise None."""
-    if not job.on_histograms:
-        return None
-    return (job.columns[job.survey.weight].bounds if job.survey.weight is not None else None) or (1.0, 1.0)
+    return public_weights(job) if job.on_histograms else None
+
+
+def public_weights(job: Job) -> Span:
+    """Public bounds of the weight: 1 and 1 without weights, 0 and infinity where the job states none."""
+    if job.survey.weight is None:
+        return 1.0, 1.0
+    declared = job.columns.get(job.survey.weight)
+    return (0.0, np.inf) if declared is None or declared.bounds is None else declared.bounds
 
 
 def set_into(values: Floats, ends: Floats) -> Floats:

@@ -7,9 +7,10 @@ and pull it back up. So the normal prior of g is combined with the likelihood of
 depends on g. On a straight curve this equals linear shrinkage.
 
 `clipping_inversion` uses this rule if the curve is not straight and g is below the mean of the cells. Otherwise it uses
-linear shrinkage. An estimate that is too low errs by at most the mean itself, but one that is too high may err by any
-amount. Where noise is as large as the statistic, the statistic does not show whether outcomes have become smaller. Then the
-cell is shrunk to the others.
+linear shrinkage, but for a statistic at the upper end of the curve, which is flat too. Linear shrinkage would leave such a
+cell the common figure alone, although its statistic shows that its outcomes are larger. An estimate that is too low errs by
+at most the mean itself, but one that is too high may err by any amount. Where noise is as large as the statistic, the
+statistic does not show whether outcomes have become smaller. Then the cell is shrunk to the others.
 """
 
 from __future__ import annotations

@@ -76,11 +76,20 @@ SHRUNK = (
     "The part of a cell's own figure is given. The interval of a cell allows for cells that differ as most cells do. One "
     "unlike all others may lie far outside."
 )
+COLLAPSED = (
+    "Noise would drown each of these cells alone. So the cells of a list have one noisy sum together. Their sum is "
+    "measured. How it divides among them is the reference's."
+)
+BEYOND_SAMPLING = (
+    "Noise and the reference's error in these figures are larger than the sampling error that so few records may show. The "
+    "ratio of the two is given. So such an estimate may be several of its standard errors away from the unprotected one. "
+    "Published errors and intervals hold this."
+)
 DRIFT = (
     "The noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them: "
     "weights or outcomes have changed since. About one cell in a thousand would be named by chance. Estimates follow a "
-    "change of scale, not one of shape. The errors of these cells hold the bias of a planned change of shape, and no "
-    "more."
+    "change of scale, not one of shape. The errors of these cells hold the bias of a planned change of shape. Errors of "
+    "all cells hold how differently cells have changed, for what lies beyond their limits."
 )
 AS_CLIPPED = (
     "The limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law. It "
@@ -106,7 +115,8 @@ BY_REFERENCE = (
 BY_HISTOGRAMS = BY_REFERENCE.replace("a reference tells", "noisy histograms tell")
 TAILS_OF_HISTOGRAMS = (
     "Estimator `parameters`: composition of the sample over cells, sampling error, noise of sums and histograms, half of "
-    "what the histograms have beyond the limits, and what their noise may hide there, alike in all cells."
+    "what the histograms have beyond the limits, and what their noise may hide there, alike in all cells. An error of the "
+    "tail has one sign in all of them, and in every draw of the noise: figures of all records may lean to one side by it."
 )
 RECORDS_AGREE = (
     "Estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none."
@@ -122,6 +132,8 @@ class ReferenceWords(Words):
             "microdata": MICRODATA,
             "not_identified": NOT_IDENTIFIED,
             "shrunk": SHRUNK,
+            "collapsed": COLLAPSED,
+            "beyond_sampling": BEYOND_SAMPLING,
             "drift": DRIFT,
         }
     )

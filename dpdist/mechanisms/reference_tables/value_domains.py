@@ -27,8 +27,9 @@ HALVINGS = 200
 class Domain(NamedTuple):
     """Public bounds of an outcome, the step of its round figures, and its atoms.
 
-    `whole`: outcomes are whole numbers. `step`: 0 if there are no round figures. `least` and `largest` are ends that
-    scaling does not pass: a minimum and a top-code, where the reference has them.
+    `whole`: outcomes are whole numbers. `step`: 0 if there are no round figures. `atoms`: 0, the bounds, and those of
+    `least` and `largest` that exist. `least` and `largest` are ends that scaling does not pass: a minimum and a top-code,
+    where the reference has them.
     """
 
     low: float

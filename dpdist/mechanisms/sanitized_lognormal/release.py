@@ -3,7 +3,7 @@
 The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
 with the cell's own mean and one covariance for all cells. A set's released parameters are the noisy sums, the public part
 of the reference, the fit with the law of its errors, and a draw from that law. Tables from parameters use the fit.
-Synthetic records, by FBS or FBP, use the draw, so that further sets cost nothing (METHODS §8).
+Synthetic records, by FBS or FBP, use the draw. Draws need the noisy sums only, so further sets cost no ε (METHODS §8).
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class SanitizedLognormal(SumsModel):
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         root, law = ("√", "Gaussian, σ =") if self.noise == "gaussian" else ("", "Laplace, scale")
         shares = f"location weighed by {root}{SHARE}, scatter by {root}{1 - SHARE}"
-        weighed = f"{shares}; p of records within {REACH:g} reference deviations"
+        weighed = f"{shares}; p, a record's two standardised logarithms, limited to {REACH:g} reference standard deviations"
         law = f"discrete {law} {self.scale}, in units of 1/{UNIT}"
         return {**super().describe(theta), "statistics": weighed, "noise_law": law}
 

@@ -24,11 +24,12 @@ CHOICE_ASKED = (
     "noise of scale {0} over 1/10 of ε. The choice has the least squared error that they and the noise predict."
 )
 WITH_BIAS = (
-    "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. Noise on the common weight "
-    "moves all counts together, and is in the errors of all. So is the bias of moved weights, if the distance was asked: a "
-    "cell's is drawn with the size that its share of the sample predicts. Bias that one cell has more of than its share is "
-    "in no error. How records vary within a cell was not released and is not in it. At a small ε the common weight is "
-    "nearly all noise, and intervals of counts are wide."
+    "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. Noise on the common "
+    "weight moves all counts together, and is in the errors of all. So in one release of ten, most counts can lie "
+    "outside of their 90 % intervals. The bias of moved weights is in the errors, too, if the distance was asked: a "
+    "cell's is drawn with the size that its share of the sample predicts. Bias that one cell has more of than its "
+    "share is in no error. How records vary within a cell was not released and is not in it. At a small ε the common "
+    "weight is nearly all noise, and intervals of counts are wide."
 )
 SET_INTO_BOUNDS = (
     "A cell's mean moved weight and mean outcome are set into their bounds. A synthetic record has its cell's means, so "

@@ -14,9 +14,10 @@ from dpdist.mechanisms.coded_tables.statement import ENTERED
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums, released
+from dpdist.mechanisms.weighted_marginals.adaptive import in_rounds
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
-from dpdist.mechanisms.weighted_marginals.statement import CHOSEN, LISTED, OUTRIGHT
+from dpdist.mechanisms.weighted_marginals.statement import ADAPTIVE, CHOSEN, LISTED, OUTRIGHT
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.privacy.guarantees import Promise, Strict
 
@@ -31,7 +32,8 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
 
     def promised(self, job: Job, settings: Settings) -> Promise:
         alone = settings.marginals is not None or len(job.outcomes) == 1
-        how = LISTED if alone else CHOSEN if settings.chooses(job) else OUTRIGHT
+        chosen_by = ADAPTIVE if settings.adapts else CHOSEN
+        how = LISTED if alone else chosen_by if settings.chooses(job) else OUTRIGHT
         moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
         return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, how, *moves)
 
@@ -43,7 +45,7 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
     """Releases the job's tables with all of ε; if it lists none, each column's table and then tables of pairs of columns.
 
     The chosen pairs are those that the columns' tables explain least. If the candidate pairs make no loop, all of them
-    are measured, and no budget is spent on a choice.
+    are measured, and no budget is spent on a choice. An adaptive choice alternates with measuring.
     """
     numbers, keys = count(1), model.listed
     if keys is not None:
@@ -52,6 +54,9 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
         sums = yield from measured(model, model.singles, numbers)
         fitted = model.fitted(model.released(model.singles, sums))
         pairs = model.candidates
+        if model.adaptive:
+            theta = yield from in_rounds(model, sums, numbers)
+            return released(recorder, [theta], epsilon, cells=float(theta["sums"].size))
         if model.chooses:
             exact = yield Pass(Count(model.measuring(pairs)), "sum")
             pairs = yield from chosen(model, list(fitted.margins), exact, numbers)

@@ -12,6 +12,14 @@ Each round selects the largest of q + η, and the first of equal ones. η is dis
 where ε_r is the round's part of ε. Fix the noise of all other pairs: pair i wins if η_i is at least a threshold t, a
 whole number. In a neighbouring file t moves by at most 2Δ. For whole t and j ≥ 0, P(η ≥ t + j) is at least e^(−j/s) P(η ≥
 t). So each round costs ε_r. The selected pair is released, and its score is not.
+
+Rounds. An adaptive choice (McKenna et al. 2022, AIM) alternates between choosing a pair and measuring it. In each round q
+is computed with M from what the fitted tables then say: the pair's own fitted table if it was measured before, otherwise
+the product of its columns' fitted margins. M and b are functions of earlier answers, so that q moves by at most Δ as above,
+given these answers. This is attained, too, by a record of weight U in a cell where C ≥ M. The parts of ε that a round takes
+also depend on earlier answers alone, and their sum never exceeds the whole. The loss of all rounds is the sum of losses
+that are at most ε_r each, given what was released before, on every path of answers. So it is at most the sum of ε_r,
+although these are chosen in between (Rogers et al. 2016).
 """
 
 from __future__ import annotations
@@ -28,6 +36,13 @@ OUTRIGHT = Fraction(1, 2)
 
 Nothing is chosen then.
 """
+
+ROUNDS = SELECTION + PAIRS
+"""Part of ε for the rounds of an adaptive choice."""
+CHOICE_OF_ROUND = Fraction(1, 4)
+"""Part of a round's ε for its choice. The rest is for the table."""
+ROUNDS_OF_PAIRS = 2
+"""Rounds of least ε for each pair of the tree."""
 
 
 def choice_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:

@@ -2,7 +2,8 @@
 
 The score model regresses the outcome's normal score on the weight's normal score, cell by cell. The scores are not
 exactly normal about this regression. So mean outcomes under the fit differ a little from the reference's weighted means.
-This file estimates one shift of the regression's intercept for each cell, which removes the difference.
+This file estimates a shift of the regression's intercept for each cell, which reduces the difference. Cells that share a
+distribution share a shift. Small cells and yes-or-no outcomes have none.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], mean
     """Finds the shift of every cell, (cell,), under which the first draw's law has the requested mean outcomes.
 
     `means` (group,) are the requested means, and `group` (cell,) is the number of each cell's group. The cells of a group
-    share one shift, and count in its mean by their reference records. If no shift gives a mean, the nearest possible mean
-    is taken.
+    share one shift. In the group's mean a cell counts by its number of reference records. If no shift gives a mean, the
+    nearest possible mean is taken.
     """
     low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
     for _ in range(HALVINGS):
@@ -55,7 +56,7 @@ def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], mean
 
 
 def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sums: Floats, prior: float = PRIOR) -> Law:
-    """Estimates the shifts that fits to files like the reference need, to have the reference's weighted mean outcomes.
+    """Estimates the shifts with which a law that is fitted to a file like the reference has its weighted mean outcomes.
 
     The result is a law of one draw that holds the shifts alone, on the scales of `Law.free`. It is 0 for a yes-or-no
     outcome, whose fitted means are right by construction.
@@ -64,12 +65,12 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
     several groups of records. `sums` (draw, cell, 2) are Σw and Σwy of the same records. Cells that share a distribution
     of outcomes share a shift.
 
-    Without shifts, the mean of the median cell errs by a third of its direct standard error in a file of 35,000 records.
-    But a shift is an estimate, which one record with a large weight can dominate. The jackknife over the groups gives its
-    variance v. Under a prior N(m, prior²) the shift's distance from m is multiplied by prior²/(prior² + v). All groups have
-    m in common, because a law that errs in one cell mostly errs in the same direction in others. A cell has no shift if
-    fewer than FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean. No shift gives it where all
-    outcomes are equal or no record has weight.
+    Without shifts, the median error of a cell's mean was a third of its direct standard error in a file of 35,000 records.
+    But a shift is an estimate, which one record with a large weight can dominate. The jackknife over the groups of records
+    gives its variance v. Under a prior N(m, prior²) the shift's distance from m is multiplied by prior²/(prior² + v). All
+    cells have the same m, because a law that errs in one cell mostly errs in the same direction in others. A cell has no
+    shift if fewer than FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean. No shift gives it
+    where all outcomes are equal or no record has weight.
     """
     cells = sums.shape[1]
     none = Law.nothing(cells)
@@ -102,7 +103,7 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
 def _common(by: Floats, away: Floats, precision: Floats) -> float:
     """The shift that all groups have in common, shrunk towards 0 for its sampling error (James & Stein).
 
-    `by` (group,) are shifts, and `away` (draw, group) what leaving records out changes of them.
+    `by` (group,) are the shifts of groups of cells. `away` (draw, group) are their changes when records are left out.
     """
     if not precision.sum() > 0.0:
         return 0.0

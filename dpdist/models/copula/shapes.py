@@ -2,11 +2,11 @@
 
 A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and of the
 records of similar cells. Its own share depends on its size and on how similar the cells are (`small_area`). Cells are
-compared by their mean, and by the mean and variance of their normal scores under the distribution of all records. The
-scores are compared because a few records in a heavy tail can dominate a mean.
+compared by their mean, and by the mean and variance of their normal scores under the distribution of all records of
+their group. The scores are compared because a few records in a heavy tail can dominate a mean.
 
-Where weights have few values, every class of weights has a distribution of outcomes. So outcomes keep the weights that
-they have in the reference. Cells that share a fit have their own correlations of weight and outcome, mixed in the same
+Where weights have few values, every class of weights has a distribution of outcomes. So outcomes and weights belong
+together as in the reference. Cells that share a fit have their own correlations of weight and outcome, mixed in the same
 way (METHODS §5b).
 """
 
@@ -34,7 +34,7 @@ LOST = 3.0
 LITTLE = 1e-9
 """A number close to 0 that keeps divisors above 0."""
 FEW_VALUES = 10
-"""Weights are atoms if their values have at least this mean number of records."""
+"""Weights are treated as atoms if there are at least this many records for each distinct value, on average."""
 
 
 class Shapes(NamedTuple):

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dpdist.core.files import write_text
 from dpdist.core.records import TOTAL
+from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
 from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text
@@ -30,8 +30,6 @@ The first limit is used with which the page is small enough (`HEAVIEST`).
 """
 LARGE_CV = 0.3
 """Standard error over the figure, above which the page marks a figure, where the job states no rules of quality."""
-REACH = float(ndtri(0.95))
-"""Half width of a 90 % interval, in standard errors."""
 HEAVIEST = 1_000_000
 """Largest size of a page in bytes."""
 MOST_SETS = 5
@@ -141,7 +139,7 @@ def _rows(table: Printed) -> Iterator[Row]:
 def _large_errors(table: Printed) -> NDArray[np.bool_]:
     """True for figures whose error is large relative to them, (row, column); never true if the job's rules flag figures."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        large = table.margins / REACH / np.abs(table.values) > LARGE_CV
+        large = table.margins / NORMAL_90 / np.abs(table.values) > LARGE_CV
     return np.asarray(large & (table.flags == "").all())
 
 

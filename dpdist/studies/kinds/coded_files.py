@@ -15,14 +15,13 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Ints, Records
 from dpdist.evaluation.microdata.association import consistency
 from dpdist.evaluation.microdata.coded import Coded
-from dpdist.evaluation.microdata.marginals import total_variation
-from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.evaluation.microdata.regression import fitted, overlap
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.studies.kinds.one_stratum import model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.similarity import CAPTIONS, over_sets, similarity
 from dpdist.studies.settings import StudyOfArms
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
@@ -80,7 +79,6 @@ class CodedFiles(SimulatedKind):
     @property
     def captions(self) -> Mapping[str, Caption]:
         same = "Pairs of columns whose χ² test concludes alike on the file and on the synthetic sets together."
-        apart = "Half the L1 distance between shares of synthetic records and of the file's, mean over marginals and sets."
         return {
             "specks": Caption("SPECKS", "Kolmogorov–Smirnov distance of both files' propensity scores, mean over sets."),
             **{name: Caption(f"association consistency at {level:.0%}", same) for name, level in LEVELS.items()},
@@ -88,8 +86,7 @@ class CodedFiles(SimulatedKind):
                 "overlap of 95 % intervals of a logistic regression",
                 "Mean over coefficients and sets; 1 is the file's own.",
             ),
-            "one_way": Caption("total variation of single columns", apart),
-            "two_way": Caption("total variation of pairs of columns", apart),
+            **CAPTIONS,
         }
 
     def replicate(self, study: CodedStudy, case: int, number: int) -> Replicate:
@@ -173,13 +170,13 @@ def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float
     outcome = list(case.columns).index(case.outcome)
     predictors = tuple(k for k in range(len(file.sizes)) if k != outcome)
     level = file.sizes[outcome] - 1
-    own = fitted(file, outcome, level, predictors)
+    own, found = fitted(file, outcome, level, predictors), similarity(file, sets)
     return {
-        "specks": float(np.mean([propensity(file, each).specks for each in sets])),
+        "specks": found["specks"],
         **{name: consistency(file, sets, each) for name, each in LEVELS.items()},
-        "overlap": float(np.mean([overlap(own, fitted(each, outcome, level, predictors)).mean() for each in sets])),
-        "one_way": float(np.mean([total_variation(file, each, 1) for each in sets])),
-        "two_way": float(np.mean([total_variation(file, each, 2) for each in sets])),
+        "overlap": over_sets(lambda each: overlap(own, fitted(each, outcome, level, predictors)).mean(), sets),
+        "one_way": found["one_way"],
+        "two_way": found["two_way"],
     }
 
 

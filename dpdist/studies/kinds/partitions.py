@@ -16,11 +16,11 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Records
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
-from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.partitions.release import PartitionCounts
 from dpdist.studies.kinds.one_stratum import model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.similarity import CAPTIONS, apart, similarity
 from dpdist.studies.settings import StudyOfArms
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
@@ -69,12 +69,10 @@ class PartitionsKind(SimulatedKind):
 
     @property
     def captions(self) -> Mapping[str, Caption]:
-        apart = "Half the L1 distance between shares of synthetic records and of the file's, mean over marginals and sets."
         return {
-            "first_layer": Caption("total variation of x1, x2 and x4 together", apart),
-            "one_way": Caption("total variation of single columns", apart),
-            "two_way": Caption("total variation of pairs of columns", apart),
-            "all_cells": Caption("total variation of all 1,800 cells", apart),
+            "first_layer": apart("x1, x2 and x4 together"),
+            **CAPTIONS,
+            "all_cells": apart("all 1,800 cells"),
             "specks": Caption(
                 "SPECKS",
                 "Kolmogorov–Smirnov distance of propensity scores between both files; the columns are predictors.",
@@ -127,13 +125,13 @@ def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], v
     """Every measure as a mean over sets. Predictions of the sets are averaged before their error is taken."""
     predicted = np.mean([_fitted(case, each, values) for each in sets], axis=0)
     file, synthetic = Coded.of_counts(exact), [Coded.of_counts(each) for each in sets]
-    first = file.about(FIRST)
+    first, found = file.about(FIRST), similarity(file, synthetic)
     return {
         "first_layer": float(np.mean([total_variation(first, each.about(FIRST), len(FIRST)) for each in synthetic])),
-        "one_way": float(np.mean([total_variation(file, each, 1) for each in synthetic])),
-        "two_way": float(np.mean([total_variation(file, each, 2) for each in synthetic])),
+        "one_way": found["one_way"],
+        "two_way": found["two_way"],
         "all_cells": float(np.mean([total_variation(file, each, exact.ndim) for each in synthetic])),
-        "specks": float(np.mean([propensity(file, each).specks for each in synthetic])),
+        "specks": found["specks"],
         "prediction_error": float(np.sqrt(((predicted - means) ** 2).mean())),
     }
 

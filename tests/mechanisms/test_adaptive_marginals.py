@@ -1,0 +1,149 @@
+"""Adaptive choice of weighted marginals: what its rounds cost on any path, what they choose, and how repeats combine."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import count
+
+import numpy as np
+import pytest
+from test_clamped import KEY, Notes
+from test_weighted_marginals import ADJACENCIES, grid, job, modelled, records, released, survey, text
+
+from dpdist.core.errors import JobError
+from dpdist.core.records import Floats
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.engine.protocol import Noise
+from dpdist.job import Adjacency
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.coded_tables.fitting import averaged_tables
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.weighted_marginals.adaptive import in_rounds
+from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, ROUNDS, SINGLES
+from dpdist.sampling.exact import ExactSampler
+
+ADAPTIVE = ", selection: adaptive"
+CELLS = {6, 8, 12}
+"""Cells of the pairs' tables; the tables of single columns have 9 together, and scores are of two or three pairs."""
+
+
+def costs(adjacency: Adjacency, key: int) -> list[Fraction]:
+    """Each query's cost on one path of answers: what a record moves over the noise's scale, as a part of ε = 4."""
+    said, own = job(said=ADAPTIVE, adjacency=adjacency, epsilon="4"), survey(2, 60 * 4**key)
+    model, asked = modelled(said, len(own)), list[Noise]()
+
+    def noise(request: Noise) -> Floats:
+        asked.append(request)
+        return noise_of(KEY.child(str(key)))(request)
+
+    rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+    run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
+    delta = Fraction(moved(adjacency) * UNIT)
+    assert asked[0].size == 9
+    return [delta * (3 if each.size == 9 else 1 if each.size in CELLS else 2) / each.scale / 4 for each in asked]
+
+
+@pytest.mark.parametrize("adjacency", [each for each in ADJACENCIES if each != "add_remove"])
+def test_rounds_cost_epsilon_together_on_every_path(adjacency: Adjacency) -> None:
+    """Over paths of files of 60 to 4,000 records, which have other rounds.
+
+    Control: with the same noise in twice the rounds it is over 3/2.
+    """
+    paths = [costs(adjacency, key) for key in range(4)]
+    assert {sum(path) for path in paths} == {Fraction(1)}
+    assert {path[0] for path in paths} == {SINGLES}
+    assert len({len(path) for path in paths}) > 1, "budgets grow on some paths alone"
+    choices, tables = sum(paths[0][1::2]), sum(paths[0][2::2])
+    assert choices == ROUNDS * CHOICE_OF_ROUND
+    assert tables == ROUNDS - choices
+    assert sum(paths[0]) + sum(paths[0][1:]) > Fraction(3, 2)
+
+
+def test_scores_of_rounds_move_by_no_more_than_a_table_and_by_all_of_it() -> None:
+    """Given the same answers, after one measured pair. Attained by a full weight where counts exceed what is fitted.
+
+    Control: against fitted tables that follow the file, without noise, scores move by nearly twice as much.
+    """
+    model, own = modelled(job(said=ADAPTIVE), n=50), survey(3, 50)
+    told, _ = grid()
+    asked = model.measuring(model.candidates)
+    base = asked.statistics(own, np.ones(50))
+    alone = [asked.statistics(told.take(np.array([k])), np.ones(1)) for k in range(0, len(told), 5)]
+    answers = {9: np.full(9, 100.0 * UNIT / 50.0), 12: np.full(12, 25.0 * UNIT / 50.0)}
+
+    def scored(exact: Floats) -> Floats:
+        rounds = in_rounds(model, answers[9], count(1))
+        next(rounds)
+        rounds.send(exact)
+        rounds.send(np.array([2]))
+        return np.asarray(rounds.send(answers[12]).scores[0])
+
+    each = np.array([scored(base + one) for one in alone])
+    apart = np.abs(each - scored(base)).max()
+    assert apart == UNIT
+    low = np.abs(each[:, None] - each[None]).max()
+    assert low <= 2 * UNIT
+
+
+def test_without_noise_the_pairs_that_depend_are_measured_and_then_again() -> None:
+    """Sex and children depend only through the degree. What is left of ε goes to tables that are measured already."""
+    model, theta = released(job(said=ADAPTIVE), survey(2), quiet=True)
+    keys = model.keys_of(theta)
+    assert set(keys[3:]) == {(0, 1), (1, 2)}
+    assert sum(theta["units"][0]) == model.units == 4
+
+
+def test_a_table_that_tells_nothing_doubles_the_budget() -> None:
+    """Independent columns: answers without noise are as expected, and rounds take 1 and 3 parts of four.
+
+    Control: dependent columns take the first two one by one.
+    """
+    rng, taken = np.random.default_rng(1), []
+    plain = np.column_stack([rng.integers(0, 2, 4000), rng.integers(1, 4, 4000), rng.integers(0, 4, 4000)])
+    for epsilon, own in (("0.1", records(plain, np.full(4000, 50.0))), ("9", survey(2))):
+        _, theta = released(job(said=ADAPTIVE, epsilon=epsilon), own, quiet=True)
+        taken.append(theta["units"][0][3:].tolist())
+    assert taken[0] == [1.0, 3.0]
+    assert taken[1][:2] == [1.0, 1.0]
+
+
+def test_repeated_tables_are_averaged_by_precision() -> None:
+    """Scales 1 and 2: weights 4/5 and 1/5, and the scale of the mean. Control: a plain mean."""
+    tables, scales = averaged_tables((2,), ((0,), (0,)), [np.array([5.0, 0.0]), np.array([0.0, 5.0])], (1.0, 2.0))
+    assert tables[(0,)].tolist() == pytest.approx([4.0, 1.0])
+    assert scales[(0,)] == pytest.approx(0.8**0.5)
+    assert tables[(0,)].tolist() != [2.5, 2.5]
+
+
+def test_a_release_is_read_again_as_it_was_written() -> None:
+    model, theta = released(job(said=ADAPTIVE), survey(4))
+    again = model.recall(json.loads(json.dumps(model.describe(theta))))
+    assert again.values.keys() == theta.values.keys()
+    assert all(np.array_equal(again[name], theta[name]) for name in theta.values)
+    assert model.scales_of(again) == model.scales_of(theta)
+    drawn = model.noised_again(again, 0, 20, np.random.default_rng(1))["margins"]
+    assert drawn.shape == (20, 9)
+
+
+def test_records_agree_with_the_tables() -> None:
+    model, theta = released(job(said=ADAPTIVE, epsilon="4"), survey(6))
+    fitted = model.fitted(theta)
+    codes, weight = model.drawn(theta, 4000, np.random.default_rng(0))
+    for key, wanted in fitted.tables.items():
+        found = np.bincount(model.cell(codes, key), weights=weight, minlength=wanted.size)
+        assert np.abs(found - wanted.ravel()).max() < 1e-6 * fitted.total
+
+
+def test_the_statement_says_how_rounds_are_paid() -> None:
+    said = " ".join(MECHANISMS["weighted_marginals"].promise(job(said=ADAPTIVE)).assumptions)
+    assert "the rest for rounds" in said
+
+
+@pytest.mark.parametrize(
+    "other", [{"said": ", marginals: [[sex, degree], [kids]], selection: adaptive"}, {"outcome": "sex, degree"}]
+)
+def test_a_choice_of_nothing_is_refused(other: dict[str, str]) -> None:
+    with pytest.raises(JobError, match="no pair is chosen"):
+        parse_job(text(**({"said": ADAPTIVE} | other)).replace(", {mean: kids}", ""))
