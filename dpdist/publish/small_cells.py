@@ -16,6 +16,8 @@ from dpdist.models.protocol import Draws
 from dpdist.publish.reference_records import points_of_cells
 from dpdist.publish.released import ReleasedObject
 
+NEEDED = frozenset({"unit", "noise", "sampling", "alone", "common"})
+"""Names of the released parameters from which cells are named."""
 MISSING = 2.0
 """Number of its most influential records that a sample may lack."""
 LARGER = 1.0
@@ -71,10 +73,13 @@ def _sampling(points: Floats, n: float, of_weight: bool) -> tuple[float, float]:
 
 
 def _cells(release: ReleasedObject) -> Iterator[tuple[int, ReferenceCells, str, Draws]]:
-    """Every stratum of reference tables: its number, its model, the prefix of its cells' names and its parameters."""
+    """Every stratum of reference tables: its number, its model, the prefix of its cells' names and its parameters.
+
+    Strata of releases without these parameters are left out.
+    """
     for stratum, label in enumerate(release.frame.stratum_labels):
         model = release.model(stratum)
-        if isinstance(model, ReferenceCells):
+        if isinstance(model, ReferenceCells) and set(release.sets[0][label]) >= NEEDED:
             where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
             yield stratum, model, where, release.theta(model, stratum, 0)
 

@@ -52,11 +52,11 @@ reference: {{path: {reference}}}
 runtime: {{executor: serial}}""",
     "weighted": """strata: [area]
 model: {{family: lognormal, predictors: [sex]}}
-mechanism: {{name: weighted, fallback: scale}}
+mechanism: {{name: weighted, fallback: refuse}}
 budget: {{epsilon: "10.8"}}
 sampler: {{draws: {draws}}}
 record: {{log_lik: never}}
-runtime: {{executor: dask, workers: 1}}""",
+runtime: {{executor: serial}}""",
 }
 
 

@@ -4,8 +4,8 @@
 
 Two tables and a picture, written as paired.md and profile.svg:
 
-1. The time of a process's tasks: alone, beside an unrelated process, on one worker, on two workers. Every process does as
-   much. Processor time stands beside it; the rest is waiting.
+1. The time of a stratum: in a process alone, beside an unrelated process, on one worker, on two workers. Every process does
+   as much; its first task is left out. Processor time stands beside it; the rest is waiting.
 2. Where that time goes, by profile, alone and beside an unrelated process.
 """
 
@@ -57,28 +57,31 @@ KINDS = {
 
 
 class Spent(NamedTuple):
-    """By one process on its tasks: seconds, and processor seconds."""
+    """By a process on a stratum, in the mean: milliseconds, and milliseconds of processor time."""
 
-    seconds: float
+    each: float
     processor: float
 
 
 class Timed(Watch):
-    """Adds the processor seconds that some processes spend while strata are protected."""
+    """Times the tasks after each process's first, which holds its start-up, and what processor time they take."""
 
-    def __init__(self, processor: Callable[[], float]) -> None:
+    def __init__(self, processes: int, processor: Callable[[], float]) -> None:
         super().__init__()
-        self._processor, self.before, self.spent = processor, 0.0, 0.0
+        self._processes, self._processor, self._before, self._spent = processes, processor, 0.0, 0.0
 
     def __call__(self, event: Event) -> None:
-        if event.stage == "protect" and event.kind == "begin":
-            self.before = self._processor()
-        if event.stage == "protect" and event.kind == "end":
-            self.spent = self._processor() - self.before
+        if event.kind == "end" and event.stage == "protect":
+            self._spent = self._processor() - self._before
+        if event.kind == "task" and len(self.tasks) == self._processes - 1:
+            self._before = self._processor()
         super().__call__(event)
 
-    def each(self, processes: int) -> Spent:
-        return Spent(sum(seconds for _, seconds in self.tasks) / processes, self.spent / processes)
+    @property
+    def spent(self) -> Spent:
+        warm = self.tasks[self._processes :]
+        strata = sum(number for number, _ in warm)
+        return Spent(1e3 * sum(seconds for _, seconds in warm) / strata, 1e3 * self._spent / strata)
 
 
 def lone(folder: Path, strata: int, processes: int, profiled: bool = False) -> list[Any]:
@@ -97,7 +100,7 @@ def lone(folder: Path, strata: int, processes: int, profiled: bool = False) -> l
 
 
 def _lone(survey: Survey, number: int, together: Any, told: Any, profiled: bool) -> None:
-    watch, profile = Timed(time.process_time), cProfile.Profile()
+    watch, profile = Timed(1, time.process_time), cProfile.Profile()
 
     def listener(event: Event) -> None:
         if (event.kind, event.stage) == ("begin", "protect"):
@@ -111,7 +114,7 @@ def _lone(survey: Survey, number: int, together: Any, told: Any, profiled: bool)
 
     with suppress(Protected):
         dpdist.run(load_job(survey.job()), workspace=survey.folder / f"alone-{number}", listener=listener)
-    told.put(_kinds(profile) if profiled else watch.each(1))
+    told.put(_kinds(profile) if profiled else watch.spent)
 
 
 def _kinds(profile: cProfile.Profile) -> dict[str, float]:
@@ -128,12 +131,12 @@ def _kinds(profile: cProfile.Profile) -> dict[str, float]:
 
 
 def on_workers(folder: Path, strata: int, workers: int) -> Spent:
-    """What each worker of a cluster on this machine spent, with so many strata for each."""
+    """What workers of a cluster on this machine spent, with so many strata for each."""
     survey = Survey(folder, (RECORDS,) * (strata * workers), draws=DRAWS, log_lik="never")
-    watch = Timed(_workers)
+    watch = Timed(workers, _workers)
     with suppress(Protected):
         dpdist.run(load_job(survey.job("dask", workers=workers)), workspace=folder / "work", listener=watch)
-    return watch.each(workers)
+    return watch.spent
 
 
 def _workers() -> float:
@@ -167,24 +170,24 @@ def turns(folder: Path, strata: int, repeats: int) -> list[dict[str, Spent]]:
             place = folder / f"turn-{k}-{names.index(name)}"
             place.mkdir()
             turn[name] = ARMS[name](place, strata)
-            print(k, name, f"{turn[name].seconds:.1f} s, processor {turn[name].processor:.1f} s", flush=True)
+            print(k, name, f"{turn[name].each:.1f} ms a stratum, processor {turn[name].processor:.1f} ms", flush=True)
         found.append(turn)
     return found
 
 
 def turns_table(found: Sequence[Mapping[str, Spent]]) -> str:
     lines = [
-        "| arm | seconds of its tasks | over alone | processor seconds | over alone | waiting |",
+        "| arm | ms a stratum | over alone | processor, ms | over alone | waiting |",
         "|---|---|---|---|---|---|",
     ]
     first = next(iter(ARMS))
     for name in ARMS:
         own, base = [turn[name] for turn in found], [turn[first] for turn in found]
-        cells = [spread([one.seconds for one in own], ".1f")]
-        cells += [spread([a.seconds / b.seconds for a, b in zip(own, base, strict=True)])]
+        cells = [spread([one.each for one in own], ".1f")]
+        cells += [spread([a.each / b.each for a, b in zip(own, base, strict=True)])]
         cells += [spread([one.processor for one in own], ".1f")]
         cells += [spread([a.processor / b.processor for a, b in zip(own, base, strict=True)])]
-        cells += [f"{statistics.median(1 - one.processor / one.seconds for one in own):.0%}"]
+        cells += [f"{statistics.median(1 - one.processor / one.each for one in own):.0%}"]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
