@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Draws
 from dpdist.publish.released import ReleasedObject
@@ -41,7 +43,8 @@ def cells_where(
     """
     found: dict[str, dict[str, float]] = {}
     for each in strata_with(release, parameter):
-        columns = each.theta[parameter][0][:, ::every].T.tolist()
+        described = release.sets[0][release.frame.stratum_labels[each.stratum]][parameter]
+        columns = np.array(described["values"], dtype=np.float64)[:, ::every].T.tolist()
         names = ("weight", *each.model.outcomes)[-len(columns) :]
         for variable, values in zip(names, columns, strict=True):
             such = {cell: value for cell, value in zip(each.cells, values, strict=True) if holds(value)}
