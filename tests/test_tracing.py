@@ -13,6 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from canaries import spelled, survey
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from typer.testing import CliRunner
 
 from dpdist.cli import tracing
@@ -20,11 +22,6 @@ from dpdist.cli.main import app
 from dpdist.cli.observing import observed
 from dpdist.core.errors import ClusterError
 from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
-
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra tracing is not installed")
-
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 NAMES = {
     f"dpdist.{name}" for name in ("run", "done", "total", "task", "fit", "stratum", "strata", "block", "blocks", "key")

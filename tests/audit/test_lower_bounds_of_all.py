@@ -29,7 +29,7 @@ from dpdist.job.loading import parse_job
 from dpdist.job.mechanisms import SPECS
 from dpdist.job.privbayes import SELECTION as PARENTS
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.weighted_marginals.sensitivity import PAIRS, SELECTION, SINGLES
+from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, ROUNDS, SELECTION, SINGLES
 from dpdist.sampling import sampler_of
 
 pytestmark = pytest.mark.slow
@@ -128,6 +128,12 @@ OF_CODES = {
     "weighted_marginals": Coded("name: weighted_marginals, marginals: [[sex, kids], [age]]"),
     "weighted_marginals, tables of chosen pairs": Coded(CHOSEN, "3", pulls_pairs_apart, SINGLES + PAIRS),
     "weighted_marginals, choice of pairs": Coded(CHOSEN, "6", pulls_pairs_apart, SELECTION, choices=True),
+    "weighted_marginals, tables of rounds": Coded(
+        f"{CHOSEN}, selection: adaptive", "3", pulls_pairs_apart, SINGLES + ROUNDS * (1 - CHOICE_OF_ROUND)
+    ),
+    "weighted_marginals, choices of rounds": Coded(
+        f"{CHOSEN}, selection: adaptive", "30", pulls_pairs_apart, ROUNDS * CHOICE_OF_ROUND, choices=True
+    ),
     "privbayes": Coded(NETWORK, "3", makes_two_pairs_dependent, 1 - PARENTS),
     "privbayes, choice of parents": Coded(NETWORK, "8", makes_two_pairs_dependent, PARENTS, choices=True),
     "flat_laplace": Coded("name: flat_laplace"),
@@ -142,6 +148,7 @@ DRAWS = {
     "sanitized_statistics, Gaussian": 100_000,
     **dict.fromkeys(("weighted_marginals, tables of chosen pairs", "weighted_marginals, choice of pairs"), MANY),
     "privbayes, choice of parents": 100_000,
+    **dict.fromkeys(("weighted_marginals, tables of rounds", "weighted_marginals, choices of rounds"), MANY),
     **dict.fromkeys(("steps, selection", "sanitized_statistics, substitution"), MANY),
 }
 """Draws of each file. `laplace_composed` shares ε among many figures, so large losses are seldom. At 30,000 draws its

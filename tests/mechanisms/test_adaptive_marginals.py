@@ -64,7 +64,7 @@ def test_rounds_cost_epsilon_together_on_every_path(adjacency: Adjacency) -> Non
 def test_scores_of_rounds_move_by_no_more_than_a_table_and_by_all_of_it() -> None:
     """Given the same answers, after one measured pair. Attained by a full weight where counts exceed what is fitted.
 
-    Control: against fitted tables that follow the file, without noise, scores move by nearly twice as much.
+    Control: a record of twice the weight bound moves scores by twice as much.
     """
     model, own = modelled(job(said=ADAPTIVE), n=50), survey(3, 50)
     told, _ = grid()
@@ -83,6 +83,10 @@ def test_scores_of_rounds_move_by_no_more_than_a_table_and_by_all_of_it() -> Non
     each = np.array([scored(base + one) for one in alone])
     apart = np.abs(each - scored(base)).max()
     assert apart == UNIT
+    assert (
+        np.abs(scored(base + 2.0 * alone[int(np.abs(each - scored(base)).max(axis=1).argmax())]) - scored(base)).max()
+        == 2 * UNIT
+    )
     low = np.abs(each[:, None] - each[None]).max()
     assert low <= 2 * UNIT
 
