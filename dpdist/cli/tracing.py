@@ -93,10 +93,10 @@ class Trace:
         if (span := self._stages.pop(name, None)) is not None:
             self._end(span)
 
-    def _end(self, span: Any, ended: int | None = None) -> None:
+    def _end(self, begun: Any, ended: int | None = None) -> None:
         """Ends a span, and counts it unless OpenTelemetry's own settings leave it out."""
-        self._ended += span.is_recording()
-        span.end(ended)
+        self._ended += begun.is_recording()
+        begun.end(ended)
 
     def end(self, state: str, why: str | None) -> None:
         """Ends the span of the run, and of stages that it broke off."""
