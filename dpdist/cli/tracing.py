@@ -18,8 +18,6 @@ from dpdist.core.progress import Event, Listener
 EXTRA = "pip install 'dpdist[tracing]'"
 WAIT = 5.0
 """Seconds after which a collector that does not take some spans is given up for these spans."""
-
-
 QUEUE = 2**14
 """Largest number of spans that wait to be sent. The oldest are dropped, and counted as not taken, where more wait."""
 
