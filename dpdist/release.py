@@ -286,8 +286,11 @@ def _publish(space: Workspace, release: ReleasedObject, listener: Listener) -> N
     """
     held = release.job.approval is not None
     folder = space.held if held else space.public
+    if space.keyed:
+        said = [SIMULATED.replace("\n", " ").strip(), *release.promise["cautions"]]
+        release = replace(release, promise={**release.promise, "cautions": list(dict.fromkeys(said))})
     with publishing(folder):
-        with private() if held else nullcontext():
+        with private() if held or space.keyed else nullcontext():
             unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""
             publish_folder(release, folder, listener, unfit)
         space.store.show(folder)

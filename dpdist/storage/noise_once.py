@@ -54,6 +54,8 @@ def noise_once(space: Workspace, path: Path, request: Noise) -> Floats:
     """The noise for a request, drawn once and stored at `path`; in a study's run, drawn from the run's key."""
     said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
     facts = {name: str(value) for name, value in said.items() if name != "set"}
+    if space.keyed:
+        facts["drawn"] = "from a study's key"
     return drawn_once(space, path, facts, lambda: _from_key(space, path, request) if space.keyed else fresh_noise(request))
 
 

@@ -96,6 +96,9 @@ def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str 
 
 def _begin(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
     """Writes key and identity, in this order, unless another process has written them."""
+    if given is None and space.replayed:
+        found, remedy = "a study or a replay began here and did not get far", "take an empty folder, or empty this one"
+        raise WorkspaceError(space.place, found, remedy, exit_code=2)
     drawn = Key.from_os() if given is None else given.key
     if given is not None:
         write_text(space.replay, given.mark)
@@ -104,11 +107,10 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
     space.store.put_if_absent(space.key)
     if (key := Key.read(space.key)) != drawn and given is not None:
         raise space.damaged(space.key, "is not the one that was given")
-    if given is None and key == drawn and space.store.take(space.replay):  # left by a run killed before it began
-        space.replay.unlink()
-        space.store.drop([space.replay])
     said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
     said["key"] = key.child("identity").hex()
+    if given is not None:
+        said["mark"] = given.mark
     write_json(space.identity, said)
     return key if space.store.put_if_absent(space.identity) else _adopt(space, identity, given, date)
 

@@ -26,7 +26,7 @@ REFERENCE = "reference.sha256"
 """Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
 
 REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
-"""Contents of the file `replay`."""
+"""Contents of the file `replay`, which the identity repeats."""
 
 _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
 """Workspaces of runs in this process, in which later tasks find files that are already copied."""
@@ -146,12 +146,21 @@ class Workspace(WorkspacePaths):
     @property
     def replayed(self) -> bool:
         """True if the run repeats the draws of another run, or of a key. Its results are not for publication."""
-        return self.store.take(self.replay)
+        return bool(self._mark)
 
     @property
     def keyed(self) -> bool:
         """True if the run's noise follows from its key, as in studies. Its results are not for publication."""
-        return self.replayed and self.replay.read_text(encoding="utf-8") == KEYED
+        return self._mark == KEYED
+
+    @property
+    def _mark(self) -> str:
+        """How a run that was given its key is marked, in `replay` and in its identity; "" for a run with its own key."""
+        if self.store.take(self.replay):
+            return self.replay.read_text(encoding="utf-8") or REPEATED
+        if self.read_identity() is None:
+            return ""
+        return str(json.loads(self.identity.read_text(encoding="utf-8")).get("mark", ""))
 
     def read_identity(self) -> Identity | None:
         path = self.identity

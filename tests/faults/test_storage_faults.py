@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -60,10 +61,13 @@ UNLIKE = ("log", "lock", "replay", "report.html")
 
 
 def by_products(workspace: Path) -> dict[str, bytes]:
-    """Every confidential file of a workspace but the log, the lock, the mark of a replay, and the page that has times."""
+    """Every confidential file of a workspace but the log, the lock, the marks of a replay, and the page that has times."""
     confidential = workspace / "confidential"
     files = (path for path in confidential.rglob("*") if path.is_file() and path.name not in UNLIKE)
-    return {path.relative_to(confidential).as_posix(): path.read_bytes() for path in files}
+    found = {path.relative_to(confidential).as_posix(): path.read_bytes() for path in files}
+    identity = json.loads(found["identity.json"])
+    identity.pop("mark", None)
+    return found | {"identity.json": json.dumps(identity).encode()}
 
 
 def differing(workspace: Path, other: Path) -> set[str]:

@@ -143,6 +143,7 @@ def test_records_agree_with_the_tables() -> None:
 def test_the_statement_says_how_rounds_are_paid() -> None:
     said = " ".join(MECHANISMS["weighted_marginals"].promise(job(said=ADAPTIVE)).assumptions)
     assert "the rest for rounds" in said
+    assert "The last round takes all that is left." in said
 
 
 @pytest.mark.parametrize(

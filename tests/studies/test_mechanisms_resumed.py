@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import dpdist
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.core.public_files import UNFIT
+from dpdist.storage.workspace import KEYED, REPEATED
 from dpdist.studies.file import parse_study
 from dpdist.studies.run import run
 
@@ -117,3 +120,50 @@ def test_a_folder_of_a_study_stays_one_and_takes_no_other_key(tmp_path: Path) ->
     assert release.statement["metered"] is False
     with pytest.raises(WorkspaceError, match="under another key"):
         dpdist.run(JOB, tmp_path / "ws", input=survey(), study=Key(b"2" * 32))
+
+
+@pytest.mark.parametrize("mark", [KEYED, REPEATED, ""])
+def test_a_mark_without_a_run_makes_no_uncharged_release(tmp_path: Path, mark: str) -> None:
+    """Left by a study that was killed, or written by hand: the folder is refused. Control: without it a run is charged."""
+    confidential = tmp_path / "ws" / "confidential"
+    confidential.mkdir(parents=True)
+    (confidential / "replay").write_text(mark)
+    said = JOB + "ledger: {total: '1'}\n"
+    with pytest.raises(WorkspaceError, match="a study or a replay began here"):
+        dpdist.run(said, tmp_path / "ws", input=survey())
+    assert not (tmp_path / "ws" / "public").exists()
+    (confidential / "replay").unlink()
+    assert dpdist.run(said, tmp_path / "ws", input=survey()).statement["metered"] is True
+
+
+def test_a_folder_of_a_study_whose_marks_were_deleted_is_not_released(tmp_path: Path) -> None:
+    """The identity has the mark too; without both, stored noise is refused. Control: they are all that was changed."""
+    dpdist.run(JOB, tmp_path / "ws", input=survey(), study=Key(b"1" * 32))
+    confidential = tmp_path / "ws" / "confidential"
+    (confidential / "replay").unlink()
+    (tmp_path / "ws" / "public" / UNFIT).unlink()
+    release = dpdist.run(JOB, tmp_path / "ws", input=survey())
+    assert (tmp_path / "ws" / "public" / UNFIT).exists()
+    assert release.statement["metered"] is False
+    identity = confidential / "identity.json"
+    said = json.loads(identity.read_text())
+    identity.write_text(json.dumps({name: value for name, value in said.items() if name != "mark"}))
+    for mark in (confidential / "marks").iterdir():
+        if not mark.name.startswith(("noise-", "records")):
+            mark.unlink()
+    for path in (confidential / "parts", tmp_path / "ws" / "public"):
+        shutil.rmtree(path)
+    (confidential / "strata.parquet").unlink()
+    with pytest.raises(WorkspaceError, match="was drawn for something else"):
+        dpdist.run(JOB, tmp_path / "ws", input=survey())
+
+
+def test_a_studys_statement_says_that_no_guarantee_holds(tmp_path: Path) -> None:
+    """First among the cautions, once, also when it is published again. Control: a run without a key."""
+    dpdist.run(JOB, tmp_path / "ws", input=survey(), study=Key(b"1" * 32))
+    again = dpdist.publish(tmp_path / "ws")
+    cautions = again.statement["cautions"]
+    assert "no guarantee holds" in cautions[0]
+    assert sum("no guarantee holds" in each for each in cautions) == 1
+    plain = dpdist.run(JOB, tmp_path / "plain", input=survey(), counted=False)
+    assert "no guarantee holds" not in " ".join(plain.statement["cautions"])
