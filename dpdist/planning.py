@@ -20,7 +20,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import large_delta
-from dpdist.privacy.noise import LARGEST_SCALE
+from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
 from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.runtime.plan import Plan
@@ -83,12 +83,16 @@ def refuse_formats(job: Job) -> None:
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:
-    """Raises `JobError` where the noise of a statistic is so large that sums with it would be rounded."""
+    """Raises `JobError` where the noise of a statistic is so large that sums or scores with it would be rounded."""
     scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
     if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
         found = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
         remedy = "raise epsilon, or publish fewer figures or sets"
         raise JobError(job.dataset, [Problem("budget.epsilon", found, "a scale of at most 2^46 units", remedy)])
+    if (score := getattr(model, "largest_score", 0)) > LARGEST_SCORE:
+        found = f"a score of {float(score):.3g} units, which is not exact"
+        remedy = "raise epsilon, merge levels, or name the pairs"
+        raise JobError(job.dataset, [Problem("budget.epsilon", found, "a score of at most 2^52 units", remedy)])
 
 
 def _check_likelihood(job: Job) -> None:

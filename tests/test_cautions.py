@@ -105,6 +105,23 @@ def test_validate_and_plan_print_it(verb: str, tmp_path: Path) -> None:
     assert "11 records probably cannot reach" in " ".join(done.output.split())
 
 
+@pytest.mark.parametrize("said", ["linear", "none"])
+def test_what_to_look_at_before_publishing_is_said_by_validate_plan_and_run(said: str, tmp_path: Path) -> None:
+    """Of a law and of a weight rule; run names its folder. Control: without a rule there are no losses to measure."""
+    text = JOB.replace("weights: fixed_point", f"weights: {said}")
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+    job, path, work = f"{tmp_path}/job.yaml", str(survey(tmp_path, 200)), f"{tmp_path}/ws"
+    for line, named in (("validate", "WORKSPACE"), ("plan", "WORKSPACE"), ("run", work)):
+        more = ["-w", work] if line == "run" else []
+        done = CliRunner().invoke(app, [line, job, "--input", path, *more])
+        shown = "".join(done.output.split())
+        assert done.exit_code == 0, done.output
+        assert f"lookat`dpdistreport{named}--confidential`beforepublishing" in shown
+        assert (f"`dpdistaudit{named}`measures" in shown) == (said != "none")
+    quiet = CliRunner().invoke(app, ["validate", job, "--input", path, "--quiet"])
+    assert (quiet.exit_code, quiet.output) == (0, "")
+
+
 def test_psu_codes_that_begin_again_in_every_stratum_are_foretold(tmp_path: Path) -> None:
     """Codes 1 and 2 in thirty strata that the job does not name. Controls: the strata are named; codes of their own."""
     path, rng = survey(tmp_path, 400), np.random.default_rng(1)

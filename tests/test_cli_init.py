@@ -365,12 +365,20 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     job = load_job("whole.yaml")
     assert job.reference is not None
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
-    shown = "the reference's weights and outcomes are published with the release: public/released/donors.parquet"
+    shown = "the reference's weights and outcomes are published with the release: public/released/donors.parquet. "
+    shown += "Publish the release only if the reference really is public"
     for verb in (("validate",), ("plan",), ("run", "--workspace", "ws")):
         code, text = command(verb[0], "whole.yaml", *verb[1:])
         flat = " ".join(text.split())
         assert (code, shown in flat, "states no period" in flat) == (0, True, False), text
     assert (files / "ws" / "public" / "released" / "donors.parquet").is_file()
+    assert command("keygen", "head")[0] == 0
+    for more, donates in (((), True), (("--set", "mechanism={name: laplace_strict}", "--set", "reference=null"), False)):
+        held = f"held-{donates}"
+        code, text = command("run", "whole.yaml", "--workspace", held, "--set", "approval=required", *more)
+        assert (code, shown in " ".join(text.split())) == (0, donates), text
+        code, text = command("approve", held, "--key", "head", "--reason", "fine")
+        assert (code, f"caution: {shown}" in " ".join(text.split())) == (0, donates), text
     code, text = command("validate", "whole.yaml", "--set", "reference.period=null")
     assert (code, "the reference states no period" in text) == (0, True)
 

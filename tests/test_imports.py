@@ -57,6 +57,33 @@ def test_publish_is_the_verb_whatever_was_imported_of_the_folder() -> None:
     assert dpdist.publish is import_module("dpdist.release").publish
 
 
+def unresolved(text: str) -> set[str]:
+    """Names that a module's text imports from the package, and that are not there."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == "dpdist":
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if not there(str(node.module), alias.name)}
+    return found
+
+
+def there(module: str, name: str) -> bool:
+    try:
+        return hasattr(import_module(module), name) or import_module(f"{module}.{name}") is not None
+    except ModuleNotFoundError as missing:
+        return not str(missing.name).startswith("dpdist")
+
+
+def test_every_name_that_is_imported_from_the_package_is_there() -> None:
+    """Also in studies and examples that no test runs. Control: a name and a module that are gone."""
+    assert unresolved("from dpdist.publish.marginals import REACH") == {"dpdist.publish.marginals.REACH"}
+    assert unresolved("from dpdist.gone import name") == {"dpdist.gone.name"}
+    root = Path(__file__).parents[1]
+    files = [path for folder in ("dpdist", "tests", "docs") for path in (root / folder).rglob("*.py")]
+    assert len(files) > 400
+    found = {str(path.relative_to(root)): unresolved(path.read_text(encoding="utf-8")) for path in files}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
 def test_an_unknown_name_is_refused_as_of_any_module() -> None:
     with pytest.raises(AttributeError, match="module 'dpdist' has no attribute 'nothing'"):
         dpdist.nothing  # noqa: B018

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 from canaries import spelled, survey
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from typer.testing import CliRunner
 
@@ -165,6 +167,61 @@ def test_a_collector_that_takes_nothing_costs_a_run_a_note_and_nothing_else(tmp_
     assert [event.note for event in heard if event.kind == "note"] == [
         "the collector of --traces did not take 3 spans: look at its address and its log"
     ]
+
+
+class Slow(InMemorySpanExporter):
+    """Takes nothing before the work is done, as a collector that is slower than the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        assert self.done.wait(60)
+        return super().export(spans)
+
+
+@pytest.mark.parametrize("queue", [512, None])
+def test_spans_that_a_full_queue_drops_are_in_the_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: int | None
+) -> None:
+    """6,002 spans. Control: the queue of a run holds them all, and there is no note."""
+    slow, heard, tasks = Slow(), list[Event](), 6000
+    monkeypatch.setattr(tracing, "collector", lambda url: slow)
+    if queue is not None:
+        monkeypatch.setattr(tracing, "QUEUE", queue)
+    with observed(tmp_path, None, None, heard.append, "memory") as listener:
+        with stage(listener, "protect", tasks) as tick:
+            for number in range(tasks):
+                listener(Event("task", "", unit={"stratum": number}, seconds=0.1))
+            tick(tasks)
+        slow.done.set()
+    lost = tasks + 2 - len(slow.get_finished_spans())
+    assert lost == 0 if queue is None else lost > 4000
+    told = f"the collector of --traces did not take {lost:,} spans: look at its address and its log"
+    assert [event.note for event in heard if event.kind == "note"] == [told] * (lost > 0)
+
+
+def test_spans_of_an_exporter_that_raises_are_in_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Raising(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            raise OSError("no route")
+
+    heard: list[Event] = []
+    monkeypatch.setattr(tracing, "collector", lambda url: Raising())
+    with observed(tmp_path, None, None, heard.append, "memory") as listener:
+        some_work(listener)
+    assert any("did not take 3 spans" in event.note for event in heard if event.kind == "note")
+
+
+def test_spans_that_settings_of_opentelemetry_leave_out_are_not_missed(
+    memory: InMemorySpanExporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    heard: list[Event] = []
+    with observed(tmp_path, None, None, heard.append, "memory") as listener:
+        some_work(listener)
+    assert (len(memory.get_finished_spans()), [event for event in heard if event.kind == "note"]) == (0, [])
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://collector:4317", ""])

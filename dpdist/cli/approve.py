@@ -20,6 +20,8 @@ def approve(
     ] = False,
 ) -> None:
     """Publish a held release, signed, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
+    from dpdist.cli.draft import PUBLISHED_TOO
+    from dpdist.cli.report import donates
     from dpdist.evaluation.holding import approve as approve_release
     from dpdist.evaluation.holding import refuse as refuse_release
     from dpdist.publish.minisign import SecretKey
@@ -30,6 +32,8 @@ def approve(
             raise JobError("of approve", [Problem("--key", found, "--key FILE, or --refuse", "give one of the two")])
         if key is not None:
             own = SecretKey.read(key)
+            if donates(workspace):
+                out.print(f"caution: {PUBLISHED_TOO}", markup=False)
             where = approve_release(workspace, own, reason)
             out.print(f"approved by {own.public.name}, published: {where}", markup=False)
         else:

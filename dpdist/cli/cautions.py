@@ -8,7 +8,7 @@ from math import ceil
 
 import numpy as np
 
-from dpdist.cli.draft import DONATED, DONORS
+from dpdist.cli.draft import PUBLISHED_TOO
 from dpdist.core.records import Frame
 from dpdist.evaluation.gate_limits import cautions as of_gates
 from dpdist.job import Job
@@ -55,13 +55,13 @@ def cautions(plan: Plan) -> Iterator[str]:
         yield from _empty_levels(plan.frame)
 
 
-def advice(plan: Plan) -> Iterator[str]:
+def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[str]:
     """Names the commands that show, before publishing, how large the problems are of which the statement warns."""
-    job = plan.job
     if family_facts(job).law:
-        yield "how well the law fits stands in the evaluation: `dpdist report WORKSPACE --confidential`, before publishing"
+        shown = f"`dpdist report {workspace} --confidential`"
+        yield f"how well the law fits stands in the evaluation: look at {shown} before publishing"
     if job.mechanism.tunes_weights and job.mechanism.weights.rule != "none" and not job.frozen:
-        yield "`dpdist audit WORKSPACE` measures the exact losses of records on this file"
+        yield f"`dpdist audit {workspace}` measures the exact losses of records on this file"
 
 
 def _effect(job: Job) -> str:
@@ -98,7 +98,7 @@ def _of_reference(job: Job) -> Iterator[str]:
             "their shape, which dpdist rehearse cannot see. Noisy histograms cost epsilon and do not rely on that shape"
         )
     if job.mechanism.donates:
-        yield f"{DONATED}: {DONORS}"
+        yield PUBLISHED_TOO
 
 
 def _years_between(one: str, other: str) -> int:

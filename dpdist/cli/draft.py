@@ -17,6 +17,7 @@ from dpdist.survey.domains import Domain
 
 DONATED = "the reference's weights and outcomes are published with the release"
 DONORS = f"public/released/{DONORS_FILE}"
+PUBLISHED_TOO = f"{DONATED}: {DONORS}. Publish the release only if the reference really is public"
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""

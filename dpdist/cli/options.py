@@ -37,7 +37,10 @@ Traces = Annotated[
     typer.Option("--traces", envvar="DPDIST_TRACES", help="URL of an OpenTelemetry collector (OTLP over HTTP) for spans."),
 ]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and what a ledger failed to record.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
+QuietButLedger = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only errors, and what a ledger failed to record.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
 ShowValues = Annotated[
     bool, typer.Option("--show-values", help="Show confidential values in error messages, on this screen only.")

@@ -9,6 +9,7 @@ import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.cli.listening import listening
+from dpdist.cli.options import Quiet
 
 
 def rehearse(
@@ -29,7 +30,7 @@ def rehearse(
             "--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML; may be repeated."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the mechanisms that a job allows on halves of a public file, and recommend one. Spends nothing.
 

@@ -17,6 +17,7 @@ from dpdist.cli.options import (
     Log,
     Metrics,
     Quiet,
+    QuietButLedger,
     Replay,
     Settings,
     ShowValues,
@@ -42,7 +43,7 @@ def validate(
 ) -> None:
     """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
     from dpdist.cli import report as reporting
-    from dpdist.cli.cautions import cautions
+    from dpdist.cli.cautions import advice, cautions
     from dpdist.cli.loading import loaded
     from dpdist.ledger.charging import terms
     from dpdist.release import validate as validate_job
@@ -55,7 +56,7 @@ def validate(
             out.print(reporting.valid_text(plan))
             for name, said in terms(plan.job, plan.promise.total).items():
                 out.print(f"{name}: {said}", markup=False)
-            for caution in [*cautions(plan), *warned(plan)]:
+            for caution in [*cautions(plan), *warned(plan), *advice(plan.job)]:
                 out.print(f"caution: {caution}", markup=False)
 
     guarded(act, show_values)
@@ -101,7 +102,7 @@ def run(
     log: Log = None,
     metrics: Metrics = None,
     traces: Traces = None,
-    quiet: Quiet = False,
+    quiet: QuietButLedger = False,
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
@@ -130,7 +131,7 @@ def publish(
     workspace: WorkspaceFolder,
     job: Annotated[str | None, typer.Option("--job", help="A job file whose labels and tables are taken.")] = None,
     settings: Settings = None,
-    quiet: Quiet = False,
+    quiet: QuietButLedger = False,
     as_json: Json = False,
 ) -> None:
     """Make tables, microdata and statement again from what was released. Spends no budget and reads no record."""

@@ -15,17 +15,18 @@ from rich.text import Text
 
 from dpdist.cli.cautions import advice, cautions
 from dpdist.cli.console import Escaping
-from dpdist.cli.draft import DONATED, DONORS
+from dpdist.cli.draft import PUBLISHED_TOO
 from dpdist.cli.evaluation_text import evaluation_text, verdict_head
 from dpdist.cli.table_text import facts_text, least_width, paragraphs, table_text
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
-from dpdist.estimation.frame_table import frame_from_table
+from dpdist.estimation.frame_table import frame_from_table, read_job
 from dpdist.evaluation.report.page import material_of, stated
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.ledger.charging import terms
+from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
@@ -69,7 +70,7 @@ def plan_text(plan: Plan) -> RenderableType:
     if (noise := expected_noise(plan)) is not None:
         facts["expected noise"] = "\n".join(in_words(noise))
     said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
-    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan), *advice(plan)]
+    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan), *advice(job)]
     counted = terms(job, plan.promise.total)
     return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
 
@@ -123,6 +124,7 @@ def run_text(workspace: str | Path) -> RenderableType:
     """Formats the end of a run: which folder may be published, and which must not be."""
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
+        advised = advice(read_job(space.newest, "released/job.json"), space.place)
         return facts_text(
             _stopped(said)
             | _warned(space)
@@ -130,11 +132,11 @@ def run_text(workspace: str | Path) -> RenderableType:
                 space.newest.name: space.shown(space.newest),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
                 **_promise(said),
-                **_cautions(said),
+                **_cautions({**said, "cautions": [*said.get("cautions", ()), *advised]}),
                 **_unidentified(said),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 "synthetic sets": str(said["synthetic_sets"]),
-                **_donated(space),
+                **({"published too": PUBLISHED_TOO} if _donates(space) else {}),
                 "how far off it is": f"`dpdist report {space.place} --confidential`",
                 **({"publish it": f"`{APPROVE.format(space.place)}`, once it is approved"} if _is_held(space) else {}),
             }
@@ -151,10 +153,14 @@ def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _donated(space: Workspace) -> dict[str, str]:
-    """States which part of the reference's records is published with the release."""
-    there = (space.newest.parent / DONORS).is_file()
-    return {"published too": f"{DONATED}: {DONORS}. Publish it only if the reference really is public"} if there else {}
+def donates(workspace: str | Path) -> bool:
+    """Whether a part of the reference's records is published with the newest release."""
+    with Workspace.opened(workspace, soon=True) as space:
+        return _donates(space)
+
+
+def _donates(space: Workspace) -> bool:
+    return space.store.take(space.newest / "released" / DONORS_FILE)
 
 
 def report_text(workspace: str | Path, confidential: bool) -> RenderableType:

@@ -24,7 +24,7 @@ def facts_text(facts: Mapping[str, str]) -> Table:
     """Formats facts as lines, each with a heading and a text."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        grid.add_row(Text(name, style="dim"), Text(value))
+        grid.add_row(Text(name, style="dim"), Text(value, overflow="fold"))  # no path loses its end
     return grid
 
 

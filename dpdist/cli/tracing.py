@@ -18,19 +18,21 @@ from dpdist.core.progress import Event, Listener
 EXTRA = "pip install 'dpdist[tracing]'"
 WAIT = 5.0
 """Seconds after which a collector that does not take some spans is given up for these spans."""
+QUEUE = 2**14
+"""Largest number of spans that wait to be sent. The oldest are dropped, and counted as not taken, where more wait."""
 
 
 class Counted:
-    """An exporter that counts the spans that did not arrive."""
+    """An exporter that counts the spans that arrived."""
 
     def __init__(self, exporter: Any) -> None:
-        self._exporter, self.lost = exporter, 0
+        self._exporter, self.arrived = exporter, 0
 
     def export(self, spans: Any) -> Any:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         result = self._exporter.export(spans)
-        self.lost += len(spans) if result is not SpanExportResult.SUCCESS else 0
+        self.arrived += len(spans) if result is SpanExportResult.SUCCESS else 0
         return result
 
     def shutdown(self) -> None:
@@ -49,9 +51,9 @@ class Trace:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        self._exporter = Counted(exporter)
+        self._exporter, self._ended = Counted(exporter), 0
         self._provider = TracerProvider(resource=Resource.create({"service.name": "dpdist"}), shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter, max_queue_size=QUEUE))
         self._tracer = self._provider.get_tracer("dpdist")
         self._run = self._tracer.start_span("run", context=Context(), attributes={"dpdist.run": run})
         self._stages: dict[str, Any] = {}
@@ -83,11 +85,16 @@ class Trace:
             attributes={f"dpdist.{name}": value for name, value in event.unit.items()},
             start_time=ended - int(1e9 * event.seconds),
         )
-        span.end(ended)
+        self._end(span, ended)
 
     def _end_stage(self, name: str) -> None:
         if (span := self._stages.pop(name, None)) is not None:
-            span.end()
+            self._end(span)
+
+    def _end(self, begun: Any, ended: int | None = None) -> None:
+        """Ends a span, and counts it unless OpenTelemetry's own settings leave it out."""
+        self._ended += begun.is_recording()
+        begun.end(ended)
 
     def end(self, state: str, why: str | None) -> None:
         """Ends the span of the run, and of stages that it broke off."""
@@ -96,12 +103,12 @@ class Trace:
         for name in [*self._stages]:
             self._end_stage(name)
         self._run.set_status(Status(StatusCode.OK) if state == "finished" else Status(StatusCode.ERROR, why))
-        self._run.end()
+        self._end(self._run)
 
     def close(self) -> int:
         """Sends what is left. Returns the number of spans that did not arrive."""
         self._provider.shutdown()
-        return self._exporter.lost
+        return self._ended - self._exporter.arrived
 
 
 def _within(parent: Any) -> Any:

@@ -19,6 +19,8 @@ LARGEST_SCALE = Fraction(2**46)
 Below it, sums of up to 2^52 plus forty noise scales are exact in float64. Above it, the last bits of a noisy sum would
 reveal the sum, and OpenDP's whole numbers would overflow.
 """
+LARGEST_SCORE = 2**52
+"""Largest public part of a score. The score and its noise are then exact in float64."""
 
 
 def whole_laplace(scale: Fraction, size: int) -> Floats:

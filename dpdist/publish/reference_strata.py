@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import Draws
 from dpdist.publish.released import ReleasedObject
@@ -19,6 +20,15 @@ class ReferenceStratum(NamedTuple):
     model: ReferenceCells
     theta: Draws
     cells: list[str]
+
+
+def described(release: ReleasedObject, stratum: int, parameter: str) -> Floats:
+    """A released parameter as the release describes it.
+
+    A released job does not name an earlier release, and its model then leaves parameters out.
+    """
+    said = release.sets[0][release.frame.stratum_labels[stratum]][parameter]
+    return np.array(said["values"], dtype=np.float64)
 
 
 def strata_with(release: ReleasedObject, parameter: str) -> Iterator[ReferenceStratum]:
@@ -43,8 +53,7 @@ def cells_where(
     """
     found: dict[str, dict[str, float]] = {}
     for each in strata_with(release, parameter):
-        described = release.sets[0][release.frame.stratum_labels[each.stratum]][parameter]
-        columns = np.array(described["values"], dtype=np.float64)[:, ::every].T.tolist()
+        columns = described(release, each.stratum, parameter)[:, ::every].T.tolist()
         names = ("weight", *each.model.outcomes)[-len(columns) :]
         for variable, values in zip(names, columns, strict=True):
             such = {cell: value for cell, value in zip(each.cells, values, strict=True) if holds(value)}

@@ -5,32 +5,31 @@ Both lists follow from released figures alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.models.protocol import Draws
 from dpdist.publish.reference_records import points_of_cells
+from dpdist.publish.reference_strata import described, strata_with
 from dpdist.publish.released import ReleasedObject
 
-NEEDED = frozenset({"unit", "noise", "sampling", "alone", "common"})
-"""Names of the released parameters from which cells are named."""
-MISSING = 2.0
+MISSING = 2
 """Number of its most influential records that a sample may lack."""
 LARGER = 1.0
 """Ratio of the other errors to the sampling error from which a figure is named."""
+
+MOST = 99.0
+"""Ratio that stands for itself and all larger ones."""
 
 
 def collapsed(release: ReleasedObject) -> list[list[str]]:
     """The names of cells that share a noisy sum, one list for each sum of several cells."""
     found = []
-    for _, model, where, theta in _cells(release):
-        unit = theta["unit"][0].astype(np.int64)
-        names = [where + name for name in model.labels]
-        found += [[names[k] for k in np.flatnonzero(unit == one)] for one in np.flatnonzero(np.bincount(unit) > 1)]
+    for each in strata_with(release, "unit"):
+        unit = described(release, each.stratum, "unit").astype(np.int64)
+        found += [[each.cells[k] for k in np.flatnonzero(unit == one)] for one in np.flatnonzero(np.bincount(unit) > 1)]
     return found
 
 
@@ -39,24 +38,27 @@ def beyond_sampling(release: ReleasedObject) -> dict[str, dict[str, float]]:
 
     The other errors are those of noise and of the reference. The sampling error is one that the current sample may show:
     without its MISSING most influential records, because a sample may happen to have no record of a distribution's tail.
-    So it is the least standard error that the unprotected estimate is likely to have.
+    So it is the least standard error that the unprotected estimate is likely to have. It is 0 in cells of no more than
+    MISSING records. Cells without a record are left out.
     """
     found: dict[str, dict[str, float]] = {}
-    for stratum, model, where, theta in _cells(release):
+    for stratum, model, _, cells in strata_with(release, "common"):
         points = points_of_cells(release, model, stratum)[0]
+        there = release.sets[0][release.frame.stratum_labels[stratum]]
+        variances = [described(release, stratum, name) for name in ("noise", "sampling", "alone")]
+        deviations = [described(release, stratum, name) for name in ("common", "tail") if name in there]
+        whole = np.sum([*(each[:, ::2] for each in variances), *(each**2 for each in deviations)], axis=0)
         for k, what in enumerate(("weight", *model.outcomes)):
-            place = 2 * k
-            whole = sum(theta[name][0][:, place] for name in ("noise", "sampling", "alone"))
-            for name in ("common", "tail"):
-                whole = whole + (theta[name][0][:, k] ** 2 if name in theta.values else 0.0)
             for cell, n, own, total, noise in zip(
-                model.labels, model.count, points[max(k - 1, 0)], whole, theta["noise"][0][:, place], strict=True
+                cells, model.count, points[max(k - 1, 0)], whole[:, k], variances[0][:, 2 * k], strict=True
             ):
+                if n < 1:
+                    continue
                 every, least = _sampling(own, float(n), of_weight=k == 0)
                 other = max(float(total) - every, float(noise))
                 if other > LARGER**2 * least:
-                    ratio = round(float(np.sqrt(other / least)), 2) if least > 0.0 else float("inf")
-                    found.setdefault(what, {})[where + cell] = min(ratio, 99.0)
+                    ratio = round(float(np.sqrt(other / least)), 2) if least > 0.0 else MOST
+                    found.setdefault(what, {})[cell] = min(ratio, MOST)
     return found
 
 
@@ -68,20 +70,8 @@ def _sampling(points: Floats, n: float, of_weight: bool) -> tuple[float, float]:
     weight, outcome = points.T
     share = weight / weight.mean()
     squares = np.sort((share - 1.0 if of_weight else share * (outcome - np.average(outcome, weights=weight))) ** 2)
-    kept = max(1, int(np.ceil(len(squares) * max(0.0, 1.0 - MISSING / n))))
-    return float(squares.mean()) / n, float(squares[:kept].mean()) / n
-
-
-def _cells(release: ReleasedObject) -> Iterator[tuple[int, ReferenceCells, str, Draws]]:
-    """Every stratum of reference tables: its number, its model, the prefix of its cells' names and its parameters.
-
-    Strata of releases without these parameters are left out.
-    """
-    for stratum, label in enumerate(release.frame.stratum_labels):
-        model = release.model(stratum)
-        if isinstance(model, ReferenceCells) and set(release.sets[0][label]) >= NEEDED:
-            where = f"{label} / " if len(release.frame.stratum_labels) > 1 else ""
-            yield stratum, model, where, release.theta(model, stratum, 0)
+    kept = squares[: int(np.ceil(len(squares) * max(0.0, 1.0 - MISSING / n)))]
+    return float(squares.mean()) / n, float(kept.mean()) / n if len(kept) else 0.0
 
 
 def entries(release: ReleasedObject, words: Mapping[str, str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.runtime.plan import Plan
+from dpdist.runtime.plan import Plan, first_named
 
 DROWNED = 1.0
 """Noise, in direct standard errors, above which it is larger than the sampling error: then it drowns the figure."""
@@ -193,7 +193,7 @@ def in_words(noises: Expected) -> Iterator[str]:
             yield f"{table}: {len(wide) - SHOWN:,} cells more, none with a larger figure than {sizes[SHOWN]}"
         far = rows[rows["noise"] > FAR]["cell"]
         if more := [cell for cell in far.drop_duplicates() if cell not in set(named["cell"].head(SHOWN))]:
-            yield f"{table}: also above {FAR:g}, so that a figure may be several direct errors off: {'; '.join(more)}"
+            yield f"{table}: also above {FAR:g}, so that a figure may be several direct errors off: {first_named(more)}"
 
 
 def _sizes(noise: pd.Series[float], at_least: bool) -> str:

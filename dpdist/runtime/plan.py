@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,8 @@ from dpdist.survey.source import Source
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
 MEMORY = "memory per task"
 STRATA = "strata"
+NAMED = 10
+"""Largest number of cells that one line of a plan names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,7 +186,13 @@ def together(plan: Plan) -> dict[str, str]:
     size, few = _cell_sizes(plan, opened)
     labels = plan.frame.group(job.cell_columns)[1]
     names = [", ".join(map(str, labels[k])) or "all" for k in np.flatnonzero(size < few)]
-    return {"sums together": "; ".join(names)} if names else {}
+    return {"sums together": first_named(names)} if names else {}
+
+
+def first_named(cells: Sequence[str]) -> str:
+    """The first names of cells, and how many more there are."""
+    more = f"; and {len(cells) - NAMED:,} more" if len(cells) > NAMED else ""
+    return "; ".join(cells[:NAMED]) + more
 
 
 def _cell_sizes(plan: Plan, opened: ReferenceFile) -> tuple[Ints, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from dpdist.cli.report import report
 from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import t_interval
+from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.publish.limits import Ranges, Wider, farthest_means, wider
+from dpdist.publish.released import read_release
+from dpdist.publish.small_cells import _sampling, beyond_sampling
 
 Named = Callable[[str], AbstractContextManager[None]]
 JOB = """
@@ -155,6 +159,29 @@ def test_statement_and_report_name_the_cells(space: Path) -> None:
     assert said["not_identified"]["weight"] == list(hidden) == ["van"]
     assert "not identified, weight: van" in report(space)
     assert any("chance of at most 0.001" in step for step in said["post_processing"])
+
+
+def test_cells_are_named_from_what_the_release_describes(space: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A released job that does not name an earlier release has a model without some of the described parameters.
+
+    Control: without the described error of the tails other ratios are named.
+    """
+    release = read_release(space / "public" / "released")
+    found = beyond_sampling(release)
+    described = {label: {k: v for k, v in said.items() if k != "tail"} for label, said in release.sets[0].items()}
+    assert beyond_sampling(replace(release, sets=(described,))) != found
+    parameters = [each for each in release.model(0).parameters if each.name != "tail"]  # type: ignore[attr-defined]
+    monkeypatch.setattr(ReferenceCells, "parameters", parameters)
+    assert "tail" not in release.theta(release.model(0), 0, 0).values
+    assert beyond_sampling(release) == found
+
+
+def test_cells_of_two_records_or_fewer_have_no_sampling_error_that_a_sample_must_show() -> None:
+    """Control: with three records the least influential is left."""
+    points = np.column_stack([np.array([1.0, 2.0, 4.0]), np.array([3.0, 5.0, 9.0])])
+    for of_weight in (True, False):
+        assert [_sampling(points, n, of_weight)[1] for n in (1.0, 2.0)] == [0.0, 0.0]
+        assert _sampling(points, 3.0, of_weight)[1] > 0.0
 
 
 def test_where_cells_are_alike_none_is_named(tmp_path: Path, noise_of: Named) -> None:

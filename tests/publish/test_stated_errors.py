@@ -14,6 +14,7 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.partitions.release import PartitionCounts
@@ -104,6 +105,23 @@ def test_a_choice_whose_noise_is_too_large_is_refused_before_anything_is_spent(t
         with pytest.raises(JobError, match="beside which sums are not exact"):
             dpdist.run(job, tmp_path / "work", people)
         assert not (tmp_path / "work" / "public").exists()
+
+
+@pytest.mark.parametrize("selection", ["tree", "adaptive"])
+def test_a_choice_whose_scores_are_not_exact_is_refused_before_anything_is_spent(selection: str, tmp_path: Path) -> None:
+    """Pairs of 99,856 cells, with noise that alone would pass. Controls: ten times the budget, and named tables."""
+    people = pd.DataFrame({"sex": [0, 1], "kids": [0, 1], "age": [0, 1], "weight": [1.0, 2.0]})
+
+    def wide(epsilon: str, said: str) -> Job:
+        text = coded(EPSILON=epsilon, NAMED=said)
+        return parse_job(text.replace("bounds: [0, 2]", "bounds: [0, 315]").replace("bounds: [0, 3]", "bounds: [0, 315]"))
+
+    refused = wide("0.0001", f", selection: {selection}")
+    with pytest.raises(JobError, match="units, which is not exact"):
+        dpdist.run(refused, tmp_path / "work", people)
+    assert not (tmp_path / "work" / "public").exists()
+    dpdist.validate(wide("0.001", f", selection: {selection}"), people)
+    dpdist.validate(wide("0.0001", ", marginals: [[kids, age], [sex]]"), people)
 
 
 @pytest.mark.parametrize("weighted", [True, False])

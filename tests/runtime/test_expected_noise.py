@@ -18,6 +18,7 @@ from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
 from dpdist.runtime.expected_noise import epsilon_for, expected_noise, in_words
+from dpdist.runtime.plan import first_named, together
 
 JOB = """
 dataset: people
@@ -184,6 +185,26 @@ def test_a_plan_says_that_noise_is_not_the_whole_error_and_how_many_sums_a_margi
     assert "Total (2,504 records in 3 noisy sums)" in words
     assert "a set)" not in words
     assert "log-likelihood" not in words
+
+
+def test_a_plan_names_ten_cells_in_a_line_and_counts_the_others(job: Job) -> None:
+    """Of forty cells, which all exceed two errors and are all collapsed. Control: three cells are named whole."""
+    names = [f"r{number:02}" for number in range(40)]
+    assert first_named(names[:10]) == "; ".join(names[:10])
+    for name, seed in (("current", 1), ("earlier", 2)):
+        people(seed, dict.fromkeys(names, 50)).to_parquet(f"{name}.parquet")
+    text = JOB.replace(*REFERRING).replace("north, south, tiny", ", ".join(names)).replace('"1"', '"0.1"')
+    found = plan(parse_job(text))
+    (together_now,) = together(found).values()
+    noises = expected_noise(found)
+    assert noises is not None
+    (also,) = [line for line in in_words(noises) if "also above 2" in line]
+    assert together_now.endswith("; r09; and 30 more")
+    assert (also.count("; "), also.endswith("more")) == (10, True)
+    people(2).to_parquet("earlier.parquet")
+    people(1).to_parquet("current.parquet")
+    few = together(plan(parse_job(JOB.replace(*REFERRING).replace('"1"', '"0.001"'))))
+    assert few == {"sums together": "north; south; tiny"}
 
 
 def test_plan_prints_cells_and_epsilon(job: Job) -> None:

@@ -24,12 +24,12 @@ import pandas as pd
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.estimation.estimators import NORMAL_90
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.publish.marginals import REACH
 from dpdist.sampling.exact import ExactSampler
 
 COLUMNS = (
@@ -85,7 +85,7 @@ def ours(held: pd.DataFrame, sizes: dict[str, int], replicate: int, adjacency: s
     weights = held["weight"].to_numpy()
     for table, scale in model.noise_of(theta).items():  # type: ignore[attr-defined]
         wanted = fitted.table(table).ravel()
-        reach = REACH * np.sqrt(2.0 * scale**2 + CAP * wanted)
+        reach = NORMAL_90 * np.sqrt(2.0 * scale**2 + CAP * wanted)
         cell = model.cell(codes, table)  # type: ignore[attr-defined]
         exact = [np.bincount(cell, weights=each, minlength=len(wanted)) for each in (weights, np.minimum(weights, CAP))]
         inside.append(np.abs(wanted - np.array(exact)) <= reach)

@@ -82,8 +82,8 @@ COLLAPSED = (
 )
 BEYOND_SAMPLING = (
     "Noise and the reference's error in these figures are larger than the sampling error that so few records may show. The "
-    "ratio of the two is given. So such an estimate may be several of its standard errors away from the unprotected one. "
-    "Published errors and intervals hold this."
+    "ratio of the two is given; 99 stands for 99 or more. So such an estimate may be several of its standard errors away "
+    "from the unprotected one. Published errors and intervals hold this."
 )
 DRIFT = (
     "The noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them: "

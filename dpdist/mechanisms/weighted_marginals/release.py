@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from math import prod
 from typing import Any, Self
 
 import numpy as np
@@ -133,6 +134,12 @@ class Marginals(CodedTables):
         elif self.listed is None and self.chooses:
             scales.append(choice_scale(self.epsilon * SELECTION, self.pairs, self.adjacency))
         return max(scales)
+
+    @property
+    def largest_score(self) -> Fraction:
+        """The largest b K that is subtracted in a pair's score, in units of 1/UNIT; 0 if nothing is chosen."""
+        chosen = self.candidates if self.listed is None and self.chooses else ()
+        return max((self.scale_of(key) * prod(self.shape(key)) for key in chosen), default=Fraction(0))
 
     def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
         return filling(len(self.columns), [key for key in keys if len(key) > 1])

@@ -15,7 +15,8 @@ ADAPTIVE = (
     "A third of ε is for each column's table, the rest for rounds. A round takes a quarter of its ε to choose a pair of "
     "columns, and the rest to measure its table. The largest score under discrete Laplace noise is chosen. A score is how "
     "far a pair's table is from what the noisy tables then say, in L1, less the noise to expect. It moves by no more than "
-    "the table does. Where a table tells no more than its noise, later rounds take twice the ε, until none is left."
+    "the table does. Where a table tells no more than its noise, later rounds take twice the ε. The last round takes "
+    "all that is left."
 )
 OUTRIGHT = (
     "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
