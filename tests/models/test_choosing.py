@@ -165,7 +165,7 @@ def test_outcomes_at_a_floor_above_zero_leave_room_for_a_fall(
     assert coverage >= 0.87
     assert abs(bias) < 0.004
     monkeypatch.setattr(clipping, "EDGE", -1e-9)
-    assert floored(floor, drift)[0] < (0.87 if floor < 0.5 else 0.8), "control"
+    assert floored(floor, drift)[0] < 0.87, "control"
 
 
 def test_shares_of_rare_and_of_common_answers_fall_by_their_odds() -> None:
