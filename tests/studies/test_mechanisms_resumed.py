@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
+from small_release import JOB, survey
 
 import dpdist
 from dpdist.core.errors import WorkspaceError
@@ -36,19 +36,6 @@ mechanisms:
   - {candidate: weight_regularisation}
   - {candidate: laplace_strict}
 runtime: {executor: dask, workers: 2, memory_per_worker: 1GiB}
-"""
-JOB = """
-dataset: small
-period: "2020"
-columns:
-  field: {levels: [arts, law]}
-  pay: {bounds: [0, 100], outside: clip}
-  weight: {bounds: [1, 5], outside: clip}
-survey: {weight: weight}
-outcome: pay
-mechanism: {name: laplace_strict}
-budget: {epsilon: "1"}
-tables: [{name: pay, by: [field], statistics: [count, {mean: pay}]}]
 """
 
 
@@ -91,12 +78,6 @@ def test_a_killed_study_of_releases_resumes_to_the_same_rows(tmp_path: Path) -> 
     assert rows(folder).equals(rows(whole))
 
 
-def survey() -> pd.DataFrame:
-    rng = np.random.default_rng(1)
-    field = np.where(rng.random(200) < 0.5, "arts", "law")
-    return pd.DataFrame({"field": field, "pay": rng.uniform(0, 100, 200), "weight": rng.uniform(1, 5, 200)})
-
-
 def test_a_run_of_a_study_follows_from_its_key_and_is_not_for_publication(tmp_path: Path) -> None:
     """Every public byte is the same. Control: a run without a key has other noise, and may be published."""
     made = []
@@ -112,10 +93,10 @@ def test_a_run_of_a_study_follows_from_its_key_and_is_not_for_publication(tmp_pa
 def test_a_folder_of_a_study_stays_one_and_takes_no_other_key(tmp_path: Path) -> None:
     """A later run without the key resumes it under the same noise: the folder is still not for publication, nor charged."""
     dpdist.run(JOB, tmp_path / "ws", input=survey(), study=Key(b"1" * 32))
-    first = (tmp_path / "ws" / "public" / "tables" / "pay.csv").read_bytes()
+    first = (tmp_path / "ws" / "public" / "tables" / "counts.csv").read_bytes()
     (tmp_path / "ws" / "public" / UNFIT).unlink()
     release = dpdist.run(JOB, tmp_path / "ws", input=survey())
-    assert (tmp_path / "ws" / "public" / "tables" / "pay.csv").read_bytes() == first
+    assert (tmp_path / "ws" / "public" / "tables" / "counts.csv").read_bytes() == first
     assert (tmp_path / "ws" / "public" / UNFIT).exists()
     assert release.statement["metered"] is False
     with pytest.raises(WorkspaceError, match="under another key"):
@@ -128,7 +109,7 @@ def test_a_mark_without_a_run_makes_no_uncharged_release(tmp_path: Path, mark: s
     confidential = tmp_path / "ws" / "confidential"
     confidential.mkdir(parents=True)
     (confidential / "replay").write_text(mark)
-    said = JOB + "ledger: {total: '1'}\n"
+    said = JOB + "ledger: {total: '3'}\n"
     with pytest.raises(WorkspaceError, match="a study or a replay began here"):
         dpdist.run(said, tmp_path / "ws", input=survey())
     assert not (tmp_path / "ws" / "public").exists()
