@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +67,7 @@ limits:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], AbstractContextManager[None]]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study's results; `kept` holds what every release read and published. The releases themselves are as always."""
     folder, rng, real = tmp_path_factory.mktemp("repeated"), np.random.default_rng(5), repeated_samples.run
     field = rng.choice(["arts", "law"], 6000, p=[0.3, 0.7])
@@ -85,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
         shutil.copy(said["input"], to / "current.parquet")
         return public
 
-    with noise_of("repeated"), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repeated_samples, "run", kept)
         run(parse_study(STUDY.format(job=folder / "job.yaml")), folder / "out", data=folder)
     return folder
