@@ -141,9 +141,9 @@ class Frame:
         """The frame row of every sample record, in the order of the frame, (record,)."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.count)
 
-    def expanded(self, own: slice, size: int) -> Iterator[Codes]:
-        """The frame rows of the records in the rows `own`, (record,), in parts of `size` records (the last: at most)."""
-        edges = np.concatenate([[0], np.cumsum(self.count[own])])
+    def expanded(self, rows: slice, size: int) -> Iterator[Codes]:
+        """The frame rows of the records in these rows, (record,), in parts of `size` records (the last: at most)."""
+        edges = np.concatenate([[0], np.cumsum(self.count[rows])])
         for start in range(0, int(edges[-1]), size):
             inside = np.diff(np.clip(edges, start, start + size))
-            yield np.repeat(np.arange(own.start, own.stop, dtype=np.int32), inside)
+            yield np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), inside)

@@ -244,19 +244,18 @@ def _plain(texts: pa.Array) -> pa.Array:
 
 def _category(name: str, column: Column, b: Batch) -> Codes:
     assert column.levels is not None
-    levels, other = column.levels, column.missing == "category"
+    levels, absent = column.levels, column.missing == "category"
 
-    def values(found: pa.Array) -> pa.Array:
-        return (
-            pc.if_else(pc.is_null(found, nan_is_null=True), NOT_REPORTED, pc.cast(found, pa.string())) if other else found
-        )
+    def values(plain: pa.Array) -> pa.Array:
+        missing = pc.is_null(plain, nan_is_null=True)
+        return pc.if_else(missing, NOT_REPORTED, pc.cast(plain, pa.string())) if absent else plain
 
-    missing = b.each(name, lambda found: np.asarray(pc.is_null(values(found), nan_is_null=True)))
+    missing = b.each(name, lambda plain: np.asarray(pc.is_null(values(plain), nan_is_null=True)))
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     also = f"state columns.{name}.missing: category, for a level '{NOT_REPORTED}', or drop; or name a universe"
     b.wrong(missing, name, "missing values", "one of the declared levels", also)
-    codes = b.each(name, lambda found: positions(values(found), levels, exact=not b.text_only))
+    codes = b.each(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
     shown = ", ".join(map(str, levels[:8])) + (", …" if len(levels) > 8 else "")
     if np.any((codes < 0) & b.keep):  # Most batches have none, and patterns cost more than the rest of the check.
         texts = values(b.text(name))

@@ -126,8 +126,8 @@ def synthesizing(release: ReleasedObject, times: int, folder: Path) -> int:
         tracemalloc.stop()
 
 
-def expanded_at_once(self: Frame, own: slice, size: int) -> Iterator[Codes]:
-    whole = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), self.count[own])
+def expanded_at_once(self: Frame, rows: slice, size: int) -> Iterator[Codes]:
+    whole = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), self.count[rows])
     for start in range(0, len(whole), size):
         yield whole[start : start + size]
 
