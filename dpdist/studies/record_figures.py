@@ -25,7 +25,7 @@ from dpdist.studies.panels import (
 )
 from dpdist.studies.shown import Figure
 
-POINTS = 1_500
+POINTS_SHOWN = 1_500
 """Most records that a scatter shows of a file, so that a page stays small."""
 
 
@@ -123,7 +123,7 @@ def outcomes_and_weights(figure: Figure, material: Material) -> Canvas:
     canvas, axes = canvas_of(len(labels), 3, 3.2, sharex=True, sharey=True)
     for axis, label in zip(axes, labels, strict=True):
         outcome, weight = (material.column(case, label, epsilon, name) for name in ("outcome", "weight"))
-        some = slice(None, None, max(1, -(-len(outcome) // POINTS)))
+        some = slice(None, None, max(1, -(-len(outcome) // POINTS_SHOWN)))
         axis.plot(outcome[some], weight[some], ".", ms=2.5, alpha=0.5, color=material.colour(label), rasterized=True)
         axis.set_title(label)
         axis.set_xlabel("outcome")
