@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -140,3 +140,10 @@ class Frame:
     def expand(self) -> Codes:
         """The frame row of every sample record, in the order of the frame, (record,)."""
         return np.repeat(np.arange(len(self), dtype=np.int32), self.count)
+
+    def expanded(self, rows: slice, size: int) -> Iterator[Codes]:
+        """The frame rows of the records in these rows, (record,), in parts of `size` records (the last: at most)."""
+        edges = np.concatenate([[0], np.cumsum(self.count[rows])])
+        for start in range(0, int(edges[-1]), size):
+            inside = np.diff(np.clip(edges, start, start + size))
+            yield np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), inside)

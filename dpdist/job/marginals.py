@@ -70,6 +70,7 @@ class WeightedMarginals(CodedColumns):
         "`adaptive`, in rounds that each choose and measure a pair, as in AIM; unset: tree",
     )
     folder: ClassVar[str] = "weighted_marginals"
+    takes_reference: ClassVar[bool] = True
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         if self.selection is not None and not self.chooses(job):

@@ -1,8 +1,9 @@
 """Writes the tables of a fitted model of coded columns, with errors; they follow from released figures, at no privacy cost.
 
 A published error combines two upper bounds. The first is the noise of the measured table. The second is the sampling error
-of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). Errors from
-clipping, and from setting negative counts to 0, are not included.
+of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). With a reference,
+counts hold what lies beyond the bound, and errors hold its error (coded_tables/beyond_bound.py). Without one, errors from
+clipping are not included. Errors from setting negative counts to 0 never are.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
+from dpdist.mechanisms.coded_tables.beyond_bound import variance_per_weight
+from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.model import CodedTables
+from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
@@ -48,15 +53,22 @@ def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:
     levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
     theta = release.theta(model, stratum, 0)
     fitted, found = model.fitted(theta), []
-    for key, scale in model.noise_of(theta).items():
-        noise = 2.0 * scale**2
+    for key in model.noise_of(theta):
         crossed = frozenset((*frame.strata, *(model.columns[column] for column in key)))
-        per_weight = model.weights[1] * effect_of(release.design_effects, crossed, "count", None)
+        errors = errors_of_counts(model, theta, key, effect_of(release.design_effects, crossed, "count", None))
         name = " x ".join(model.columns[column] for column in key)
-        for cell, value in zip(model.labelled(release.job, key), fitted.table(key).ravel().tolist(), strict=True):
-            error = float(np.sqrt(noise + per_weight * value))
+        cells = zip(model.labelled(release.job, key), fitted.table(key).ravel().tolist(), errors.tolist(), strict=True)
+        for cell, value, error in cells:
             share = value / fitted.total if fitted.total > 0.0 else None
             ends = max(0.0, value - NORMAL_90 * error), value + NORMAL_90 * error
             figures = dict(zip(NUMBERS, (value, share, error, *ends), strict=True))
             found.append({"marginal": name, "cell": levels | cell, **figures})
     return found
+
+
+def errors_of_counts(model: CodedTables, theta: Draws, key: Marginal, effect: float = 1.0) -> Floats:
+    """Standard errors of a table's fitted counts, (cell,), under a design effect on the sampling variance."""
+    counts = model.fitted(theta).table(key).ravel()
+    beyond = np.hypot(*model.errors_beyond(theta, key)).ravel()
+    sampling = effect * variance_per_weight(theta, model.weights[1]) * counts
+    return np.asarray(np.sqrt(2.0 * model.noise_of(theta)[key] ** 2 + sampling + (beyond * counts) ** 2))

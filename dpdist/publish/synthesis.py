@@ -69,11 +69,10 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
 def _blocks(release: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
     """A stratum's synthetic records in set k + 1. Every call yields the same records."""
     frame, own = release.frame, release.frame.rows_of(stratum)
-    frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), frame.count[own])
     theta = release.theta(model, stratum, k)
     drawn = Drawn.of(release, model, stratum) if isinstance(model, ReferenceCells) else None
-    for block, start in enumerate(range(0, len(frame_row), BATCH)):
-        part = frame_row[start : start + BATCH]
+    for block, part in enumerate(frame.expanded(own, BATCH)):
+        start = block * BATCH
         rng = release.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
         if isinstance(model, Presampled):
             yield Block(part, *(values[start : start + BATCH] for values in model.presampled(theta)))

@@ -18,6 +18,8 @@ from dpdist.core.records import Floats, Records
 from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Learned
 from dpdist.job import Job
+from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
+from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     CHECKED,
     Centre,
@@ -73,6 +75,8 @@ def learned_from(
         return cells._replace(donors=Donors.of(model.pattern(records.frame), records.weight, records.outcomes, copied))
     if isinstance(model, SanitizedLognormal):
         return model.learned(records)
+    if isinstance(model, CodedTables):
+        return ReferenceWeights(model.codes(records), records.weight)
     if isinstance(model, Scores):
         facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
         if not job.frozen:

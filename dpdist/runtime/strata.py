@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from dpdist.core.progress import Listener, stage
@@ -117,4 +116,4 @@ def _failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
 def _bounds(part: Path, label: str) -> Iterator[pa.Table]:
     for path in sorted(part.glob("bounds-*.parquet")):
         table = read_table(path)
-        yield table.add_column(0, "stratum", pa.array(np.full(len(table), label, dtype=object), type=pa.string()))
+        yield table.add_column(0, "stratum", pa.repeat(pa.scalar(label, pa.string()), len(table)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from dpdist.survey.batches import Tick, checked_batches, frame_key, strides
 from dpdist.survey.findings import Findings
 from dpdist.survey.source import Source
 from dpdist.survey.units import UnitsMet
+
+TALLIES = 64
+"""Number of batches whose tallies are merged at once."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +57,19 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     """Checks every record and counts the frame. Raises `DataError` with every problem; writes nothing."""
     columns = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
-    findings, psus, tallies, sizes = Findings(), list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
+    findings, psus, tallies, sizes = Findings(), set[str](), list[pd.DataFrame](), list[pd.DataFrame]()
     scale, units = np.log if family_facts(job).logs else np.asarray, UnitsMet(job)
     for checked in checked_batches(job, source, findings, tick):
         scaled = {f"y{j}": scale(outcome) for j, outcome in enumerate(checked.outcomes)} | {"w": scale(checked.weight)}
         key = frame_key(checked.codes, levels, len(checked.row))
-        tallies.append(_tally(pd.DataFrame({"key": key, "records": 1, **scaled})))
+        tallies.append(_tally(key, scaled))
+        if len(tallies) == TALLIES:  # so that memory does not grow with the file
+            tallies = [_added(pd.concat(tallies).groupby(level=0))]
         if checked.unit is not None and job.public_counts is not None:
             by = {name: levels[name] for name in job.public_counts}
             units(frame_key(checked.codes, by, len(key)), checked.unit.to_pylist())
         if checked.psu is not None:
-            psus.append(pd.DataFrame({"key": key, "psu": checked.psu.to_pylist()}).drop_duplicates())
+            psus |= set(checked.psu.unique().to_pylist())
         if job.survey.fpc:
             unit = "" if checked.psu is None else checked.psu.to_pylist()
             told = pd.DataFrame(checked.population, columns=["first", "second"][: len(job.survey.fpc)])
@@ -88,7 +94,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     populations = _populations(job, source, frame, keys, sizes) if sizes else None
     names, number = tuple[str, ...](), np.empty(0, dtype=np.int64)
     if psus:
-        names, number = tuple(sorted(set(pd.concat(psus)["psu"]))), _psus(frame, findings.units)
+        names, number = tuple(sorted(psus)), _psus(frame, findings.units)
     small = units.small if job.privacy_unit is not None and job.public_counts is not None else None
     return Census(frame, findings.removed, findings.seen, names, number, constant, populations, small)
 
@@ -122,11 +128,15 @@ def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list
     return Populations(strata, psus)
 
 
-def _tally(records: pd.DataFrame) -> pd.DataFrame:
+def _tally(key: Ints, scaled: Mapping[str, Floats]) -> pd.DataFrame:
     """Number of records, and range of every outcome and of the weight, per combination; under a lognormal law of logs."""
-    names = [name for name in records if name not in ("key", "records")]
-    extent = {f"{name}_{end}": (name, how) for name in names for end, how in (("low", "min"), ("high", "max"))}
-    return records.groupby("key").agg(records=("records", "sum"), **extent)
+    row, keys = pd.factorize(key, sort=True)
+    found: dict[str, Any] = {"records": np.bincount(row, minlength=len(keys))}
+    for name, values in scaled.items():
+        for end, start, extreme in (("low", np.inf, np.minimum), ("high", -np.inf, np.maximum)):
+            extreme.at(own := np.full(len(keys), start), row, values)
+            found[f"{name}_{end}"] = own
+    return pd.DataFrame(found, index=keys)
 
 
 def _added(groups: Any) -> pd.DataFrame:

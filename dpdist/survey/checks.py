@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,8 @@ class Checked(NamedTuple):
 
     def take(self, which: Mask) -> Checked:
         """The records for which `which` (record,) is true."""
+        if which.all():
+            return self
         arrow = pa.array(which)
         return Checked(
             self.row[which],
@@ -70,8 +73,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     if job.survey.psu:
         findings.units |= _units(job, job.survey.psu, b)
     for keep in job.universe:
-        allowed = positions(b.text(keep.column), keep.keep, exact=False)
-        b.drop(allowed < 0, f"{keep.column}: outside the universe")
+        b.drop(b.each(keep.column, partial(_outside, keep.keep)), f"{keep.column}: outside the universe")
     raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
     outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
@@ -93,6 +95,10 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         unit,
     )
     return whole.take(b.keep)
+
+
+def _outside(kept: Sequence[Level], values: pa.Array) -> Mask:
+    return positions(values, kept, exact=False) < 0
 
 
 def _names(column: str, what: str, b: Batch) -> pa.Array:
@@ -238,19 +244,23 @@ def _plain(texts: pa.Array) -> pa.Array:
 
 def _category(name: str, column: Column, b: Batch) -> Codes:
     assert column.levels is not None
-    values = b.text(name)
-    missing = np.asarray(pc.is_null(values, nan_is_null=True))
-    if column.missing == "category":
-        values, missing = pc.if_else(pa.array(missing), NOT_REPORTED, pc.cast(values, pa.string())), np.zeros_like(missing)
+    levels, absent = column.levels, column.missing == "category"
+
+    def values(plain: pa.Array) -> pa.Array:
+        missing = pc.is_null(plain, nan_is_null=True)
+        return pc.if_else(missing, NOT_REPORTED, pc.cast(plain, pa.string())) if absent else plain
+
+    missing = b.each(name, lambda plain: np.asarray(pc.is_null(values(plain), nan_is_null=True)))
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     also = f"state columns.{name}.missing: category, for a level '{NOT_REPORTED}', or drop; or name a universe"
     b.wrong(missing, name, "missing values", "one of the declared levels", also)
-    codes = positions(values, column.levels, exact=not b.text_only)
-    shown = ", ".join(map(str, column.levels[:8])) + (", …" if len(column.levels) > 8 else "")
-    texts = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    if texts and np.any((codes < 0) & b.keep):  # Most batches have none, and patterns cost more than the rest of the check.
-        _nearly(name, column.levels, values, codes, b)
+    codes = b.each(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
+    shown = ", ".join(map(str, levels[:8])) + (", …" if len(levels) > 8 else "")
+    if np.any((codes < 0) & b.keep):  # Most batches have none, and patterns cost more than the rest of the check.
+        texts = values(b.text(name))
+        if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
+            _nearly(name, levels, texts, codes, b)
     remedy = f"add the level to columns.{name}.levels, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
     return codes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +86,16 @@ class Batch:
         """A column's values as plain texts or numbers; values of a dictionary column are decoded."""
         values = self.batch.column(column)
         return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+    def each(self, column: str, of: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
+        """`of` a column's plain values, (record,). It looks at every value alone, so at each entry of a dictionary once."""
+        values = self.batch.column(column)
+        if not pa.types.is_dictionary(values.type) or len(values.dictionary) >= len(values):
+            return of(self.text(column))
+        known, place = pa.concat_arrays([values.dictionary, pa.nulls(1, values.dictionary.type)]), values.indices
+        if place.null_count:
+            place = pc.cast(place, pa.int64()).fill_null(len(values.dictionary))
+        return np.asarray(of(known)[place.to_numpy()])
 
     def numbers(self, column: str) -> tuple[Floats, Mask]:
         """A column's values as float64, and a mask of missing values (null or NaN)."""

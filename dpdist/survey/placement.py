@@ -45,7 +45,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     psu_values = pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source, Findings(), tick):
         row = _rows(checked, frame, known, source)
-        order = np.argsort(row, kind="stable")
+        order = np.argsort(row.astype(np.uint16) if len(frame) <= 2**16 else row, kind="stable")  # 16 bits: a radix sort
         sorted_row = row[order]
         number = np.bincount(row, minlength=len(frame))
         rank = np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]

@@ -644,12 +644,17 @@ HALVES = {
     "nscg under substitution": (*NSCG, "substitution", 1.0, 6, (0.45, 2.0, 0.55, 2.5)),
     "nscg under zero_out": (*NSCG, "zero_out", 1.0, 6, (0.3, 1.5, 0.45, 2.0)),
     "nscg after a drift of 10 %": (*NSCG, "substitution", 1.1, 6, (0.45, 2.0, 0.55, 2.5)),
-    "tax units under zero_out": (*TAX, "zero_out", 1.0, 6, (0.3, 2.0, 0.75, 4.0)),
+    "tax units under zero_out": (*TAX, "zero_out", 1.0, 6, (0.3, 2.0, 0.75, 6.0)),
 }
 """Job, file, reference named there, adjacency, drift, splits, and limits.
 
-The largest error of a mean of heavy-tailed wages, in a cell of a few dozen records, is 3.9 on average over splits, 2.6 to
-6.
+The largest error of a mean of heavy-tailed wages is 5.2 on average over splits, in cells of 17 to 200 records. There the
+reference half has a record of the tail and the other half has none, and so a small direct error.
+"""
+FARTHEST = 3.0
+"""Of a mean from the direct one, in the root of both variances. Of 900 normal figures one is farther with odds of .9.
+
+Here they are nearer: sampling is in both variances, and both estimates are of one sample.
 """
 
 
@@ -685,6 +690,9 @@ def test_halves_of_a_real_file_are_within_half_a_direct_standard_error(
             dpdist.run(said, tmp_path / f"{split}", input=tmp_path / f"{split}-now.parquet")
         (path,) = (tmp_path / f"{split}" / "confidential" / "evaluation").glob("*.parquet")
         table = pd.read_parquet(path)
+        means = table[table["statistic"] == "mean"]
+        both = np.hypot(means["synthetic_se"], means["direct_se"])
+        assert ((means["synthetic"] - means["direct"]).abs() / both).max() < FARTHEST
         errors = [table[table["statistic"] == one]["synthetic_error_in_se"] for one in ("count", "mean")]
         found.append([figure for each in errors for figure in (each.median(), each.max())])
     assert (np.mean(found, axis=0) <= limits).all(), np.mean(found, axis=0)

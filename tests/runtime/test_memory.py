@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpdist
+from dpdist.core.files import sha256
 from dpdist.core.keys import Key
 from dpdist.core.progress import silent
+from dpdist.core.records import Codes, Frame
 from dpdist.job import Runtime
 from dpdist.planning import make_plan
+from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.synthesis import synthesize
 from dpdist.runtime.dask_executor import Dask
 from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import open_fit
@@ -99,6 +106,45 @@ def test_the_plan_refuses_what_cannot_fit_and_says_what_would() -> None:
     assert "memory_per_worker" in str(refused.value)
     assert "at least that" in str(refused.value)
     assert refused.value.exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
+    said = {"n": 3000, "predictors": "[sex]", "draws": 100, "log_lik": "never", "sampler": "exact"}
+    dpdist.run(dpdist.parse_job(JOB.format(population=9000, **said)), folder := tmp_path_factory.mktemp("memory") / "ws")
+    return read_release(folder / "public" / "released")
+
+
+def synthesizing(release: ReleasedObject, times: int, folder: Path) -> int:
+    """The most memory, bytes, while synthetic records are written, `times` as many as the release has."""
+    frame = replace(release.frame, count=release.frame.count * times)
+    tracemalloc.start()
+    try:
+        synthesize(replace(release, frame=frame), folder, lambda _: None)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def expanded_at_once(self: Frame, rows: slice, size: int) -> Iterator[Codes]:
+    whole = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), self.count[rows])
+    for start in range(0, len(whole), size):
+        yield whole[start : start + size]
+
+
+def test_memory_does_not_grow_with_the_number_of_synthetic_records(
+    release: ReleasedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 0.3 to 1.2 million records, by less than a byte a record. Control: the rows of all records at once, which hold
+    four bytes for each, and which the files do not show."""
+    more = 900_000
+    grown = synthesizing(release, 400, tmp_path / "many") - synthesizing(release, 100, tmp_path / "few")
+    monkeypatch.setattr(Frame, "expanded", expanded_at_once)
+    control = synthesizing(release, 400, tmp_path / "control") - synthesizing(release, 100, tmp_path / "control few")
+    print(f"grown by {grown / more:.2f} bytes a record, control by {control / more:.2f}")
+    assert grown < more
+    assert control > 3 * more
+    assert sha256(tmp_path / "many" / "set-1.parquet") == sha256(tmp_path / "control" / "set-1.parquet")
 
 
 STRICT = """

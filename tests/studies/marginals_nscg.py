@@ -1,12 +1,17 @@
 """Weighted marginals on NSCG beside opendp's MST and AIM: ten columns, ε = 1, one record switched off or added.
 
     python tests/studies/marginals_nscg.py prepare --data FOLDER --work WORK
-    OTHER/python tests/studies/marginals_opendp.py WORK       in an environment of its own: pip install 'opendp[mbi]'
+    OTHER/python tests/studies/marginals_opendp.py WORK …     in an environment of its own: pip install 'opendp[mbi]'
     python tests/studies/marginals_nscg.py measure --work WORK [--replicates R]
+    python tests/studies/marginals_nscg.py halves --work WORK [--replicates R]
 
-Prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of releases of
-weighted_marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted count,
-and the same of counts with clipped weights.
+`measure` prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of
+releases of weighted_marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted
+count, and the same of counts with clipped weights. Then all of this for the file without weights, on which all tools do
+the same.
+
+`halves` releases a random half of the file, without and with the other half as reference, and prints the same shares. The
+reference's weights are as they are, all larger by a fifth, or with a heavier tail.
 """
 
 from __future__ import annotations
@@ -15,8 +20,10 @@ import argparse
 import json
 import resource
 import time
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,8 +35,11 @@ from dpdist.estimation.estimators import NORMAL_90
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
+from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.publish.marginals import errors_of_counts
 from dpdist.sampling.exact import ExactSampler
 
 COLUMNS = (
@@ -58,38 +68,65 @@ def prepare(data: Path, work: Path) -> None:
     made.to_parquet(work / "coded.parquet")
 
 
-def job_text(sizes: dict[str, int], adjacency: str, selection: str) -> str:
+def job_text(sizes: dict[str, int], adjacency: str, selection: str, cap: float, reference: bool) -> str:
     columns = "".join(
         f"  {name}: {{bounds: [0, {size - 1}], whole: true, outside: clip}}\n" for name, size in sizes.items()
     )
     return (
-        f'dataset: nscg\nperiod: "2013"\ncolumns:\n{columns}  weight: {{bounds: [0, {CAP}], outside: clip}}\n'
+        f'dataset: nscg\nperiod: "2013"\ncolumns:\n{columns}  weight: {{bounds: [0, {cap}], outside: clip}}\n'
         f"survey: {{weight: weight}}\noutcome: [{', '.join(sizes)}]\n"
         f"mechanism: {{name: weighted_marginals, selection: {selection}}}\n"
         f'budget: {{epsilon: "1", adjacency: {adjacency}}}\ntables: [{{name: t, statistics: [count]}}]\n'
+        + ("reference: {path: other_half.parquet, provenance: a half of a public file}\n" if reference else "")
     )
 
 
-def ours(held: pd.DataFrame, sizes: dict[str, int], replicate: int, adjacency: str, selection: str) -> tuple[Coded, Floats]:
-    """A release's records under keyed noise; shares of its intervals that hold the file's counts, plain and clipped."""
-    job, n = parse_job(job_text(sizes, adjacency, selection)), len(held)
-    key = Key(f"marginals {replicate} {adjacency}".encode())
-    values = held[list(sizes)].to_numpy(float)
-    row = np.zeros(n, np.int32)
-    records = Records(np.arange(n), row, values, held["weight"].to_numpy(), row - 1)
+class Made(NamedTuple):
+    """Synthetic records, and by cell: errors of the fitted counts in standard errors, plain and against clipped counts."""
+
+    records: Coded
+    off: Floats
+    off_clipped: Floats
+
+    def held(self) -> dict[str, float]:
+        """Shares of 90 % intervals that hold the file's own counts, plain and clipped."""
+        shares = [float((np.abs(each) <= NORMAL_90).mean()) for each in (self.off, self.off_clipped)]
+        return dict(zip(("held", "held_clipped"), shares, strict=True))
+
+
+def placed(held: pd.DataFrame, names: list[str]) -> Records:
+    row = np.zeros(len(held), np.int32)
+    return Records(np.arange(len(held)), row, held[names].to_numpy(float), held["weight"].to_numpy(), row - 1)
+
+
+def ours(
+    held: pd.DataFrame,
+    sizes: dict[str, int],
+    replicate: int,
+    adjacency: str,
+    selection: str,
+    cap: float = CAP,
+    reference: pd.DataFrame | None = None,
+) -> Made:
+    """A release under keyed noise: its records, and how far its counts are from the file's."""
+    job, n, names = parse_job(job_text(sizes, adjacency, selection, cap, reference is not None)), len(held), list(sizes)
+    key, weights = Key(f"marginals {replicate} {adjacency}".encode()), held["weight"].to_numpy()
+    records = placed(held, names)
     model = builder_of(job).build(job, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
-    rounds = MECHANISMS["weighted_marginals"].protect(job, model, Unwatched())
+    assert isinstance(model, CodedTables)
+    told = placed(reference, names) if reference is not None else None
+    learned = ReferenceWeights(model.codes(told), told.weight) if told is not None else None
+    rounds = MECHANISMS["weighted_marginals"].protect(job, model, Unwatched(), learned)
     theta = run_rounds(rounds, model, ExactSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]
-    found, weight = model.simulate(theta, row, key.generator("synthesis"))  # type: ignore[attr-defined]
-    codes, fitted, inside = held[list(sizes)].to_numpy(np.int64), model.fitted(theta), list[Floats]()  # type: ignore[attr-defined]
-    weights = held["weight"].to_numpy()
-    for table, scale in model.noise_of(theta).items():  # type: ignore[attr-defined]
-        wanted = fitted.table(table).ravel()
-        reach = NORMAL_90 * np.sqrt(2.0 * scale**2 + CAP * wanted)
-        cell = model.cell(codes, table)  # type: ignore[attr-defined]
-        exact = [np.bincount(cell, weights=each, minlength=len(wanted)) for each in (weights, np.minimum(weights, CAP))]
-        inside.append(np.abs(wanted - np.array(exact)) <= reach)
-    return Coded(found.astype(np.int64), tuple(sizes.values()), weight), np.concatenate(inside, axis=1).mean(axis=1)
+    found, weight = model.simulate(theta, records.frame, key.generator("synthesis"))
+    codes, fitted = held[names].to_numpy(np.int64), model.fitted(theta)
+    off = [list[Floats](), list[Floats]()]
+    for table in model.noise_of(theta):
+        wanted, errors = fitted.table(table).ravel(), errors_of_counts(model, theta, table)
+        cell = model.cell(codes, table)
+        for own, each in zip(off, (weights, np.minimum(weights, cap)), strict=True):
+            own.append((wanted - np.bincount(cell, weights=each, minlength=len(wanted))) / errors)
+    return Made(Coded(found.astype(np.int64), tuple(sizes.values()), weight), *(np.concatenate(each) for each in off))
 
 
 def errors(own: Coded, other: Coded) -> dict[str, float]:
@@ -107,46 +144,85 @@ def _of_means(own: Coded, other: Coded) -> list[Floats]:
     return made
 
 
-def measure(work: Path, replicates: int) -> None:
-    held = pd.read_parquet(work / "coded.parquet")
-    sizes = {name: int(held[name].max()) + 1 for name in COLUMNS}
-    own = Coded(held[list(COLUMNS)].to_numpy(np.int64), tuple(sizes.values()), held["weight"].to_numpy())
-    rows = []
+def sizes_of(held: pd.DataFrame) -> dict[str, int]:
+    return {name: int(held[name].max()) + 1 for name in COLUMNS}
+
+
+def coded(held: pd.DataFrame) -> Coded:
+    sizes = tuple(sizes_of(held).values())
+    return Coded(held[list(COLUMNS)].to_numpy(np.int64), sizes, held["weight"].to_numpy())
+
+
+def releases(held: pd.DataFrame, cap: float, replicates: int) -> Iterator[dict[str, Any]]:
+    """A row for each release of ours, against the file's own marginals."""
+    own = coded(held)
     for adjacency, selection in product(("zero_out", "substitution"), ("tree", "adaptive")):
         for replicate in range(replicates):
             began = time.process_time()
-            other, covered = ours(held, sizes, replicate, adjacency, selection)
+            made = ours(held, sizes_of(held), replicate, adjacency, selection, cap)
             seconds = time.process_time() - began
-            name = f"weighted_marginals, {selection}, {adjacency}"
-            rows.append(
-                {
-                    "mechanism": name,
-                    "seconds": seconds,
-                    **errors(own, other),
-                    "held": covered[0],
-                    "held_clipped": covered[1],
-                }
-            )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    capped = own._replace(weight=np.minimum(own.weight, CAP))
-    rows.append({"mechanism": "no noise, weights clipped", **errors(own, capped)})
-    rows.append({"mechanism": "no noise, weights ignored", **errors(own, own.unweighted)})
+            told = {"mechanism": f"weighted_marginals, {selection}, {adjacency}", "seconds": seconds}
+            yield told | errors(own, made.records) | made.held()
+
+
+def others(own: Coded, work: Path) -> Iterator[dict[str, Any]]:
+    """A row for each release of opendp's."""
     for path in sorted(work.glob("opendp-*.parquet")):
         levels = pd.read_parquet(path)[list(COLUMNS)].dropna()  # opendp adds a level for what is in no list
-        other = Coded(levels.to_numpy(np.int64), own.sizes, np.ones(1))
-        other = other._replace(weight=np.ones(len(other.codes)))
+        other = Coded(levels.to_numpy(np.int64), own.sizes, np.ones(len(levels)))
         told = json.loads(path.with_suffix(".json").read_text())
-        rows.append({"mechanism": told["mechanism"], "seconds": told["seconds"], "mib": told["mib"], **errors(own, other)})
-    table = pd.DataFrame(rows).groupby("mechanism", sort=False).mean()
-    print(table.round(4).to_string())
-    print(f"peak of this process: {peak:.0f} MiB; records above the bound: {(held['weight'] > CAP).mean():.3f}")
+        yield {name: told[name] for name in ("mechanism", "seconds", "mib")} | errors(own, other)
 
+
+def shown(title: str, rows: Iterable[dict[str, Any]]) -> None:
+    table = pd.DataFrame(rows)
+    grouped = table.groupby("mechanism", sort=False)
+    print(f"\n{title}\n{grouped.mean().assign(releases=grouped.size()).round(4).to_string()}", flush=True)
+
+
+def measure(work: Path, replicates: int) -> None:
+    held = pd.read_parquet(work / "coded.parquet")
+    own = coded(held)
+    capped = own._replace(weight=np.minimum(own.weight, CAP))
+    exact = [
+        {"mechanism": "no noise, weights clipped", **errors(own, capped)},
+        {"mechanism": "no noise, weights ignored", **errors(own, own.unweighted)},
+    ]
+    shown("weighted", [*releases(held, CAP, replicates), *exact, *others(own, work)])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    print(f"peak of this process: {peak:.0f} MiB; records above the bound: {(held['weight'] > CAP).mean():.3f}")
+    once = [row for row in others(own.unweighted, work) if row["mechanism"].endswith("unweighted")]
+    shown("without weights", [*releases(held.assign(weight=1.0), 1, replicates), *once])
+
+
+CHANGES: dict[str, Callable[[pd.Series], pd.Series]] = {
+    "other half as it is": lambda weight: weight,
+    "its weights larger by a fifth": lambda weight: 1.2 * weight,
+    "its tail heavier": lambda weight: weight**1.05,
+    "its tail lighter": lambda weight: weight**0.95,
+}
+
+
+def halves(work: Path, replicates: int) -> None:
+    held, rows = pd.read_parquet(work / "coded.parquet"), list[dict[str, Any]]()
+    for replicate in range(replicates):
+        first = np.random.default_rng(replicate).random(len(held)) < 0.5
+        own, other = held[first], held[~first]
+        drifted = {name: other.assign(weight=change(other["weight"])) for name, change in CHANGES.items()}
+        for name, reference in {"no reference": None, **drifted}.items():
+            made = ours(own, sizes_of(held), replicate, "zero_out", "tree", CAP, reference)
+            total = made.records.weight.sum() / own["weight"].sum()
+            rows.append({"mechanism": name, **made.held(), "total": total, **errors(coded(own), made.records)})
+    shown("halves, tree, zero_out; total: weights of the records over the file's own", rows)
+
+
+STEPS: dict[str, Callable[[Path, int], None]] = {"measure": measure, "halves": halves}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["prepare", "measure"])
+    parser.add_argument("step", choices=["prepare", *STEPS])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--replicates", type=int, default=5)
     said = parser.parse_args()
-    prepare(said.data, said.work) if said.step == "prepare" else measure(said.work, said.replicates)
+    prepare(said.data, said.work) if said.step == "prepare" else STEPS[said.step](said.work, said.replicates)

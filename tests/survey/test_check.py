@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpdist.job import Job
 from dpdist.survey.checks import Checked, check
-from dpdist.survey.findings import Findings
+from dpdist.survey.findings import Batch, Findings, positions
 from dpdist.survey.schema import check_schema, needed_columns
 
 BASE: dict[str, Any] = {
@@ -389,3 +389,20 @@ def test_levels_that_differ_by_spaces_show_the_difference(declared: str, value: 
     assert other[1] == "values that are not declared levels"
     (problem, _) = findings.problems.values()
     assert problem.allowed == f"as the job writes them: {declared!r}, 'Reno'", "of declared levels, and not of those met"
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32()], ids=str)
+def test_levels_of_a_dictionary_are_found_as_those_of_plain_values(kind: pa.DataType) -> None:
+    """127 entries fill an index of 8 bits; nulls may stand in the indices, and in the dictionary. Control: other levels."""
+    entries = [*(f"l{k}" for k in range(126)), None]
+    place = [None if k % 11 == 0 else k % 127 for k in range(400)]
+    coded = pa.DictionaryArray.from_arrays(pa.array(place, kind), pa.array(entries, pa.string()))
+    levels = [f"l{k}" for k in range(125, 3, -1)]
+
+    def found(values: pa.Array, levels: list[str]) -> list[int]:
+        batch = Batch(pa.record_batch({"x": values}), 0, Findings(), False)
+        return [int(code) for code in batch.each("x", lambda plain: positions(plain, levels, exact=True))]
+
+    assert found(coded, levels) == found(coded.dictionary_decode(), levels)
+    assert found(coded, levels) == [-1 if k is None or not 3 < k < 126 else 125 - k for k in place]
+    assert found(coded, levels[1:]) != found(coded, levels)

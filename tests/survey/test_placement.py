@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from dpdist.core.errors import DataError
 from dpdist.core.records import Records
 from dpdist.job import Job
+from dpdist.survey import census as censuses
 from dpdist.survey import csv_file
 from dpdist.survey import source as sources
 from dpdist.survey.census import Census, take_census
@@ -63,6 +64,7 @@ def batches_of(rows: int) -> Iterator[None]:
     """Batches as small as the formats allow, so that every file spans many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BATCH_ROWS", rows)
+        patch.setattr(censuses, "TALLIES", 2)
         patch.setattr(csv_file, "CSV_BLOCK_BYTES", 64 + 16 * rows)
         yield
 

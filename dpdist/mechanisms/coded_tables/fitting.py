@@ -8,7 +8,8 @@ made to agree only in the margins of single columns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,15 @@ def fit(
         key: fitted_table(tables[key], [own[column] for column in key]) for key in tables if len(key) > 1
     }
     return Fitted(float(own[0].sum()), own, several)
+
+
+@lru_cache(maxsize=8)
+def fitted_once(
+    sizes: tuple[int, ...], keys: tuple[Marginal, ...], scales: tuple[float, ...], ends: tuple[float, float], sums: bytes
+) -> Fitted:
+    """As `fit` of averaged measurements, computed once; `sums` are the bytes of all tables' cells."""
+    parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
+    return fit(sizes, *averaged_tables(sizes, keys, parts, scales), ends)
 
 
 def averaged_tables(

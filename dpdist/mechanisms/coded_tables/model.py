@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, Self
@@ -21,7 +20,18 @@ from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Adjacency, Job
 from dpdist.job.marginals import levels_of, texts_of
 from dpdist.mechanisms.coded_tables import records as microdata
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, agreed_margins, averaged_tables, fit
+from dpdist.mechanisms.coded_tables.beyond_bound import (
+    RELEASED,
+    ReferenceWeights,
+    beyond,
+    errors_of,
+    extended,
+    factors_of,
+    has_reference,
+    variance_per_weight,
+)
+from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, fitted_once
+from dpdist.mechanisms.coded_tables.other_margins import noised, sampled_again
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
@@ -163,16 +173,35 @@ class CodedTables(LinearSumsModel, ABC):
 
     def noise_of(self, theta: Draws) -> dict[Marginal, float]:
         """The noise scale of every table in weights; of a table that was measured more than once, that of the mean."""
-        unit, precision = self.weights[1] / UNIT, dict[Marginal, float]()
-        for key, scale in zip(self.keys_of(theta), self.scales_of(theta), strict=True):
-            precision[key] = precision.get(key, 0.0) + (float(scale) * unit) ** -2
+        precision = dict[Marginal, float]()
+        for key, scale in zip(self.keys_of(theta), self._scales_in_weights(theta), strict=True):
+            precision[key] = precision.get(key, 0.0) + scale**-2
         return {key: each**-0.5 for key, each in precision.items()}
+
+    def _scales_in_weights(self, theta: Draws) -> tuple[float, ...]:
+        """Noise scales of the released tables in weights, on counts with what lies beyond the bound."""
+        keys, unit = self.keys_of(theta), self.weights[1] / UNIT
+        factors = [float(each.mean()) for each in self.parts(keys, factors_of(theta)[None])]
+        return tuple(float(scale) * unit * each for scale, each in zip(self.scales_of(theta), factors, strict=True))
+
+    def with_weights_beyond(self, theta: Draws, reference: ReferenceWeights) -> Draws:
+        """The released parameters with what the reference's weights have beyond the bound, by cell of every table."""
+        cap, keys, told = self.weights[1], self.keys_of(theta), self.fitted(theta)
+        near = reference.scaled(told.total / self.count, cap)
+        return extended(
+            theta, [beyond(near, self.cell(near.codes, key), told.table(key).ravel(), cap) for key in keys], near, cap
+        )
+
+    def errors_beyond(self, theta: Draws, key: Marginal) -> tuple[Floats, Floats]:
+        """Relative errors of a table's counts from sampling and from drift beyond the bound, shaped as the table."""
+        keys = self.keys_of(theta)
+        sampling, drift = (self.parts(keys, each[None])[keys.index(key)][0] for each in errors_of(theta))
+        return sampling, drift
 
     def fitted(self, theta: Draws) -> Fitted:
         """The released tables, in weights, made to agree."""
-        keys, unit = self.keys_of(theta), self.weights[1] / UNIT
-        scales = tuple(float(scale) * unit for scale in self.scales_of(theta))
-        return _fitted(self.sizes, keys, scales, self.ends, (theta["sums"][0] * unit).tobytes())
+        sums = theta["sums"][0] * factors_of(theta) * (self.weights[1] / UNIT)
+        return fitted_once(self.sizes, self.keys_of(theta), self._scales_in_weights(theta), self.ends, sums.tobytes())
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -213,30 +242,16 @@ class CodedTables(LinearSumsModel, ABC):
         return microdata.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins under other samples of Σv records, without noise.
-
-        How weights vary is unknown: they are taken to be 0 or at their bound, so that the number at the bound is binomial.
-        """
-        margins = self.margins(theta)
-        total = margins[0].sum()
-        effective = max(1, round(total / self.weights[1]))
-        found = []
-        for margin in margins:
-            share = margin[0] / total if total > 0.0 else np.full(margin.shape[1], 1.0 / margin.shape[1])
-            found.append(rng.multinomial(effective, share / share.sum(), draws) / effective)
-        below = max(0.0, 1.0 - effective / max(records, 1))
-        spread = np.maximum(total * (1.0 + rng.standard_normal(draws) * np.sqrt(below / effective)), 0.0)
-        return Draws({"margins": spread[:, None] * np.concatenate(found, axis=1)})
+        """Margins under other samples of as many records as the sum of weights allows, without noise."""
+        margins = [margin[0] for margin in self.margins(theta)]
+        return Draws({"margins": sampled_again(margins, variance_per_weight(theta, self.weights[1]), records, draws, rng)})
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Margins under other noise on the fitted tables, for standard errors only."""
+        """Margins under other noise on the fitted tables, and other weights beyond the bound, for standard errors only."""
         fitted, scales = self.fitted(theta), self.noise_of(theta)
-        found = [np.empty((draws, size)) for size in self.sizes]
-        for draw in range(draws):
-            tables = {key: (fitted.table(key) + rng.laplace(0.0, scales[key], self.shape(key)))[None] for key in scales}
-            for values, margin in zip(found, agreed_margins(self.sizes, tables, scales, self.ends), strict=True):
-                values[draw] = margin[0]
-        return Draws({"margins": np.concatenate(found, axis=1)})
+        beyond = {key: self.errors_beyond(theta, key) for key in scales} if has_reference(theta) else {}
+        tables = {key: fitted.table(key) for key in scales}
+        return Draws({"margins": noised(self.sizes, tables, scales, self.ends, beyond, draws, rng)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """Margins under other sample counts (draw, row), which limit the total of weights."""
@@ -262,7 +277,9 @@ class CodedTables(LinearSumsModel, ABC):
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         keys = self.keys_of(theta)
         tables = zip(keys, self.scales_of(theta), self.parts(keys, theta["sums"]), strict=True)
+        names = [name for name in RELEASED if name in theta.values]
         return {
+            **{name: theta[name][0].tolist() for name in names},
             "prior": "proper",
             "noise": f"discrete Laplace, in units of 1/{UNIT} of the weight's upper bound",
             "marginals": [
@@ -278,12 +295,5 @@ class CodedTables(LinearSumsModel, ABC):
     def recall(self, described: Mapping[str, Any]) -> Draws:
         number = {name: k for k, name in enumerate(self.columns)}
         keys = tuple(tuple(number[name] for name in each["columns"]) for each in described["marginals"])
-        return self.released(keys, np.concatenate([np.array(each["sums"], float) for each in described["marginals"]]))
-
-
-@lru_cache(maxsize=8)
-def _fitted(
-    sizes: tuple[int, ...], keys: tuple[Marginal, ...], scales: tuple[float, ...], ends: tuple[float, float], sums: bytes
-) -> Fitted:
-    parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
-    return fit(sizes, *averaged_tables(sizes, keys, parts, scales), ends)
+        made = self.released(keys, np.concatenate([np.array(each["sums"], float) for each in described["marginals"]]))
+        return Draws({**made.values, **{name: np.array([described[name]]) for name in RELEASED if name in described}})

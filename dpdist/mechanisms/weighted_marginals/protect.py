@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from itertools import count
+from typing import Any
 
 import numpy as np
 
-from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
+from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.rounds import measured
 from dpdist.mechanisms.coded_tables.statement import ENTERED
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.promises import promise_of, referred
 from dpdist.mechanisms.stratum_sums import NoisySums, released
 from dpdist.mechanisms.weighted_marginals.adaptive import in_rounds
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
-from dpdist.mechanisms.weighted_marginals.statement import ADAPTIVE, CHOSEN, LISTED, OUTRIGHT
+from dpdist.mechanisms.weighted_marginals.statement import ADAPTIVE, CHOSEN, LISTED, OUTRIGHT, REFERRED
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
+from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Promise, Strict
 
 
@@ -35,14 +39,20 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
         chosen_by = ADAPTIVE if settings.adapts else CHOSEN
         how = LISTED if alone else chosen_by if settings.chooses(job) else OUTRIGHT
         moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, how, *moves)
+        referring = () if job.reference is None else (REFERRED, *referred(job))
+        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, how, *referring, *moves)
 
-    def rounds(self, job: Job, settings: Settings, model: Marginals, recorder: StratumRecorder, learned: None) -> Rounds:
-        return weighted_marginals(model, float(job.epsilon_per_set), recorder)
+    def rounds(
+        self, job: Job, settings: Settings, model: Marginals, recorder: StratumRecorder, learned: ReferenceWeights | None
+    ) -> Rounds:
+        theta = yield from weighted_marginals(model)
+        if learned is not None:
+            theta = model.with_weights_beyond(theta, learned)
+        return released(recorder, [theta], float(job.epsilon_per_set), cells=float(theta["sums"].size))
 
 
-def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecorder) -> Rounds:
-    """Releases the job's tables with all of ε; if it lists none, each column's table and then tables of pairs of columns.
+def weighted_marginals(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, Draws]:
+    """Measures the job's tables with all of ε; if it lists none, each column's table and then tables of pairs of columns.
 
     The chosen pairs are those that the columns' tables explain least. If the candidate pairs make no loop, all of them
     are measured, and no budget is spent on a choice. An adaptive choice alternates with measuring.
@@ -55,14 +65,13 @@ def weighted_marginals(model: Marginals, epsilon: float, recorder: StratumRecord
         fitted = model.fitted(model.released(model.singles, sums))
         pairs = model.candidates
         if model.adaptive:
-            theta = yield from in_rounds(model, sums, numbers)
-            return released(recorder, [theta], epsilon, cells=float(theta["sums"].size))
+            return (yield from in_rounds(model, sums, numbers))
         if model.chooses:
             exact = yield Pass(Count(model.measuring(pairs)), "sum")
             pairs = yield from chosen(model, list(fitted.margins), exact, numbers)
         of_pairs = yield from measured(model, pairs, numbers)
         sums, keys = np.concatenate([sums, of_pairs]), (*model.singles, *pairs)
-    return released(recorder, [model.released(keys, sums)], epsilon, cells=float(len(sums)))
+    return model.released(keys, sums)
 
 
 MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.mechanisms.coded_tables.statement import SAMPLED
-from dpdist.mechanisms.words import WIDE, Words
+from dpdist.mechanisms.words import WIDE, ReleaseView, Words
 
 LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
 CHOSEN = (
@@ -22,7 +22,20 @@ OUTRIGHT = (
     "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
     "are measured, and nothing is chosen"
 )
+REFERRED = (
+    "The reference's weights tell what lies beyond the weights' public bound. They are used after noise, and change no "
+    "query."
+)
 CLIPPED = "What clipping and pairs that were not measured bring is in no error."
+UNCLIPPED = (
+    "Counts hold what lies beyond the weights' public bound, estimated from the reference's weights. Errors hold the "
+    "sampling of both files there, and a drift whose standard deviation is a quarter of what is added. What pairs that "
+    "were not measured bring is in no error."
+)
+EXTENDED = (
+    "The reference's weights are multiplied by one factor, under which their mean below the bound is the file's. Every "
+    "noisy count is then multiplied by the ratio of the reference's weights in its cell to those below the bound."
+)
 AGREED = (
     "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables. "
     "The distribution of greatest entropy with these tables is a tree of pairs. Columns that no pair joins are "
@@ -33,7 +46,19 @@ LAID_OUT = (
     "cells without a synthetic record. The fitted tables stand in marginals.parquet, in whose errors no bias is."
 )
 
-WORDS = Words(
+
+class OfReference(Words):
+    """Texts that depend on whether the job has a reference."""
+
+    def errors_of(self, release: ReleaseView) -> str:
+        return self.errors if release.job.reference is None else f"{SAMPLED} {UNCLIPPED} {WIDE}"
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        extended = [] if release.job.reference is None else [EXTENDED]
+        return [*extended, *super().post_processing(release)]
+
+
+WORDS = OfReference(
     density="noisy sums of {weight} in every cell of tables of {outcome}",
     errors=f"{SAMPLED} {CLIPPED} {WIDE}",
     steps=(AGREED, LAID_OUT),

@@ -1,0 +1,106 @@
+"""Estimates what the weights' public bound cuts off, cell by cell, from the weights of a reference.
+
+A table sums V = Σmin(w, U). The whole count is W = Σw. The reference's weights are multiplied by one factor, under which
+its mean clipped weight is the current file's. Then each cell gets the factor ρ = W/V of the reference. Cells with few
+reference records lean on the factor of the whole table. All of this follows from released figures and the reference.
+
+The error of V ρ has two parts. Sampling: with S = Σ(w − ρ min(w, U))² over the reference's records of the cell, the
+variance of W given V is S V/V_ref, and that of ρ adds S (V/V_ref)². Drift: how much lies beyond the bound may have
+changed since the reference. Its standard deviation is `DRIFT` times what is added, V (ρ − 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.models.protocol import Draws
+
+DRIFT = 0.25
+"""Standard deviation of the part beyond the bound, relative to what the reference has there."""
+LEANING = 20
+"""Records of the whole table that join the reference's records of a cell."""
+SCALINGS = 50
+"""Rounds of scaling the reference's weights to the current file's mean clipped weight."""
+LARGEST_SCALE = 4.0
+"""The reference's weights are multiplied by a factor between 1/4 and 4."""
+RELEASED = ("factors", "factor_errors", "variance_per_weight")
+"""Released figures on weights beyond their public bound, where the job has a reference."""
+
+
+class ReferenceWeights(NamedTuple):
+    """The reference's records of one stratum: positions of levels (record, column), and weights (record,)."""
+
+    codes: Ints
+    weight: Floats
+
+    def scaled(self, mean: float, cap: float) -> ReferenceWeights:
+        """The records under the factor on weights that gives the mean clipped weight `mean`."""
+        factor = 1.0
+        for _ in range(SCALINGS):
+            held = np.minimum(factor * self.weight, cap).mean()
+            factor = float(np.clip(factor * mean / max(held, 1e-300), 1.0 / LARGEST_SCALE, LARGEST_SCALE))
+        return self._replace(weight=factor * self.weight)
+
+    @property
+    def heaviness(self) -> float:
+        """Σw²/Σw: the variance of a sum of weights, for each unit of the sum."""
+        return float((self.weight**2).sum() / max(self.weight.sum(), 1e-300))
+
+
+class Beyond(NamedTuple):
+    """For each cell the factor ρ on its clipped count, and the relative error of the product from sampling."""
+
+    factor: Floats
+    error: Floats
+
+
+def beyond(reference: ReferenceWeights, cell: Ints, clipped: Floats, cap: float) -> Beyond:
+    """What lies beyond the bound `cap` in each cell of a table; `cell` (record,) has the reference's records' cells.
+
+    `clipped` are the current file's clipped counts, in weights, (cell,).
+    """
+    whole, below = reference.weight, np.minimum(reference.weight, cap)
+    size, overall = len(clipped), whole.sum() / max(below.sum(), 1e-300)
+    joined = LEANING * below.mean()
+    of_cell = np.bincount(cell, weights=below, minlength=size) + joined
+    factor = np.maximum((np.bincount(cell, weights=whole, minlength=size) + overall * joined) / of_cell, 1.0)
+    apart, typical = (whole - factor[cell] * below) ** 2, float(((whole - overall * below) ** 2).mean())
+    spread = np.bincount(cell, weights=apart, minlength=size) + LEANING * typical
+    now = np.maximum(clipped, below.mean())
+    return Beyond(factor, np.sqrt(spread / of_cell * (1.0 / now + 1.0 / of_cell)) / factor)
+
+
+def extended(theta: Draws, tables: Sequence[Beyond], reference: ReferenceWeights, cap: float) -> Draws:
+    """Released parameters with what lies beyond the bound in all tables, one after another."""
+    factors, errors = (np.concatenate([each[k] for each in tables])[None] for k in (0, 1))
+    heaviest = np.array([[max(cap, reference.heaviness)]])
+    return Draws({**theta.values, **dict(zip(RELEASED, (factors, errors, heaviest), strict=True))})
+
+
+def has_reference(theta: Draws) -> bool:
+    """True if the released parameters hold what lies beyond the bound."""
+    return "factors" in theta.values
+
+
+def factors_of(theta: Draws) -> Floats:
+    """By what every sum is multiplied for the weights beyond the bound, (cell,); 1 without a reference."""
+    return theta["factors"][0] if "factors" in theta.values else np.ones(theta["sums"].shape[1])
+
+
+def errors_of(theta: Draws) -> tuple[Floats, Floats]:
+    """Relative errors of all cells' counts from sampling and from drift beyond the bound, (cell,) each."""
+    factor = factors_of(theta)
+    sampling = theta["factor_errors"][0] if "factor_errors" in theta.values else np.zeros_like(factor)
+    return sampling, DRIFT * (1.0 - 1.0 / factor)
+
+
+def variance_per_weight(theta: Draws, cap: float) -> float:
+    """Upper bound of the sampling variance of a sum of weights, for each unit of the sum.
+
+    It is the bound `cap` of weights, or the reference's own figure where that is larger.
+    """
+    return float(theta["variance_per_weight"][0, 0]) if "variance_per_weight" in theta.values else cap
