@@ -117,4 +117,4 @@ def _statistic(table: Beside, material: Material, case: str, mechanism: str, eps
 
 
 def _text(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+    return value if isinstance(value, str) else f"{value:,g}"

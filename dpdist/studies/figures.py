@@ -4,48 +4,29 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dpdist.core.records import Floats
-from dpdist.evaluation.utility import ecdf
-from dpdist.studies.kinds.protocol import Caption
-from dpdist.studies.kinds.simulation_settings import DATA
-from dpdist.studies.material import GREY, Material
-from dpdist.studies.results import as_number
+from dpdist.studies.material import Material
+from dpdist.studies.panels import (
+    INK,
+    STYLE,
+    axis_title,
+    canvas_of,
+    canvas_of_rows,
+    legend,
+    mark,
+    panel_title,
+    panels_of,
+    row_labels,
+    violin,
+)
+from dpdist.studies.record_figures import densities, ecdfs, outcomes_and_weights, record_bounds, weights_and_bounds
 from dpdist.studies.shown import Figure, FigureKind
 from dpdist.studies.svg import inline
-
-INK = "#1f2937"
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.edgecolor": "#9ca3af",
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e5e7eb",
-    "grid.linewidth": 0.7,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-}
-WIDTH = 10.4
-"""Width in inches of a figure that fills the page, so that it is shown without scaling."""
-FEW = 30
-"""Largest number of replicates at which a violin also shows each replicate as a point."""
 
 
 def draw(figure: Figure, material: Material, number: int) -> str:
@@ -60,17 +41,17 @@ def draw(figure: Figure, material: Material, number: int) -> str:
 def violins(figure: Figure, material: Material) -> Canvas:
     """Draws distributions over replicates: one panel for each case and ε, one row for each mechanism."""
     measure = figure.measure or "database_bound"
-    panels = _panels_of(figure, material)
+    panels = panels_of(figure, material)
     labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(figure, case, measure)))
-    canvas, axes = _rows(len(panels), len(labels), 3, one_case=len(material.cases(figure)) == 1)
+    canvas, axes = canvas_of_rows(len(panels), len(labels), 3, one_case=len(material.cases(figure)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for place, label in enumerate(labels):
             values, colour = material.values(case, label, epsilon, measure), material.colour(label)
-            _violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
+            violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
         if (target := material.target(case, epsilon, measure)) is not None:
-            _line(axis, target)
-        _row_labels(axis, labels, _axis_title(material.caption(measure)), figure.log)
-        axis.set_title(_panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
+            mark(axis, target)
+        row_labels(axis, labels, axis_title(material.caption(measure)), figure.log)
+        axis.set_title(panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
     return canvas
 
 
@@ -80,12 +61,12 @@ def by_size(figure: Figure, material: Material) -> Canvas:
     cases = sorted((case for case in material.study.cases if case.name in material.cases(figure)), key=lambda case: case.n)
     epsilon = material.study.grid[0]
     labels = material.mechanisms(figure, cases[0].name, measure)
-    canvas, axes = _panels(len(labels), 4)
+    canvas, axes = canvas_of(len(labels), 4)
     for axis, label in zip(axes, labels, strict=True):
         for place, case in enumerate(cases):
             values = material.values(case.name, label, epsilon, measure)
             if len(values):
-                _violin(axis, place, values, material.colour(label))
+                violin(axis, place, values, material.colour(label))
         axis.set_xticks(range(len(cases)), [f"{case.n:,}" for case in cases])
         axis.set_xlabel("n")
         axis.set_title(label)
@@ -97,8 +78,8 @@ def by_size(figure: Figure, material: Material) -> Canvas:
 def by_period(figure: Figure, material: Material) -> Canvas:
     """Draws means over replicates against the period: one panel for each case and ε, one line for each mechanism."""
     measure = figure.measure or "mean_median"
-    panels = _panels_of(figure, material)
-    canvas, axes = _panels(len(panels), 3, 3.1, sharey=True)
+    panels = panels_of(figure, material)
+    canvas, axes = canvas_of(len(panels), 3, 3.1, sharey=True)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for label in material.mechanisms(figure, case, measure):
             line = material.by_period(case, label, epsilon, measure)
@@ -110,147 +91,10 @@ def by_period(figure: Figure, material: Material) -> Canvas:
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_xlabel("period")
-        axis.set_title(_panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
+        axis.set_title(panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
     axes[0].set_ylabel("share of cells" if measure.endswith("_coverage") else "direct standard errors")
-    _legend(canvas, axes[0])
+    legend(canvas, axes[0])
     return canvas
-
-
-def ecdfs(figure: Figure, material: Material) -> Canvas:
-    """Draws distribution functions of the data and of synthetic records, and their differences, in the first replicate."""
-    panels, cases = _panels_of(figure, material), material.cases(figure)
-    canvas = Canvas(figsize=(WIDTH, 4.6), layout="constrained")
-    above, below = canvas.subplots(2, len(panels), sharey="row", squeeze=False, height_ratios=(3, 2))
-    for upper, lower, (case, epsilon) in zip(above, below, panels, strict=True):
-        data = material.column(case, DATA, epsilon, "outcome")
-        at = np.quantile(data, np.linspace(0.0, 1.0, 301))
-        upper.plot(at, ecdf(data, at), color=GREY, lw=3, alpha=0.5, label=DATA)
-        for label in figure.mechanisms or material.arms:
-            sample = material.column(case, label, epsilon, "outcome")
-            if len(sample):
-                upper.plot(at, ecdf(sample, at), color=material.colour(label), lw=1.1, label=label)
-                lower.plot(at, ecdf(sample, at) - ecdf(data, at), color=material.colour(label), lw=1.1)
-        lower.axhline(0.0, color=GREY, lw=0.9)
-        upper.set_title(_panel_title(case if len(cases) > 1 else "", epsilon))
-        lower.set_xlabel("outcome")
-    above[0].set_ylabel("share at most")
-    below[0].set_ylabel("synthetic − data")
-    _legend(canvas, above[0])
-    return canvas
-
-
-def record_bounds(figure: Figure, material: Material) -> Canvas:
-    """Draws record bounds in the first replicate: unweighted in the first fit, and weighted in the last one."""
-    panels = _panels_of(figure, material)
-    labels = [label for label in figure.mechanisms or material.arms if label != DATA]
-    canvas, axes = _rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(figure)) == 1)
-    for axis, (case, epsilon) in zip(axes, panels, strict=True):
-        after = {label: material.column(case, label, epsilon, "weighted_record_bound") for label in labels}
-        before = [material.column(case, label, epsilon, "unweighted_record_bound") for label in labels]
-        _violin(axis, 0, next((b for b in before if len(b)), np.array([])), GREY, sideways=True, points=False)
-        for place, (label, values) in enumerate(after.items(), start=1):
-            _violin(axis, place, values, material.colour(label), sideways=True, points=False)
-        if epsilon:
-            _line(axis, as_number(epsilon) / 2.0)
-        _row_labels(axis, ["before", *labels], "record bound", figure.log)
-        axis.set_title(_panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
-    return canvas
-
-
-def weights_and_bounds(figure: Figure, material: Material) -> Canvas:
-    """Draws record bounds against privacy weights in the first replicate, as [V] in figures 4, 5, 8 and 9.
-
-    A flat curve is efficient: every record then uses the whole bound.
-    """
-    cases, epsilon = material.cases(figure), material.study.grid[0]
-    canvas, axes = _panels(len(cases), 3)
-    for axis, case in zip(axes, cases, strict=True):
-        for label in figure.mechanisms or material.arms:
-            alpha = material.column(case, label, epsilon, "privacy_weight")
-            bound = material.column(case, label, epsilon, "weighted_record_bound")
-            distinct = np.unique(np.column_stack([alpha, bound]).round(4), axis=0)
-            if len(distinct):
-                axis.plot(distinct[:, 0], distinct[:, 1], ".", ms=3, color=material.colour(label), label=label)
-        axis.set_xlabel("privacy weight α")
-        axis.set_title(case if len(cases) > 1 else "")
-    axes[0].set_ylabel("weighted record bound")
-    _legend(canvas, axes[0])
-    return canvas
-
-
-def _panels_of(figure: Figure, material: Material) -> list[tuple[str, str]]:
-    """(case, ε) of every panel."""
-    return [(case, epsilon) for case in material.cases(figure) for epsilon in material.study.grid]
-
-
-def _panels(
-    number: int, columns: int, height: float = 2.9, sharex: bool = False, sharey: bool = False
-) -> tuple[Canvas, list[Axes]]:
-    """Panels on a canvas as wide as the page, so that letters have the size of the page's text."""
-    columns = min(number, columns)
-    rows = -(-number // columns)
-    width = WIDTH if columns > 1 else 0.55 * WIDTH
-    canvas = Canvas(figsize=(width, height * rows), layout="constrained")
-    axes = list(np.atleast_1d(canvas.subplots(rows, columns, sharex=sharex, sharey=sharey)).reshape(-1))
-    for axis in axes[number:]:
-        axis.set_visible(False)
-    return canvas, axes[:number]
-
-
-def _rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canvas, list[Axes]]:
-    """Panels with one row for each mechanism. They share an x axis where all are of one case."""
-    return _panels(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
-
-
-def _axis_title(caption: Caption) -> str:
-    """A short axis title, because panels stand side by side; the figure's title has the details."""
-    return caption.axis or caption.title
-
-
-def _row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
-    axis.set_yticks(range(len(labels)), labels)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.set_xlabel(measured)
-    axis.grid(axis="y", visible=False)
-    axis.tick_params(axis="y", length=0)
-    if log:
-        axis.set_xscale("log")
-        low, high = axis.get_xlim()
-        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50.0 * low else (1.0,)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _violin(axis: Axes, place: int, values: Floats, colour: str, sideways: bool = False, points: bool = True) -> None:
-    """Draws a violin with median and quartiles; values without spread give a line."""
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    along, across = (axis.hlines, axis.vlines) if sideways else (axis.vlines, axis.hlines)
-    if len(values) > 2 and values.std() > 1e-9 * max(1.0, abs(middle)):
-        way: Literal["horizontal", "vertical"] = "horizontal" if sideways else "vertical"
-        shape = axis.violinplot([values], [place], orientation=way, widths=0.85, showextrema=False, points=120)
-        for body in shape["bodies"]:  # type: ignore[attr-defined]
-            body.set(facecolor=colour, edgecolor=colour, alpha=0.35, linewidth=0.8)
-        along(place, low, high, color=colour, lw=3)
-    across(middle, place - 0.28, place + 0.28, color=colour, lw=2)
-    if points and len(values) <= FEW:
-        spread = place + np.linspace(-0.15, 0.15, len(values))
-        axis.plot(*((values, spread) if sideways else (spread, values)), ".", ms=3, color=colour, alpha=0.8)
-
-
-def _line(axis: Axes, at: float) -> None:
-    axis.axvline(at, color=INK, lw=0.9, ls="--")
-
-
-def _legend(canvas: Canvas, axis: Axes) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), frameon=False)
-
-
-def _panel_title(case: str, epsilon: str) -> str:
-    return ", ".join(part for part in (case, f"ε = {epsilon}" if epsilon else "") if part)
 
 
 _KINDS: Mapping[FigureKind, Callable[[Figure, Material], Canvas]] = {
@@ -258,8 +102,10 @@ _KINDS: Mapping[FigureKind, Callable[[Figure, Material], Canvas]] = {
     "by_size": by_size,
     "by_period": by_period,
     "ecdf": ecdfs,
+    "densities": densities,
     "record_bounds": record_bounds,
     "weights_and_bounds": weights_and_bounds,
+    "outcomes_and_weights": outcomes_and_weights,
 }
 
 

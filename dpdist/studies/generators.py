@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
 from dpdist.evaluation.utility import QUANTILES
+from dpdist.studies.laws_with_predictors import Counts, Salaries, Sampled, check
 
-GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "bernoulli"]
+GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "bernoulli", "salaries", "counts"]
 
 
 class Generator(Protocol):
-    """A law of one outcome, such as Beta or Poisson."""
+    """A law of one outcome, such as Beta or Poisson, given public predictors or without any."""
+
+    @property
+    def levels(self) -> Mapping[str, tuple[str, ...]]:
+        """Levels of each predictor; empty for a law of an outcome alone."""
+        ...
+
+    @property
+    def unit(self) -> float:
+        """What one of the outcome stands for, such as dollars; figures of location are in this unit."""
+        ...
 
     @property
     def text(self) -> str: ...
@@ -26,33 +37,37 @@ class Generator(Protocol):
         """Public bounds of the outcome, as a job would state them."""
         ...
 
-    def draw(self, n: int, rng: np.random.Generator) -> Floats:
+    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
         """n independent records."""
         ...
 
     def truth(self) -> dict[str, float]:
-        """Mean, median, 15th and 90th percentile of the law."""
+        """Mean, median, 15th and 90th percentile of the law, in its unit."""
         ...
 
 
-def _check(positive: Mapping[str, float], shares: Mapping[str, float]) -> None:
-    for name, value in positive.items():
-        if value <= 0.0:
-            raise ValueError(f"{name} must be greater than 0")
-    for name, value in shares.items():
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} must lie between 0 and 1")
+class OutcomeAlone:
+    """A law of an outcome without predictors."""
+
+    levels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    unit: ClassVar[float] = 1.0
+
+    def draw(self, n: int, rng: np.random.Generator) -> Floats:
+        raise NotImplementedError
+
+    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
+        return Sampled(self.draw(n, rng), {})
 
 
 @dataclass(frozen=True)
-class Beta:
+class Beta(OutcomeAlone):
     """Shares between 0 and 1, right-skewed for small a ([G]: a = .5, b = 3)."""
 
     a: float
     b: float
 
     def __post_init__(self) -> None:
-        _check({"a": self.a, "b": self.b}, {})
+        check({"a": self.a, "b": self.b}, {})
 
     @property
     def text(self) -> str:
@@ -70,13 +85,13 @@ class Beta:
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(OutcomeAlone):
     """Counts, nearly symmetric for a large mean ([V] §3.1: mean 100)."""
 
     mean: float
 
     def __post_init__(self) -> None:
-        _check({"mean": self.mean}, {})
+        check({"mean": self.mean}, {})
 
     @property
     def text(self) -> str:
@@ -94,7 +109,7 @@ class Poisson:
 
 
 @dataclass(frozen=True)
-class NegativeBinomialMixture:
+class NegativeBinomialMixture(OutcomeAlone):
     """Skewed counts: NB(mean, dispersion_1) with probability share_1, otherwise NB(mean, dispersion_2).
 
     NB(mean, φ) is the negative binomial law with variance mean + mean²/φ. [V] §3.2 has mean 100, dispersions 5 and 20, and
@@ -108,7 +123,7 @@ class NegativeBinomialMixture:
 
     def __post_init__(self) -> None:
         positive = {"mean": self.mean, "dispersion_1": self.dispersion_1, "dispersion_2": self.dispersion_2}
-        _check(positive, {"share_1": self.share_1})
+        check(positive, {"share_1": self.share_1})
 
     @property
     def text(self) -> str:
@@ -134,13 +149,13 @@ class NegativeBinomialMixture:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(OutcomeAlone):
     """0 or 1."""
 
     probability: float
 
     def __post_init__(self) -> None:
-        _check({}, {"probability": self.probability})
+        check({}, {"probability": self.probability})
 
     @property
     def text(self) -> str:
@@ -161,13 +176,16 @@ def _figures(law: Any) -> dict[str, float]:
     return {"mean": float(law.mean())} | {name: float(law.ppf(p)) for name, p in QUANTILES.items()}
 
 
-GENERATORS: Mapping[GeneratorName, type[Beta] | type[Poisson] | type[NegativeBinomialMixture] | type[Bernoulli]] = {
+GENERATORS: Mapping[GeneratorName, type[Any]] = {
     "beta": Beta,
     "poisson": Poisson,
     "negative_binomial_mixture": NegativeBinomialMixture,
     "bernoulli": Bernoulli,
+    "salaries": Salaries,
+    "counts": Counts,
 }
 
 
 def generator(name: GeneratorName, parameters: Mapping[str, float]) -> Generator:
-    return GENERATORS[name](**parameters)
+    found: Generator = GENERATORS[name](**parameters)
+    return found

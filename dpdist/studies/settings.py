@@ -85,6 +85,7 @@ class Study(Frozen):
         for figure in self.figures:
             known_or_refused(f"figure '{figure.title}'", figure.cases, self.case_names)
             known_or_refused(f"figure '{figure.title}'", figure.mechanisms, self.labels)
+            known_or_refused(f"figure '{figure.title}'", figure.epsilons, self.grid)
             known_or_refused(f"figure '{figure.title}'", (figure.measure,) if figure.measure else (), self.asked)
         for limit in self.limits:
             arms = (*(limit.mechanisms or ()), *((limit.below,) if limit.below else ()))

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 
 from dpdist.job import Budget, Frozen
 
-FigureKind = Literal["violins", "ecdf", "record_bounds", "weights_and_bounds", "by_size", "by_period"]
+FigureKind = Literal[
+    "violins", "ecdf", "densities", "record_bounds", "weights_and_bounds", "outcomes_and_weights", "by_size", "by_period"
+]
 
 
 class Row(Frozen):
@@ -54,6 +56,7 @@ class Figure(Frozen):
     measure: str | None = None
     cases: tuple[str, ...] | None = None
     mechanisms: tuple[str, ...] | None = None
+    epsilons: tuple[str, ...] | None = Field(default=None, description="of the study's, as exact text; unset: all")
     log: bool = False
     reading: str = ""
 

@@ -19,7 +19,7 @@ from dpdist.evaluation.microdata.regression import fitted, overlap
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.models.protocol import Draws
-from dpdist.studies.kinds.one_stratum import model_of, released
+from dpdist.studies.kinds.one_stratum import described, model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.similarity import CAPTIONS, over_sets, similarity
 from dpdist.studies.settings import StudyOfArms
@@ -74,7 +74,7 @@ class CodedStudy(StudyOfArms):
 
 class CodedFiles(SimulatedKind):
     settings = CodedStudy
-    heads = ("Label", "Mechanism", "Constants")
+    heads = ("Label", "Mechanism", "Constants", "Guarantee class")
 
     @property
     def captions(self) -> Mapping[str, Caption]:
@@ -104,12 +104,11 @@ class CodedFiles(SimulatedKind):
         ]
 
     def arms(self, study: CodedStudy) -> list[tuple[str, ...]]:
-        made = list[tuple[str, ...]]()
-        for arm in study.mechanisms:
-            constants = [f"{k}: {v}" for k, v in arm.mechanism.items() if k != "name"]
-            constants += ["one set"] if arm.single else []
-            made.append((arm.label, str(arm.mechanism.get("name", "")), ", ".join(constants) or "–"))
-        return made
+        jobs = (job_of(study, study.cases[0], arm, study.grid[0]) for arm in study.mechanisms)
+        return [
+            (arm.label, *described(arm.mechanism, job, *(["one set"] if arm.single else [])))
+            for arm, job in zip(study.mechanisms, jobs, strict=True)
+        ]
 
     def made_of(self, study: CodedStudy) -> str:
         return OF_FILES

@@ -18,7 +18,7 @@ from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.partitions.release import PartitionCounts
-from dpdist.studies.kinds.one_stratum import model_of, released
+from dpdist.studies.kinds.one_stratum import described, model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.similarity import CAPTIONS, apart, similarity
 from dpdist.studies.settings import StudyOfArms
@@ -65,7 +65,7 @@ class PartitionStudy(StudyOfArms):
 
 class PartitionsKind(SimulatedKind):
     settings = PartitionStudy
-    heads = ("Label", "Mechanism", "Constants")
+    heads = ("Label", "Mechanism", "Constants", "Guarantee class")
 
     @property
     def captions(self) -> Mapping[str, Caption]:
@@ -100,11 +100,8 @@ class PartitionsKind(SimulatedKind):
         ]
 
     def arms(self, study: PartitionStudy) -> list[tuple[str, ...]]:
-        made = list[tuple[str, ...]]()
-        for arm in study.mechanisms:
-            said = dict(arm.mechanism)
-            made.append((arm.label, str(said.pop("name", "")), ", ".join(f"{k}: {v}" for k, v in said.items())))
-        return made
+        jobs = (job_of(study, study.cases[0], arm, study.grid[0]) for arm in study.mechanisms)
+        return [(arm.label, *described(arm.mechanism, job)) for arm, job in zip(study.mechanisms, jobs, strict=True)]
 
 
 def _measured(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dpdist.job.checks import contradictions
 from dpdist.studies.kinds.protocol import Caption, Fact, Refusal, Replicate, SimulatedKind, randomness
 from dpdist.studies.kinds.simulation_replicates import ANY, job_of, mechanism_of, replicate
-from dpdist.studies.kinds.simulation_settings import Arm, Simulation
+from dpdist.studies.kinds.simulation_settings import CHAINS, Arm, Simulation
 from dpdist.studies.results import as_number
 
 CAPTIONS: Mapping[str, Caption] = {
@@ -106,7 +106,7 @@ class SimulationKind(SimulatedKind):
             ("Data", ["simulated", *cases]),
             ("Replicates", [f"R = {study.replicates}, each with a file of its own in every case"]),
             ("ε", [grid if study.epsilons else "no grid: ε follows from the fit"]),
-            ("Posterior draws", [f"S = {study.draws:,}, independent, no Markov chains ({', '.join(samplers)})"]),
+            ("Posterior draws", [f"S = {study.draws:,}, {_drawn_by(name)} ({name})" for name in samplers]),
             ("Synthetic sets", [f"{study.synthetic_sets} per run, n records each"]),
             randomness(study),
         ]
@@ -122,6 +122,10 @@ class SimulationKind(SimulatedKind):
         if epsilon and measure == "database_bound":
             return as_number(epsilon) / 2.0
         return as_number(epsilon) if epsilon and measure.startswith("epsilon_local") else None
+
+
+def _drawn_by(sampler: str) -> str:
+    return f"{CHAINS} Markov chains together" if sampler == "stan" else "independent, no Markov chains"
 
 
 def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:

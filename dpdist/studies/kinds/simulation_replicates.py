@@ -18,7 +18,7 @@ import numpy as np
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, Floats, Frame, Records
+from dpdist.core.records import POOLED, Floats
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
 from dpdist.evaluation.utility import distances, location
@@ -33,7 +33,8 @@ from dpdist.privacy.weight_search import NotReached, search
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
 from dpdist.studies.kinds.protocol import RecordRows, Replicate, Result
-from dpdist.studies.kinds.simulation_settings import DATA, Arm, Case, Simulation
+from dpdist.studies.kinds.simulated_file import SimulatedFile, simulated_file
+from dpdist.studies.kinds.simulation_settings import CHAINS, DATA, Arm, Case, Simulation
 
 ANY = "1"
 """ε in the job of an arm whose results do not depend on ε."""
@@ -74,36 +75,38 @@ class Run(NamedTuple):
 def replicate(study: Simulation, case: Case, number: int, records: bool = False) -> Replicate:
     """Runs all arms at every ε on simulated file `number`; with `records` it also returns record-level by-products."""
     key = study.key_of(case.name, number)
-    y = case.generator.generator().draw(case.n, key.generator("data"))
-    grid = study.grid
-    kept = [RecordRows(DATA, grid[0], {"outcome": y})] if records else []
-    results = [Result(DATA, epsilon, *found) for epsilon in grid for found in location_measures(study, [y])]
+    file = simulated_file(case, key.generator("data"))
+    grid, unit = study.grid, case.generator.generator().unit
+    kept = [RecordRows(DATA, grid[0], {"outcome": file.outcome * unit})] if records else []
+    results = [
+        Result(DATA, epsilon, *found) for epsilon in grid for found in location_measures(study, [file.outcome * unit])
+    ]
     runs: dict[tuple[str, str], Run | None] = {}
     for arm in study.arms_of(case):
         several, wanted = study.needs_epsilon(arm), study.grid_of(arm)
         for epsilon in wanted if several else wanted[:1]:
             reached = runs.get((arm.match, epsilon)) if arm.match else None
-            run = run_arm(study, case, arm, epsilon, y, key, reached)
+            run = run_arm(study, case, arm, epsilon, file, key, reached)
             stands_for = [epsilon] if several else wanted
             runs |= {(arm.key, e): run for e in stands_for}
-            measured = list(measures(study, y, run))
+            measured = list(measures(study, file.outcome, run, unit))
             results += [Result(arm.key, e, *found) for e in stands_for for found in measured]
             if records and run is not None:
-                kept.append(RecordRows(arm.key, epsilon, record_columns(run)))
+                kept.append(RecordRows(arm.key, epsilon, record_columns(run, unit)))
     return Replicate(results, kept)
 
 
-def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, key: Key, reached: Run | None) -> Run | None:
+def run_arm(
+    study: Simulation, case: Case, arm: Arm, epsilon: str, file: SimulatedFile, key: Key, reached: Run | None
+) -> Run | None:
     """Runs one arm at one ε; None where the data do not allow it: no weights meet the bound, or there is no posterior."""
     if arm.match is not None and reached is None:
         return None
     job = job_of(study, case, arm, epsilon if study.needs_epsilon(arm) else ANY)
-    frame = Frame({}, {}, np.array([len(y)]), (), ())
-    rows = np.zeros(len(y), dtype=np.int32)
-    data = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
+    frame, data = file.frame, file.records
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
-        model = completed(builder_of(job).build(job, frame, slice(0, 1)), sampler)
+        model = completed(builder_of(job).build(job, frame, slice(0, len(frame))), sampler)
         noted = Noted()
         try:
             learned = learned_by(case, job, model, sampler, key) if arm.reference else None
@@ -113,7 +116,7 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
             return None
     assert isinstance(model, Synthesizer)
     synthetic = [
-        model.simulate(theta, rows, key.generator("synthesis", set=number))[0]
+        model.simulate(theta, data.frame, key.generator("synthesis", set=number))[0]
         for number, theta in enumerate(released.parameters, start=1)
     ]
     return Run(synthetic, noted)
@@ -121,9 +124,7 @@ def run_arm(study: Simulation, case: Case, arm: Arm, epsilon: str, y: Floats, ke
 
 def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key: Key) -> Learned:
     """What the mechanism learns from a reference, which is another simulated file of the same law and size."""
-    y = case.generator.generator().draw(case.n, key.generator("reference"))
-    rows = np.zeros(len(y), dtype=np.int32)
-    earlier = Records(np.arange(len(y)), rows, y, np.ones(len(y)), rows)
+    earlier = simulated_file(case, key.generator("reference")).records
     taught = reference_sampler(job, sampler)
     return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
 
@@ -143,14 +144,20 @@ def mechanism_of(arm: Arm) -> Mechanism:
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
     """Job for the release that an arm simulates. The study's ε is for one set, so the job's is that times the sets."""
-    low, high = case.generator.generator().bounds
+    law = case.generator.generator()
+    low, high = law.bounds
+    predictors = law.levels if case.has_predictors else {}
+    sampler: dict[str, Any] = {"name": case.sampler, "draws": study.draws}
+    if case.sampler == "stan":
+        sampler |= {"chains": CHAINS, "draws": study.draws // CHAINS, "warmup": study.draws // CHAINS}
     return Job.model_validate(
         {
             "dataset": study.study,
             "period": "simulated",
-            "columns": {"y": {"bounds": [low, high], "outside": "clip"}},
+            "columns": {"y": {"bounds": [low, high], "outside": "clip"}}
+            | {name: {"levels": list(levels)} for name, levels in predictors.items()},
             "outcome": "y",
-            "model": {"family": case.family} if arm.statistics is None else None,
+            "model": {"family": case.family, "predictors": list(predictors)} if arm.statistics is None else None,
             "mechanism": arm.model_dump(
                 exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
             ),
@@ -159,14 +166,14 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
                 "adjacency": arm.adjacency or study.adjacency,
             },
             "synthetic_sets": study.synthetic_sets,
-            **({} if arm.adds_noise else {"sampler": {"name": case.sampler, "draws": study.draws}}),
+            **({} if arm.adds_noise else {"sampler": sampler}),
             "tables": [{"name": "all", "statistics": ["count"]}],
             **({"reference": {"path": "another simulated file"}} if arm.reference else {}),
         }
     )
 
 
-def measures(study: Simulation, y: Floats, run: Run | None) -> Iterator[tuple[str, float]]:
+def measures(study: Simulation, y: Floats, run: Run | None, unit: float = 1.0) -> Iterator[tuple[str, float]]:
     """Measures that the study file asks for; for an arm that could not run, the only measure is `refused` = 1."""
     if run is None:
         yield "refused", 1.0
@@ -188,7 +195,7 @@ def measures(study: Simulation, y: Floats, run: Run | None) -> Iterator[tuple[st
     for name in ("max_ecdf", "avg_ecdf"):
         if name in wanted:
             yield name, float(np.mean([getattr(distance, name) for distance in apart]))
-    yield from location_measures(study, run.synthetic)
+    yield from location_measures(study, [sample * unit for sample in run.synthetic])
 
 
 def location_measures(study: Simulation, sets: list[Floats]) -> Iterator[tuple[str, float]]:
@@ -200,8 +207,8 @@ def location_measures(study: Simulation, sets: list[Floats]) -> Iterator[tuple[s
                 yield name + suffix, float(np.mean([getattr(intervals[name], end) for intervals in found]))
 
 
-def record_columns(run: Run) -> dict[str, Floats]:
+def record_columns(run: Run, unit: float) -> dict[str, Floats]:
     """The synthetic outcomes of set 1, and the bounds and weight of each record."""
     names = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
     recorded = {name: np.asarray(run.noted.columns[name], dtype=float) for name in names if name in run.noted.columns}
-    return {"outcome": run.synthetic[0], **recorded}
+    return {"outcome": run.synthetic[0] * unit, **recorded}

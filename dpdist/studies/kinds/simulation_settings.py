@@ -6,7 +6,7 @@ import dataclasses
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Literal, Self, Union
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, model_validator
 
 from dpdist.job import (
     SAMPLERS,
@@ -21,9 +21,12 @@ from dpdist.job import (
     budget_text,
     those,
 )
+from dpdist.job.families import FAMILIES
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
 from dpdist.studies.settings import Study, known_or_refused
 
+CHAINS = 4
+"""Markov chains of a fit by Stan, which share the study's draws."""
 DATA = "data"
 """Label, in results, of the figures of the confidential data themselves."""
 Measure = Literal[
@@ -76,19 +79,24 @@ class Case(Frozen):
     n: int = Field(ge=1, description="records of a simulated file")
     family: Family
 
-    @field_validator("family")
-    @classmethod
-    def _outcome_alone(cls, family: Family) -> Family:
-        outcome_alone = [name for name, known in SAMPLERS.items() if {"exact", "grid"} & set(known)]
-        outcome_alone.remove("lognormal")
-        if family not in outcome_alone:
-            allowed = ", ".join(outcome_alone)
-            raise ValueError(f"a study simulates one outcome: its model is one of {allowed}")
-        return family
+    @model_validator(mode="after")
+    def _of_one_outcome(self) -> Self:
+        known = [name for name, facts in FAMILIES.items() if facts.weight is False]
+        if self.family not in known:
+            raise ValueError(f"a study simulates one outcome: its model is one of {', '.join(known)}")
+        if self.has_predictors and not self.generator.generator().levels:
+            raise ValueError(
+                f"{self.family} has predictors, and {self.generator.name} has none: take another law or family"
+            )
+        return self
+
+    @property
+    def has_predictors(self) -> bool:
+        return FAMILIES[self.family].predictors
 
     @property
     def sampler(self) -> SamplerName:
-        """The family's first sampler, which uses no Markov chains."""
+        """The family's first sampler. It uses no Markov chains, but for a family that has no other."""
         return SAMPLERS[self.family][0]
 
 
@@ -148,6 +156,10 @@ class Simulation(Study):
 
     @model_validator(mode="after")
     def _arms_can_run(self) -> Self:
+        if self.draws < 100 * CHAINS and any(case.sampler == "stan" for case in self.cases):
+            raise ValueError(
+                f"draws: {self.draws} is too few for a fit by {CHAINS} Markov chains: give {100 * CHAINS} or more"
+            )
         keys = [arm.key for arm in self.mechanisms]
         for place, arm in enumerate(self.mechanisms):
             if arm.match is not None and arm.match not in keys[:place]:

@@ -71,6 +71,12 @@ class Tables(SimulatedKind):
             randomness(study),
         ]
 
+    def target(self, study: TablesStudy, case: str, epsilon: str, measure: str) -> float | None:
+        """Half the ε of one set for the database bound, 1 for a ratio, and otherwise None."""
+        if measure == "database_bound":
+            return float(study.epsilon_per_set) / 2.0
+        return super().target(study, case, epsilon, measure)
+
     def arms(self, study: TablesStudy) -> list[tuple[str, ...]]:
         noised = [(name, *texts[:2], f"guarantee: {texts[2]}") for name, texts in NOISED.items()]
         return [*noised, *map(_arm, study.mechanisms)]

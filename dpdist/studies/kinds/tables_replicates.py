@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, TOTAL, Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.engine.protocol import Columns
 from dpdist.estimation.direct import Design, Totals, degrees_of_freedom, direct, totals
 from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
 from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums, t_interval
@@ -35,7 +37,7 @@ from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.sampling import facts, sampler_of
-from dpdist.studies.kinds.protocol import Replicate, Result
+from dpdist.studies.kinds.protocol import RecordRows, Replicate, Result
 from dpdist.studies.kinds.simulation_replicates import Noted
 from dpdist.studies.kinds.tables_settings import STATISTICS, Synthetic, TableCase, TablesStudy
 from dpdist.survey.census import take_census
@@ -55,12 +57,24 @@ class Survey:
     found: Totals
 
 
+class Fit(NamedTuple):
+    """Released draws for every set, the database bound Δ, and what the mechanism noted of every record."""
+
+    parameters: Sequence[Draws]
+    bound: float
+    columns: Columns
+
+
 def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
     """Relative errors of counts and means in every cell, and coverage, by arm and by number of sets."""
     key = study.key_of(case.name, number)
     survey = simulated(job_of(study, case, key, study.mechanisms[0]))
-    results = list(_yardsticks(study, case, survey, key))
-    fits: dict[str, tuple[Sequence[Draws], float] | None] = {}
+    results, records = list(_yardsticks(study, case, survey, key)), list[RecordRows]()
+    if number == 1:
+        records.append(
+            RecordRows("direct", study.grid[0], {"outcome": survey.records.outcome, "weight": survey.records.weight})
+        )
+    fits: dict[str, Fit | None] = {}
     known: dict[str, Spreads] = {}
     for arm in study.mechanisms:
         job = job_of(study, case, key, arm)
@@ -68,7 +82,19 @@ def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
         if rule not in fits:
             fits[rule] = _fit(job, survey, key)
         results += _synthetic(study, arm, job, survey, fits[rule], key, known)
-    return Replicate(results, [])
+        if number == 1 and (fit := fits[rule]) is not None:
+            records.append(RecordRows(arm.label, study.grid[0], _pictured(job, survey, fit, key)))
+    return Replicate(results, records)
+
+
+def _pictured(job: Job, survey: Survey, fit: Fit, key: Key) -> dict[str, Floats]:
+    """The first set's outcomes with their smoothed weights E(w|y*, x), and the record bounds before and after."""
+    model = Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
+    rows, theta = survey.frame.expand(), fit.parameters[0]
+    y, _ = model.simulate(theta, rows, key.generator("synthesis", set=1))
+    bounds = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
+    kept = {name: np.asarray(fit.columns[name], dtype=float) for name in bounds if name in fit.columns}
+    return {"outcome": y, "weight": model.expected_weight(theta, rows, y[:, None]), **kept}
 
 
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
@@ -153,17 +179,17 @@ def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dic
         return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
 
 
-def _fit(job: Job, survey: Survey, key: Key) -> tuple[Sequence[Draws], float] | None:
-    """Released draws for every set, and the database bound Δ; None where no weights meet the bound."""
+def _fit(job: Job, survey: Survey, key: Key) -> Fit | None:
+    """Fits the model under the arm's weights; None where no weights meet the bound."""
     noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
         rounds = MECHANISMS["weighted"].protect(job, model, noted)
         try:
-            released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], noise=noise_of(key))
+            released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], [noted], noise_of(key))
         except (NotReached, Improper):
             return None
-    return released.parameters, float(noted.found["database_bound"])
+    return Fit(released.parameters, float(noted.found["database_bound"]), noted.columns)
 
 
 def _synthetic(
@@ -171,7 +197,7 @@ def _synthetic(
     arm: Synthetic,
     job: Job,
     survey: Survey,
-    fit: tuple[Sequence[Draws], float] | None,
+    fit: Fit | None,
     key: Key,
     known: dict[str, Spreads],
 ) -> Iterator[Result]:
@@ -185,10 +211,10 @@ def _synthetic(
     frame, cells = survey.frame, survey.cells
     model = Lognormal.build(job, frame, slice(0, len(frame)))
     promise = promised(MECHANISMS["weighted"].promise(job), facts(job))
-    described = tuple({POOLED: model.describe(theta)} for theta in fit[0])
+    described = tuple({POOLED: model.describe(theta)} for theta in fit.parameters)
     whole = ReleasedObject(job, promise, frame, described, key)
-    expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit[0])]
-    sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit[0], start=1)]
+    expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit.parameters)]
+    sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit.parameters, start=1)]
     shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
     if shared not in known and (found := spreads(whole, lambda _: None)) is not None:
         known[shared] = found[0]
@@ -202,7 +228,7 @@ def _synthetic(
         if arm.estimator != "parameters":
             alone = dict(zip(ALL_STATISTICS, combined_records(release, cells, sums[:m]), strict=True))
             yield from _coverage(arm.label, epsilon, alone, survey, "_sets")
-        yield Result(arm.label, epsilon, "database_bound", fit[1])
+        yield Result(arm.label, epsilon, "database_bound", fit.bound)
 
 
 def _sums(model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int) -> Sums:
