@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the image with podman or docker: deploy/build.sh TAG [FOLDER]. It goes to the tool's own store and, with its list of parts
 # (CycloneDX), into FOLDER as dpdist.tar and dpdist.cdx.json.
-# TOOL names the tool. What podman needs to know of the machine (runtime, limits) stands in the file that CONTAINERS_CONF names.
+# TOOL names the tool. What podman needs to know of the machine (its runtime) stands in the file that CONTAINERS_CONF names.
 # BASE names the base image. Without it, and where mmdebstrap is there, the base is made of Debian's packages and no registry is asked.
 # PIP_CERT: the file of an authority that the package index's certificate is checked with. Podman alone takes it.
 set -euo pipefail
@@ -26,7 +26,9 @@ if [ -n "${PIP_CERT:-}" ]; then
   options+=(--volume "$work/pip.conf:/etc/pip.conf:ro" --volume "$(realpath "$PIP_CERT"):/etc/pip-cert.pem:ro")
 fi
 "$tool" build "${options[@]}" .
-"$tool" run --rm --interactive --network none --read-only --entrypoint python "$tag" - < deploy/parts.py > "$out/dpdist.cdx.json"
+limits=(--ulimit nofile=1024:1024 --ulimit nproc=4096:4096)  # the tool's own may be more than a machine allows
+"$tool" run --rm --interactive --network none --read-only "${limits[@]}" --entrypoint python "$tag" - \
+  < deploy/parts.py > "$out/dpdist.cdx.json"
 rm -f "$out/dpdist.tar" && "$tool" save --output "$out/dpdist.tar" "$tag"
 printf '%s: %s MB, %s parts\n' "$tag" "$(($("$tool" image inspect --format '{{.Size}}' "$tag") / 1000000))" \
   "$(grep -c '"purl"' "$out/dpdist.cdx.json")"

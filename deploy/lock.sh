@@ -9,6 +9,6 @@ python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet 'pip-tools>=7.4'
 options=(--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host
   --no-emit-find-links --no-emit-options)
-"$work/venv/bin/pip-compile" "${options[@]}" --extra postgres --extra stan --output-file requirements.lock ../pyproject.toml
+"$work/venv/bin/pip-compile" "${options[@]}" --extra postgres --extra stan --extra tracing --output-file requirements.lock ../pyproject.toml
 echo 'hatchling>=1.25' > "$work/build.in"
 "$work/venv/bin/pip-compile" "${options[@]}" --output-file build.lock "$work/build.in"

@@ -11,7 +11,9 @@ mkdir -p "$(dirname "$version")" && mv /tmp/version.hpp "$version"
 rm -rf pyarrow/include pyarrow/src pyarrow/libarrow_flight* pyarrow/libarrow_python_flight* pyarrow/_flight* \
   matplotlib/mpl-data/sample_data numpy/_core/include/numpy/random numpy/f2py/tests
 find . -depth -type d \( -name tests -o -name __pycache__ \) -not -path './numpy/*testing*' -exec rm -rf {} +
-find . -type f \( -name '*.pyx' -o -name '*.pxd' -o -name '*.a' -o -name '*.c' -o -name '*.cpp' -o -name '*.pyi' \) -delete
+# the sources of dpdist's Stan programs stay: a built program is known by their checksums
+find . -type f -not -path './dpdist/*' \
+  \( -name '*.pyx' -o -name '*.pxd' -o -name '*.a' -o -name '*.c' -o -name '*.cpp' -o -name '*.pyi' \) -delete
 # symbols that only a debugger reads. Programs of Stan are left alone: their checksums stand beside them. So are libraries whose paths
 # were rewritten when their wheel was made: strip breaks them.
 find . -type f \( -name '*.so' -o -name '*.so.*' \) -not -path '*.libs/*' -exec strip --strip-unneeded {} + 2>/dev/null || true

@@ -87,7 +87,10 @@ def load_certificates(path: Path) -> list[x509.Certificate]:
         raise ClusterError(f"{path} holds no certificate", _REMEDY, 2) from None
 
 
-_REMEDY = "make certificates with `dpdist cluster certs DIR` and give each machine the folder of its role"
+_REMEDY = (
+    "make certificates with `dpdist cluster certs DIR` and give each machine the folder of its role "
+    "(on Kubernetes the secret dpdist-tls-ROLE)"
+)
 
 
 def _make_authority(folder: Path) -> None:

@@ -19,7 +19,10 @@ from dpdist.runtime.certificates import CA, CERTIFICATE, PRIVATE_KEY, load_certi
 ANSWER_TIMEOUT = 5.0
 """Seconds that one attempt waits for the scheduler's greeting."""
 _RETRY_INTERVAL = 0.5
-_RENEW = "renew it with `dpdist cluster certs DIR` and give each machine the folder of its role"
+_RENEW = (
+    "renew it with `dpdist cluster certs DIR` and give each machine the folder of its role "
+    "(on Kubernetes the secret dpdist-tls-ROLE)"
+)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ def roles_secrets(objects: Objects) -> Iterator[str]:
         may = {"dpdist-ledger"} if pod.component == "driver" else set()
         if held.keys() - may != wanted:
             yield f"{pod.owner}: holds {sorted(held)}"
+        if pod.component == "driver" and not all(secret.get("optional") for secret in held.values()):
+            yield f"{pod.owner}: does not start without a secret, so that no log names the one that is missing"
         if any(secret.get("defaultMode", 0o644) & 0o007 for secret in held.values()):
             yield f"{pod.owner}: a secret that everybody may read"
         if (pod.env("DPDIST_LEDGER") or "@/etc/dpdist/ledger/url") != "@/etc/dpdist/ledger/url" or (

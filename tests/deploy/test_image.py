@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -42,7 +44,8 @@ def test_every_dependency_is_locked_within_its_range() -> None:
     said = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
     pinned = locked("requirements.lock")
     environment = {"python_version": "3.11", "sys_platform": "linux", "platform_machine": "x86_64"}
-    wanted = [Requirement(one) for one in (*said["dependencies"], *said["optional-dependencies"]["stan"])]
+    extras = [one for name in ("postgres", "stan", "tracing") for one in said["optional-dependencies"][name]]
+    wanted = [Requirement(one) for one in (*said["dependencies"], *extras)]
     for one in wanted:
         if one.marker is None or one.marker.evaluate(environment):
             assert one.specifier.contains(pinned[canonicalize_name(one.name)][0], prereleases=True), one
@@ -82,3 +85,15 @@ def test_the_image_runs_as_its_own_user_with_no_compiler_and_prebuilt_programs()
 def test_the_source_distribution_holds_deploy() -> None:
     said = tomllib.loads((TOP / "pyproject.toml").read_text())
     assert "deploy" in said["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+
+
+def test_slimming_keeps_the_sources_that_built_programs_are_known_by(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    shutil.copytree(TOP / "stan", packages / "dpdist" / "stan")
+    for name in ("httpstan/include/stan/version.hpp", "httpstan/include/stan/model.hpp", "other/a.cpp", "other/a.py"):
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text("")
+    subprocess.run(["sh", DEPLOY / "slim.sh", tmp_path], check=True)
+    left = {str(path.relative_to(packages)) for path in packages.rglob("*") if path.is_file()}
+    shipped = {f"dpdist/stan/{path.relative_to(TOP / 'stan')}" for path in (TOP / "stan").rglob("*") if path.is_file()}
+    assert left == shipped | {"httpstan/include/stan/version.hpp", "other/a.py"}

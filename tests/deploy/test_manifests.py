@@ -208,6 +208,7 @@ FAULTS: list[tuple[str, str, Callable[[Objects], object]]] = [
         "the driver's certificate at a worker",
         lambda o: worker(o)["volumes"][0]["secret"].update(secretName="dpdist-tls-driver"),
     ),
+    ("roles_secrets", "a driver that waits for a secret", lambda o: volume(driver(o), "ledger")["secret"].pop("optional")),
     ("roles_secrets", "a key for everybody", lambda o: scheduler(o)["volumes"][0]["secret"].update(defaultMode=0o644)),
     (
         "roles_secrets",

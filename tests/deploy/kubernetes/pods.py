@@ -45,7 +45,6 @@ class Release:
         self.cluster.kubectl("create", "namespace", namespace, "--save-config")
         for role in ("scheduler", "worker", "driver"):
             self.secret(f"dpdist-tls-{role}", f"--from-file={self.folder / 'certificates' / role}")
-        self.secret("dpdist-ledger", "--from-literal=url=")
 
     def _volume(self, name: str) -> dict[str, Any]:
         """Storage of this machine, which every node sees at one path."""

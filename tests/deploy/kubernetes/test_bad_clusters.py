@@ -96,7 +96,17 @@ def test_image_of_another_digest(release: Release) -> None:
 def test_secret_that_is_missing(release: Release) -> None:
     release.kubectl("delete", "secret", SECRET)
     applied(release)
-    told(release, "driver", f'secret "{SECRET}" not found')
+    final(release, "/etc/dpdist/tls/ca.crt cannot be read", "(on Kubernetes the secret dpdist-tls-ROLE)")
+
+
+def test_secret_of_the_store_that_is_missing(release: Release) -> None:
+    applied(release, *in_bucket(9000), change=allow_http)
+    final(release, "/etc/dpdist/store/credentials, which AWS_SHARED_CREDENTIALS_FILE names, cannot be read", "mount it")
+
+
+def test_secret_of_the_ledger_that_is_missing(release: Release) -> None:
+    applied(release, "--ledger", "192.0.2.7/32:5432")
+    final(release, "ledger @/etc/dpdist/ledger/url: it cannot be read", "name a file with a ledger's URL")
 
 
 def test_quota_that_is_used_up(release: Release) -> None:
