@@ -27,6 +27,9 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 
+MAPPED = 16
+"""Number of batches that are looked at in one memory map. The system maps up to half a megabyte around each."""
+
 
 def write_records(path: Path, records: Records, edges: Sequence[int], written: Callable[[], None] = lambda: None) -> None:
     """Writes sorted records in Arrow's memory layout (IPC). Rows edges[k]:edges[k+1] form a batch, which tasks read.
@@ -90,9 +93,12 @@ def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReade
 
     Sizes of batches are found without reading records.
     """
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as mapped:
-        sizes = [mapped.get_batch(k).num_rows for k in range(mapped.num_record_batches)]
-    return pa.ipc.open_file(pa.OSFile(str(path))), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    reader, sizes = pa.ipc.open_file(pa.OSFile(str(path))), list[int]()
+    while len(sizes) < reader.num_record_batches:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as mapped:
+            last = min(len(sizes) + MAPPED, mapped.num_record_batches)
+            sizes += [mapped.get_batch(k).num_rows for k in range(len(sizes), last)]
+    return reader, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
 def _records(table: pa.Table | pa.RecordBatch) -> Records:

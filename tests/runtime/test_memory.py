@@ -18,7 +18,7 @@ import dpdist
 from dpdist.core.files import sha256
 from dpdist.core.keys import Key
 from dpdist.core.progress import silent
-from dpdist.core.records import Codes, Frame
+from dpdist.core.records import Codes, Frame, Records
 from dpdist.job import Runtime
 from dpdist.planning import make_plan
 from dpdist.publish.released import ReleasedObject, read_release
@@ -30,6 +30,7 @@ from dpdist.runtime.intake import store_records
 from dpdist.runtime.strata import create_stores, protect_all
 from dpdist.storage.identity import Identity
 from dpdist.storage.ownership import owned
+from dpdist.storage.tables import MAPPED, write_records
 from dpdist.storage.workspace import Workspace
 
 JOB = """
@@ -206,3 +207,35 @@ def test_a_strict_run_with_all_comparators_grows_by_less_than_half_of_the_record
     print(f"peaks {[f'{each / 2**20:.0f} MiB' for each in peaks]}, files of records grow by {read / 2**20:.0f} MiB")
     assert grown < read / 2
     assert read > 160 * 2**20, "control"
+
+
+SIZES = """
+import sys
+from pathlib import Path
+from dpdist.storage import tables
+
+def peak():
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
+
+tables.MAPPED, before = int(sys.argv[2]), peak()
+_, edges = tables._batches(Path(sys.argv[1]))
+print(len(edges) - 1, peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from Linux's /proc")
+def test_sizes_of_batches_are_found_without_mapping_the_whole_file(tmp_path: Path) -> None:
+    """800 batches, by less than 16 MiB. Control: all in one map, where the system maps 64 KiB and more around each."""
+    each, batches = 4096, 800
+    number, none = np.arange(each * batches), np.zeros(each * batches)
+    codes = np.zeros(each * batches, dtype=np.int32)
+    path = tmp_path / "records.arrow"
+    write_records(path, Records(number, codes, none, none, codes), range(0, len(number) + 1, each))
+    grown = {}
+    for mapped in (MAPPED, batches):
+        line = [sys.executable, "-c", SIZES, str(path), str(mapped)]
+        found, grown[mapped] = map(int, subprocess.run(line, check=True, capture_output=True, text=True).stdout.split())
+        assert found == batches
+    print(f"grown by {grown} KiB")
+    assert grown[MAPPED] < 16 * 1024
+    assert grown[batches] > 32 * 1024, "control"
