@@ -21,7 +21,7 @@ from dpdist.studies.numbers import number
 from dpdist.studies.settings import Study
 
 WIDE = 5
-"""Largest number of (case, ε) pairs that a table of results shows as columns; with more they become rows."""
+"""Largest number of (case, ε) pairs that are always columns of a table. Of more, the longer list becomes rows."""
 INTERVALS = (
     "Intervals are nominal 95 % within one data set, averaged over synthetic sets and then over replicates: for the mean "
     "mean ± 1.96 s/√n; for a quantile the order statistics whose ranks are the 2.5 % and 97.5 % points of Binomial(n, p). "
@@ -66,7 +66,7 @@ def _summary(material: Material, measure: str) -> dict[str, Any]:
     named = len(material.study.case_names) > 1
     names = [" ".join(part for part in (case if named else "", f"ε = {e}" if e else "") if part) for case, e in places]
     cells = [[_mean_sd(material.values(case, label, e, measure)) for case, e in places] for label in labels]
-    if len(places) > WIDE:
+    if len(places) > max(WIDE, len(labels) - 1):
         return {"corner": "Case", "heads": labels, "rows": list(zip(names, zip(*cells, strict=True), strict=True))}
     return {"corner": "Mechanism", "heads": names, "rows": list(zip(labels, cells, strict=True))}
 
@@ -74,5 +74,6 @@ def _summary(material: Material, measure: str) -> dict[str, Any]:
 def _mean_sd(values: Floats) -> tuple[str, str] | None:
     if not len(values):
         return None
-    mean, sd = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else np.nan
+    spread = len(values) > 1 and bool(np.isfinite(values).all())
+    mean, sd = float(values.mean()), float(values.std(ddof=1)) if spread else np.nan
     return number(mean), "–" if np.isnan(sd) else number(sd if sd > 1e-12 * abs(mean) else 0.0)
