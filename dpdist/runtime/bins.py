@@ -1,6 +1,6 @@
 """Groups small strata into tasks of suitable length: few enough for the scheduler, and short at the end of a stage.
 
-A scheduler handles about 270 tasks a second (deploy/README.md), so tasks are longer where there are many workers. A
+A scheduler handles about 640 tasks a second (deploy/README.md), so tasks are longer where there are many workers. A
 stratum's time is projected from its number of records and draws. The first tasks are long. Each later task takes at most
 two thirds of one worker's share of the remaining work, so that all workers end at about the same time.
 """
@@ -17,9 +17,9 @@ VALUE_SECONDS = 0.5 / 2**24
 """Seconds for each record and draw, over all rounds, where log likelihoods are stored too."""
 SHORT, LONG = 1.5, 20.0
 """Length in seconds of the longest tasks: on few workers, and on any number of workers."""
-RATE = 50.0
+RATE = 100.0
 """Number of long tasks that the scheduler may get in a second."""
-LAST, LAST_LONG, LAST_RATE = 0.5, 4.0, 500.0
+LAST, LAST_LONG, LAST_RATE = 0.5, 4.0, 1000.0
 """Limits for the shortest tasks, at the end of a stage.
 
 They are the length in seconds on few workers, its maximum on many workers, and the tasks that the scheduler may get in a

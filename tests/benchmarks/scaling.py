@@ -38,7 +38,7 @@ from cluster import Cluster
 RECORDS, DRAWS = 30, 100
 ALONE = 256
 """Strata of a release that shows how unrelated processes slow each other."""
-EMPTY = ((1, 500), (1, 2000), (4, 2000), (16, 2000), (64, 2000), (64, 6000))
+EMPTY = ((1, 500), (1, 2000), (4, 2000), (16, 2000), (64, 2000), (64, 6000), (256, 6000))
 """Numbers of workers and of empty tasks."""
 HOST = """
 import asyncio, sys

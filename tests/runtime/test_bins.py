@@ -26,7 +26,7 @@ def test_tasks_hold_every_stratum_once_in_order_and_no_more_than_they_may(
         left -= own
 
 
-@pytest.mark.parametrize(("workers", "longest", "shortest"), [(1, 1.5, 0.5), (64, 1.5, 0.5), (500, 10, 1), (2000, 20, 4)])
+@pytest.mark.parametrize(("workers", "longest", "shortest"), [(1, 1.5, 0.5), (64, 1.5, 0.5), (500, 5, 0.5), (2000, 20, 2)])
 def test_tasks_are_longer_on_more_workers(workers: int, longest: float, shortest: float) -> None:
     assert limits(workers) == (longest, shortest)
 
@@ -34,7 +34,7 @@ def test_tasks_are_longer_on_more_workers(workers: int, longest: float, shortest
 def test_a_million_strata_on_500_workers_are_few_tasks_that_shrink() -> None:
     tasks = cut([STRATUM_SECONDS] * 1_000_000, 500)
     sizes = [len(task) for task in tasks]
-    assert len(tasks) < 6_500, "of up to 32 strata they were 31,250, and the scheduler the limit"
+    assert len(tasks) < 12_500, "of up to 32 strata they were 31,250, and the scheduler the limit"
     assert sizes[:-1] == sorted(sizes[:-1], reverse=True)
-    assert sizes[0] * STRATUM_SECONDS > 9.9
-    assert sizes[-2] * STRATUM_SECONDS < 1.1
+    assert sizes[0] * STRATUM_SECONDS > 4.9
+    assert sizes[-2] * STRATUM_SECONDS < 0.6
