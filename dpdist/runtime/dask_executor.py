@@ -106,7 +106,7 @@ class Dask:
     def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
         """Submits tasks up to the limit, many at once."""
         width = self._width() if waiting else 0
-        if waiting and len(pending) <= REFILLED_AT * width:
+        if waiting and width and len(pending) <= REFILLED_AT * width:
             keys = waiting[len(pending) - TASKS_IN_FLIGHT * width :][::-1]
             futures = self._submitted(task, keys, [f"{type(task).__name__}-{call}-{key}" for key in keys])
             pending.update(zip(futures, keys, strict=True))
