@@ -32,6 +32,9 @@ def place_of(job: Job) -> str | None:
     return named if job.ledger is None else job.ledger.url or named or ""
 
 
+REMEDY = f"name a file with a ledger's URL after the @ in {VARIABLE}"
+
+
 def _in_file(named: str) -> str:
     """The text itself, or the content of the file that it names after an @.
 
@@ -40,10 +43,13 @@ def _in_file(named: str) -> str:
     if not named.startswith("@"):
         return named
     try:
-        return Path(named[1:]).read_text(encoding="utf-8").strip()
+        url = Path(named[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         found = f"it cannot be read ({type(error).__name__})"
-        raise LedgerError(named, found, f"name a file with a ledger's URL after the @ in {VARIABLE}", 2) from None
+        raise LedgerError(named, found, REMEDY, 2) from None
+    if not url:
+        raise LedgerError(named, "it is empty", REMEDY, 2)
+    return url
 
 
 def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:

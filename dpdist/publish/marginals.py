@@ -1,9 +1,9 @@
 """Writes the tables of a fitted model of coded columns, with errors; they follow from released figures, at no privacy cost.
 
-A published error combines two upper bounds. The first is the noise of the measured table. The second is the sampling error
-of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). With a reference,
-counts hold what lies beyond the bound, and errors hold its error (coded_tables/beyond_bound.py). Without one, errors from
-clipping are not included. Errors from setting negative counts to 0 never are.
+A published error has two parts, upper bounds without a reference. One is the noise of the measured table. The other is the
+sampling error of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw (weighted_marginals/release.py). With
+a reference, counts hold what lies beyond the bound, and errors hold its error (coded_tables/beyond_bound.py). Without one,
+errors from clipping are not included. Errors from setting negative counts to 0 never are.
 """
 
 from __future__ import annotations

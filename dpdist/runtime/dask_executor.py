@@ -123,13 +123,10 @@ class Dask:
 
     def _gathered(self, done: set[Any]) -> dict[Any, Any]:
         """The results of finished tasks in one request. Where it fails, each result is asked for alone, which tells why."""
-        from distributed.scheduler import KilledWorker
-
-        failures: tuple[type[Exception], ...] = (KilledWorker, *scheduler.lost_results())
         whole = [future for future in done if future.status == "finished"]
         try:
             return dict(zip(whole, self.client.gather(whole), strict=True))
-        except failures:
+        except Exception:
             return {}
 
     def _width(self) -> int:

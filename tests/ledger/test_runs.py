@@ -354,7 +354,7 @@ def test_a_run_ends_with_the_ledger_that_it_began_with(folder: Path, monkeypatch
 
 
 def test_a_mounted_secret_may_name_the_ledger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty one names none; a missing one is no way round the ledger."""
+    """Neither a missing nor an empty one is a way round the ledger."""
     place, secret = folder / "other.sqlite", folder / "url"
     Ledger(str(place)).begin()
     write_job(folder, None)
@@ -364,7 +364,8 @@ def test_a_mounted_secret_may_name_the_ledger(folder: Path, monkeypatch: pytest.
     assert run(folder, "one").exit_code == 0
     assert statement(folder, "one")["metered"] is True
     secret.write_text("")
-    assert NOTHING_COUNTS in run(folder, "two").output
+    done = run(folder, "two")
+    assert (done.exit_code, "it is empty" in done.output) == (2, True)
 
 
 def test_a_named_ledger_must_have_been_begun(folder: Path) -> None:

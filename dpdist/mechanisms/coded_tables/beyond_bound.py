@@ -91,6 +91,11 @@ def factors_of(theta: Draws) -> Floats:
     return theta["factors"][0] if "factors" in theta.values else np.ones(theta["sums"].shape[1])
 
 
+def largest_factor(theta: Draws) -> float:
+    """The largest factor of any cell; 1 without a reference."""
+    return float(theta["factors"].max()) if "factors" in theta.values else 1.0
+
+
 def errors_of(theta: Draws) -> tuple[Floats, Floats]:
     """Relative errors of all cells' counts from sampling and from drift beyond the bound, (cell,) each."""
     factor = factors_of(theta)
@@ -99,8 +104,9 @@ def errors_of(theta: Draws) -> tuple[Floats, Floats]:
 
 
 def variance_per_weight(theta: Draws, cap: float) -> float:
-    """Upper bound of the sampling variance of a sum of weights, for each unit of the sum.
+    """What the sampling variance of a sum of weights is taken as, for each unit of the sum.
 
-    It is the bound `cap` of weights, or the reference's own figure where that is larger.
+    It is the bound `cap` of weights, or the reference's own figure Σw²/Σw where that is larger. Without a reference it is
+    a bound. With one, a cell of heavier weights than the whole table's can have more.
     """
     return float(theta["variance_per_weight"][0, 0]) if "variance_per_weight" in theta.values else cap

@@ -28,6 +28,7 @@ from dpdist.mechanisms.coded_tables.beyond_bound import (
     extended,
     factors_of,
     has_reference,
+    largest_factor,
     variance_per_weight,
 )
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, fitted_once
@@ -201,12 +202,16 @@ class CodedTables(LinearSumsModel, ABC):
     def fitted(self, theta: Draws) -> Fitted:
         """The released tables, in weights, made to agree."""
         sums = theta["sums"][0] * factors_of(theta) * (self.weights[1] / UNIT)
-        return fitted_once(self.sizes, self.keys_of(theta), self._scales_in_weights(theta), self.ends, sums.tobytes())
+        return fitted_once(
+            self.sizes, self.keys_of(theta), self._scales_in_weights(theta), self.ends(theta), sums.tobytes()
+        )
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Smallest and largest total of weights that a file of this size can have."""
-        return self.count * self.weights[0], self.count * self.weights[1]
+    def ends(self, theta: Draws) -> tuple[float, float]:
+        """Smallest and largest total of weights that a file of this size can have.
+
+        Where a reference tells what lies beyond the bound, the largest total is multiplied by the largest factor.
+        """
+        return self.count * self.weights[0], self.count * self.weights[1] * largest_factor(theta)
 
     def margins(self, theta: Draws) -> list[Floats]:
         """Weighted counts of every column's levels, (draw, level)."""
@@ -251,13 +256,13 @@ class CodedTables(LinearSumsModel, ABC):
         fitted, scales = self.fitted(theta), self.noise_of(theta)
         beyond = {key: self.errors_beyond(theta, key) for key in scales} if has_reference(theta) else {}
         tables = {key: fitted.table(key) for key in scales}
-        return Draws({"margins": noised(self.sizes, tables, scales, self.ends, beyond, draws, rng)})
+        return Draws({"margins": noised(self.sizes, tables, scales, self.ends(theta), beyond, draws, rng)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """Margins under other sample counts (draw, row), which limit the total of weights."""
         margins, count = self.margins(theta), np.maximum(counts.sum(axis=1), 1.0)
         total = np.repeat(margins[0].sum(axis=1), len(counts))
-        within = np.clip(total, count * self.weights[0], count * self.weights[1])
+        within = np.clip(total, count * self.weights[0], count * self.weights[1] * largest_factor(theta))
         factor = np.divide(within, total, out=np.ones_like(total), where=total > 0.0)
         return Draws({"margins": factor[:, None] * np.concatenate(margins, axis=1), "count": count})
 

@@ -32,9 +32,15 @@ UNCLIPPED = (
     "sampling of both files there, and a drift whose standard deviation is a quarter of what is added. What pairs that "
     "were not measured bring is in no error."
 )
+SAMPLED_AS_THE_REFERENCE = (
+    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
+    "in units of the larger of their public bound and Σw²/Σw of the reference, both simulated. Counts that are set to 0 "
+    "have a bias, estimated from noise on the fitted tables."
+)
 EXTENDED = (
     "The reference's weights are multiplied by one factor, under which their mean below the bound is the file's. Every "
-    "noisy count is then multiplied by the ratio of the reference's weights in its cell to those below the bound."
+    "noisy count is then multiplied by the ratio of the reference's weights in its cell to the same weights clipped at "
+    "the bound. Cells with few of its records lean on all."
 )
 AGREED = (
     "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables. "
@@ -51,7 +57,7 @@ class OfReference(Words):
     """Texts that depend on whether the job has a reference."""
 
     def errors_of(self, release: ReleaseView) -> str:
-        return self.errors if release.job.reference is None else f"{SAMPLED} {UNCLIPPED} {WIDE}"
+        return self.errors if release.job.reference is None else f"{SAMPLED_AS_THE_REFERENCE} {UNCLIPPED} {WIDE}"
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         extended = [] if release.job.reference is None else [EXTENDED]
