@@ -122,7 +122,7 @@ class Dask:
             raise scheduler.Lost from None
 
     def _gathered(self, done: set[Any]) -> dict[Any, Any]:
-        """The results of finished tasks in one request. Where it fails, each result is asked for alone, which tells why."""
+        """The results of finished tasks in one request. Where it fails, each result is asked for alone, which shows why."""
         whole = [future for future in done if future.status == "finished"]
         try:
             return dict(zip(whole, self.client.gather(whole), strict=True))

@@ -209,7 +209,7 @@ class CodedTables(LinearSumsModel, ABC):
     def ends(self, theta: Draws) -> tuple[float, float]:
         """Smallest and largest total of weights that a file of this size can have.
 
-        Where a reference tells what lies beyond the bound, the largest total is multiplied by the largest factor.
+        Where a reference shows what lies beyond the bound, the largest total is multiplied by the largest factor.
         """
         return self.count * self.weights[0], self.count * self.weights[1] * largest_factor(theta)
 

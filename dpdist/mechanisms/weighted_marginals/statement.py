@@ -33,9 +33,9 @@ UNCLIPPED = (
     "were not measured bring is in no error."
 )
 SAMPLED_AS_THE_REFERENCE = (
-    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
-    "in units of the larger of their public bound and Σw²/Σw of the reference, both simulated. Counts that are set to 0 "
-    "have a bias, estimated from noise on the fitted tables."
+    "Estimator `parameters`: the noise once more on the fitted tables, and samples, both simulated. A sample has as many "
+    "records as the weights' sum in units of U, or of Σw²/Σw of the reference where that is larger. U is the weights' "
+    "public bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
 )
 EXTENDED = (
     "The reference's weights are multiplied by one factor, under which their mean below the bound is the file's. Every "
