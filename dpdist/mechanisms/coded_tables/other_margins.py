@@ -16,8 +16,8 @@ def sampled_again(
 ) -> Floats:
     """Margins (draw, level) of all columns, one after another, under other samples without noise.
 
-    `per_weight` bounds the variance of a sum of weights, for each unit of the sum. How weights vary is unknown: they are
-    taken to be 0 or `per_weight`, so that the number at this bound is binomial.
+    `per_weight` is the variance of a sum of weights for each unit of the sum: a bound, or an estimate from a reference.
+    How weights vary is unknown: they are taken to be 0 or `per_weight`, so that the number at `per_weight` is binomial.
     """
     total = margins[0].sum()
     effective, found = max(1, round(total / per_weight)), []

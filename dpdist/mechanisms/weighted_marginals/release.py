@@ -14,10 +14,12 @@ from math import prod
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals, candidates, forest
+from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.coded_tables.records import Filling
@@ -120,6 +122,10 @@ class Marginals(CodedTables):
     def pairs(self) -> int:
         """Number of pairs of columns that are measured if the job names no tables."""
         return forest(candidates(self.sizes))
+
+    def learned(self, records: Records, copied: pa.Table | None) -> ReferenceWeights:
+        """The reference's weights and positions of levels, for what lies beyond the weights' bound."""
+        return ReferenceWeights(self.codes(records), records.weight)
 
     @property
     def chooses(self) -> bool:
