@@ -233,6 +233,8 @@ def _marginals_variants() -> Iterator[tuple[str, Said]]:
     yield "weighted_marginals-adaptive", _with(chosen, mechanism__selection="adaptive")
     named = _with(chosen, mechanism__marginals=[["sex", "visits"], ["visits", "voted"]], budget__adjacency="zero_out")
     yield "weighted_marginals-named", named
+    sums = [{"of": "visits"}, {"of": "visits", "by": "sex"}]
+    yield "weighted_marginals-sums", _with(named, mechanism__sums=sums)
     yield "weighted_marginals-reference", named | _REFERENCE
     yield "privbayes-network", _with(chosen, mechanism={"name": "privbayes"})
     yield "privbayes-degree", _with(chosen, mechanism={"name": "privbayes", "degree": 2}, budget__adjacency="zero_out")

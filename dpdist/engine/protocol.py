@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats, Ints, Records
 from dpdist.job import Job, NoiseName
-from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.models.clamped import Clamped
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
 
 Learned = Any
@@ -30,6 +32,20 @@ Learned = Any
 
 Each mechanism has its own type for it. It is None without a reference.
 """
+
+
+@runtime_checkable
+class LearnsOutright(Protocol):
+    """A model whose mechanism learns from a reference's records in one step, without a fit to them."""
+
+    def learned(self, records: Records, copied: pa.Table | None) -> Learned:
+        """What is learned from a stratum's records. `copied` holds further columns of them, for synthetic records to copy.
+
+        Raises `Improper` if the records are insufficient.
+        """
+        ...
+
+
 Carry = dict[str, Floats]
 Columns = dict[str, Floats | Ints]
 """By-products for every record, by name, (record,) each."""

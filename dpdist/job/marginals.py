@@ -13,6 +13,7 @@ from dpdist.job.contradiction import Contradiction, declared, listed
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee
+from dpdist.job.values import Frozen
 from dpdist.job.view import JobView
 
 MOST_LEVELS = 10_000
@@ -53,6 +54,17 @@ class CodedColumns(Noisy):
         yield from ()
 
 
+class SumOf(Frozen):
+    """A weighted sum of a column's values that is measured beside counts."""
+
+    of: str = Field(description="the column whose values are summed")
+    by: str | None = Field(
+        default=None,
+        description="the column by whose levels they are summed; its pair with `of` must stand under marginals; unset: "
+        "one sum over all records",
+    )
+
+
 class WeightedMarginals(CodedColumns):
     """Noisy weighted counts of tables of coded columns, and records of all columns that agree with them."""
 
@@ -69,10 +81,17 @@ class WeightedMarginals(CodedColumns):
         description="how pairs are chosen: `tree`, one after another by their distance from independence, as in MST; or "
         "`adaptive`, in rounds that each choose and measure a pair, as in AIM; unset: tree",
     )
+    sums: tuple[SumOf, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="weighted sums of values that are measured beside counts, as in [{of: age}, {of: age, by: region}]; "
+        "counts and records are then made to agree with them",
+    )
     folder: ClassVar[str] = "weighted_marginals"
     takes_reference: ClassVar[bool] = True
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
+        yield from self._of_sums(job)
         if self.selection is not None and not self.chooses(job):
             found = "no pair is chosen: the job names the tables, or its pairs make no loop"
             yield Contradiction(("mechanism", "selection"), found, "leave it out")
@@ -93,6 +112,26 @@ class WeightedMarginals(CodedColumns):
     def chooses(self, job: JobView) -> bool:
         """True if pairs are chosen under noise: the job names none, and not all candidates can be taken without a loop."""
         return self.marginals is None and loops(candidates(self.sizes(job)))
+
+    def _of_sums(self, job: JobView) -> Iterator[Contradiction]:
+        """Sums are of the job's columns, each once. A column by which they are taken stands in a named pair."""
+        pairs = [set(columns) for columns in self.marginals or ()]
+        for i, each in enumerate(self.sums or ()):
+            for key, name in (("of", each.of), ("by", each.by)):
+                if name is not None and name not in job.outcomes:
+                    found = f"'{name}' is not among the columns that are released"
+                    where = ("mechanism", "sums", i, key)
+                    yield Contradiction(where, found, "name it under outcome, or leave it out", listed(job.outcomes))
+                    return
+            if each in (self.sums or ())[:i]:
+                yield Contradiction(("mechanism", "sums", i), "this sum is there already", "name it once")
+            elif each.by is not None and {each.of, each.by} not in pairs:
+                found = f"the pair of '{each.by}' and '{each.of}' is not named, so it may not be measured"
+                remedy = f"add [{each.by}, {each.of}] to marginals, or leave by out"
+                yield Contradiction(("mechanism", "sums", i, "by"), found, remedy)
+        if self.sums and job.reference is not None:
+            found = "what sums have beyond the weights' bound is not estimated, and counts would have it"
+            yield Contradiction(("mechanism", "sums"), found, "leave the reference or the sums out")
 
     def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
         """Tables must use columns of the job, contain all of them together, and form no loop."""

@@ -32,6 +32,7 @@ from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.statement import statement
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
+from dpdist.publish.value_sums import write_value_sums
 from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.ddi import write_ddi
@@ -70,6 +71,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     write_measurements(building / MEASUREMENTS, release)
     write_measurements_stata(building / MEASUREMENTS, release.job)
     write_marginals(building, release)
+    write_value_sums(building, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
     write_ddi(building / "codebook.xml", release.job, said)

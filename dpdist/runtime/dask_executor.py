@@ -24,7 +24,7 @@ R = TypeVar("R")
 TASKS_IN_FLIGHT, REFILLED_AT = 3, 2
 """Submitted tasks for each worker: enough that no worker waits, and few enough for the scheduler.
 
-More are submitted when `REFILLED_AT` are left. One call submits many, which costs the scheduler a third less for each.
+More are submitted when `REFILLED_AT` are left. One call submits many, which costs the scheduler half as much for each.
 """
 START_ATTEMPTS = 3
 """Number of failures in one call of `Dask.start_missing` after which the run fails."""

@@ -16,10 +16,8 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Records
 from dpdist.engine.in_memory import run_rounds
-from dpdist.engine.protocol import Learned
+from dpdist.engine.protocol import Learned, LearnsOutright
 from dpdist.job import Job
-from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
-from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     CHECKED,
     Centre,
@@ -31,10 +29,8 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_centre,
     learn_weights,
 )
-from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.mechanisms.reference_tables.reference_summary import summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.models.copula.model import Scores
 from dpdist.models.protocol import Draws, Improper, StratumModel
 from dpdist.privacy.weight_search import NotReached, reference_counts
@@ -70,13 +66,8 @@ def learned_from(
     (`for_later_files`). `copied` holds further columns of these records, for synthetic records to copy. Raises `Improper`,
     `NotReached`, `Unconverged` or `Spurious`.
     """
-    if isinstance(model, ReferenceCells):
-        cells = summary_of(model, [records.about(k) for k in range(len(job.outcomes))])
-        return cells._replace(donors=Donors.of(model.pattern(records.frame), records.weight, records.outcomes, copied))
-    if isinstance(model, SanitizedLognormal):
-        return model.learned(records)
-    if isinstance(model, CodedTables):
-        return ReferenceWeights(model.codes(records), records.weight)
+    if isinstance(model, LearnsOutright):
+        return model.learned(records, copied)
     if isinstance(model, Scores):
         facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
         if not job.frozen:

@@ -16,7 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.models.protocol import Boxed, Clamped, Draws
+from dpdist.models.clamped import Clamped
+from dpdist.models.protocol import Boxed, Draws
 
 MANY, DEEPEST = 1000, 30
 """The public box starts with 2⁶ squares on a side. From MANY records on it starts with 2⁵, because no part is then narrow.

@@ -20,7 +20,8 @@ from dpdist.core.errors import ProgramError, StanError
 from dpdist.core.files import write_text
 from dpdist.core.records import Floats, Records
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
-from dpdist.models.protocol import Clamped, ClampedStan, Draws, StanData, StratumModel
+from dpdist.models.clamped import Clamped
+from dpdist.models.protocol import ClampedStan, Draws, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.sampling.building import Executable
 from dpdist.sampling.cache import cache_folder

@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.models.clamped import Clamped
+from dpdist.models.protocol import Draws, StratumModel
 
 
 class Unconverged(Exception):

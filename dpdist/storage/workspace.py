@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from dpdist.core.errors import WorkspaceError
@@ -158,25 +159,29 @@ class Workspace(WorkspacePaths):
         """How a run that was given its key is marked, in `replay` and in its identity; "" for a run with its own key."""
         if self.store.take(self.replay):
             return self.replay.read_text(encoding="utf-8") or REPEATED
-        if self.read_identity() is None:
-            return ""
-        return str(json.loads(self.identity.read_text(encoding="utf-8")).get("mark", ""))
+        return str((self._read_identity_file() or {}).get("mark", ""))
 
     def read_identity(self) -> Identity | None:
-        path = self.identity
-        if not self.store.take(path):
+        if (said := self._read_identity_file()) is None:
             return None
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
             return Identity(dict(said["job"]), said["input"], said.get("version", "not stated"))
         except (ValueError, KeyError, TypeError):
-            raise self.damaged(path, "is damaged") from None
+            raise self.damaged(self.identity, "is damaged") from None
+
+    def _read_identity_file(self) -> dict[str, Any] | None:
+        """The content of `identity.json`: the identity with date, mark and checksum of the key; None without the file."""
+        if not self.store.take(self.identity):
+            return None
+        try:
+            return dict(json.loads(self.identity.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise self.damaged(self.identity, "is damaged") from None
 
     @property
     def date(self) -> str | None:
         """The date on which the run, or the run that it repeats, began; None for a run of an earlier version."""
-        self.store.take(self.identity)
-        found = json.loads(self.identity.read_text(encoding="utf-8")).get("date")
+        found = (self._read_identity_file() or {}).get("date")
         return None if found is None else str(found)
 
     def read_key(self) -> Key:
@@ -184,9 +189,9 @@ class Workspace(WorkspacePaths):
         try:
             self.store.take(self.key)
             key = Key.read(self.key)
-            began = json.loads(self.identity.read_text(encoding="utf-8"))["key"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, TypeError):
             raise self.damaged(self.key, "is missing or damaged") from None
+        began = (self._read_identity_file() or {}).get("key")
         if key.child("identity").hex() != began:
             raise self.damaged(self.key, "is not the one that the run began with")
         return key

@@ -135,6 +135,9 @@ CHOSEN, SELECTED = "name: weighted_marginals", "name: steps, layers: 2, selectio
 HALF = Fraction(1, 2)
 OF_CODES = {
     "weighted_marginals": Coded("name: weighted_marginals, marginals: [[sex, kids], [age]]"),
+    "weighted_marginals, sums of values": Coded(
+        "name: weighted_marginals, marginals: [[sex, kids], [age]], sums: [{of: age}, {of: kids, by: sex}]"
+    ),
     "weighted_marginals, tables of chosen pairs": Coded(CHOSEN, "3", pulls_pairs_apart, SINGLES + PAIRS),
     "weighted_marginals, choice of pairs": Coded(CHOSEN, "6", pulls_pairs_apart, SELECTION, choices=True),
     "weighted_marginals, tables of rounds": Coded(

@@ -44,6 +44,7 @@ VARIANTS = [
     "weighted_marginals-chosen",
     "weighted_marginals-adaptive",
     "weighted_marginals-named",
+    "weighted_marginals-sums",
     "privbayes-network",
     "privbayes-degree",
 ]

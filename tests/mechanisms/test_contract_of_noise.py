@@ -68,6 +68,7 @@ OTHER_NOISE = (
     "modips-nested",
     "weighted_marginals-chosen",
     "weighted_marginals-adaptive",
+    "weighted_marginals-sums",
     NETWORK,
     "privbayes-degree",
     "steps-ordered",

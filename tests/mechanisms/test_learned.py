@@ -15,9 +15,10 @@ from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, kappa_of, spuriou
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, Spurious, centre_of, dimensions, evenly
 from dpdist.models.beta import Beta
+from dpdist.models.clamped import Clamped
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.negative_binomial import NegativeBinomial
-from dpdist.models.protocol import Clamped, Draws
+from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.weight_search import NotReached
 from dpdist.privacy.weights import Constant, itself

@@ -4,6 +4,7 @@
     OTHER/python tests/studies/marginals_opendp.py WORK …     in an environment of its own: pip install 'opendp[mbi]'
     python tests/studies/marginals_nscg.py measure --work WORK [--replicates R]
     python tests/studies/marginals_nscg.py halves --work WORK [--replicates R]
+    python tests/studies/marginals_nscg.py sums --work WORK [--replicates R]
 
 `measure` prints total variation of weighted 1-, 2- and 3-way marginals, and errors of means in direct standard errors. Of
 releases of weighted_marginals also the share of 90 % intervals in marginals.parquet that hold the file's own weighted
@@ -12,6 +13,10 @@ the same.
 
 `halves` releases a random half of the file, without and with the other half as reference, and prints the same shares. The
 reference's weights are as they are, all larger by a fifth, or with a heavier tail.
+
+`sums` releases the file without and with sums of values beside counts, at the same ε: of the ten columns, and of these
+with age in years and salary in thousands. It prints the same errors, and those against clipped weights, which are of
+noise and of pairs that were not measured.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import argparse
 import json
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,16 +71,22 @@ def prepare(data: Path, work: Path) -> None:
     made["weight"] = read["weight"].astype(float)
     work.mkdir(exist_ok=True, parents=True)
     made.to_parquet(work / "coded.parquet")
+    numeric = made.assign(age=read["age"].astype(int) - int(read["age"].min()))
+    numeric["salary"] = (read["salary"].fillna(0) // 1000).astype(int)
+    numeric.to_parquet(work / "numeric.parquet")
 
 
-def job_text(sizes: dict[str, int], adjacency: str, selection: str, cap: float, reference: bool) -> str:
+def job_text(
+    sizes: dict[str, int], adjacency: str, selection: str, cap: float, reference: bool, sums: Collection[str] = ()
+) -> str:
     columns = "".join(
         f"  {name}: {{bounds: [0, {size - 1}], whole: true, outside: clip}}\n" for name, size in sizes.items()
     )
+    of_values = f", sums: [{', '.join(f'{{of: {name}}}' for name in sums)}]" if sums else ""
     return (
         f'dataset: nscg\nperiod: "2013"\ncolumns:\n{columns}  weight: {{bounds: [0, {cap}], outside: clip}}\n'
         f"survey: {{weight: weight}}\noutcome: [{', '.join(sizes)}]\n"
-        f"mechanism: {{name: weighted_marginals, selection: {selection}}}\n"
+        f"mechanism: {{name: weighted_marginals, selection: {selection}{of_values}}}\n"
         f'budget: {{epsilon: "1", adjacency: {adjacency}}}\ntables: [{{name: t, statistics: [count]}}]\n'
         + ("reference: {path: other_half.parquet, provenance: a half of a public file}\n" if reference else "")
     )
@@ -107,9 +118,11 @@ def ours(
     selection: str,
     cap: float = CAP,
     reference: pd.DataFrame | None = None,
+    sums: Collection[str] = (),
 ) -> Made:
     """A release under keyed noise: its records, and how far its counts are from the file's."""
-    job, n, names = parse_job(job_text(sizes, adjacency, selection, cap, reference is not None)), len(held), list(sizes)
+    said = job_text(sizes, adjacency, selection, cap, reference is not None, sums)
+    job, n, names = parse_job(said), len(held), list(sizes)
     key, weights = Key(f"marginals {replicate} {adjacency}".encode()), held["weight"].to_numpy()
     records = placed(held, names)
     model = builder_of(job).build(job, Frame({}, {}, np.array([n]), (), ()), slice(0, 1))
@@ -145,12 +158,12 @@ def _of_means(own: Coded, other: Coded) -> list[Floats]:
 
 
 def sizes_of(held: pd.DataFrame) -> dict[str, int]:
-    return {name: int(held[name].max()) + 1 for name in COLUMNS}
+    return {name: int(held[name].max()) + 1 for name in held.columns if name != "weight"}
 
 
 def coded(held: pd.DataFrame) -> Coded:
-    sizes = tuple(sizes_of(held).values())
-    return Coded(held[list(COLUMNS)].to_numpy(np.int64), sizes, held["weight"].to_numpy())
+    sizes = sizes_of(held)
+    return Coded(held[list(sizes)].to_numpy(np.int64), tuple(sizes.values()), held["weight"].to_numpy())
 
 
 def releases(held: pd.DataFrame, cap: float, replicates: int) -> Iterator[dict[str, Any]]:
@@ -216,7 +229,27 @@ def halves(work: Path, replicates: int) -> None:
     shown("halves, tree, zero_out; total: weights of the records over the file's own", rows)
 
 
-STEPS: dict[str, Callable[[Path, int], None]] = {"measure": measure, "halves": halves}
+NUMERIC = ("age", "salary")
+
+
+def sums(work: Path, replicates: int) -> None:
+    """Every file without sums, with sums of all its columns, and with those of its two numeric columns."""
+    for file in ("coded", "numeric"):
+        held, rows = pd.read_parquet(work / f"{file}.parquet"), list[dict[str, Any]]()
+        names = list(sizes_of(held))
+        asked = {"counts alone": (), "sums of all columns": names, "sums of age and salary": NUMERIC}
+        own = coded(held)
+        clipped = own._replace(weight=np.minimum(own.weight, CAP))
+        for replicate, selection, (name, of) in product(range(replicates), ("tree", "adaptive"), asked.items()):
+            if set(of) <= set(names):
+                made = ours(held, sizes_of(held), replicate, "zero_out", selection, CAP, sums=of).records
+                alone = {f"{key}, clipped": value for key, value in errors(clipped, made).items()}
+                two = {each: _of_means(clipped, made)[names.index(each)] for each in NUMERIC if each in names}
+                rows.append({"mechanism": f"{name}, {selection}", **errors(own, made), **alone, **two})
+        shown(f"{file}, zero_out", rows)
+
+
+STEPS: dict[str, Callable[[Path, int], None]] = {"measure": measure, "halves": halves, "sums": sums}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

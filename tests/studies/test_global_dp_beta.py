@@ -13,7 +13,6 @@ import pytest
 
 from dpdist.job import Weights
 from dpdist.studies.file import load_study
-from dpdist.studies.kinds import simulation
 from dpdist.studies.run import run
 
 pytestmark = pytest.mark.long
@@ -129,18 +128,11 @@ def test_the_truncated_bound_at_epsilon_3_is_not_held(eight):
 
 
 @pytest.mark.slow
-def test_without_re_weighting_censor_w_does_not_reproduce(tmp_path, monkeypatch):
+def test_without_re_weighting_censor_w_does_not_reproduce(tmp_path):
     """Negative control: [G] leaves the step out; without it the counts are far from the oracle's."""
-    weights = Weights(rule="linear", c=1.0)
-    job_of = simulation.job_of
-
-    def unadjusted(*args):
-        job = job_of(*args)
-        return job.model_copy(update={"mechanism": job.mechanism.model_copy(update={"weights": weights})})
-
-    monkeypatch.setattr(simulation, "job_of", unadjusted)
     study = main_arms()
-    arm = tuple(arm for arm in study.mechanisms if arm.key == "censor_w")
+    weights = Weights(rule="linear", c=1.0)
+    arm = tuple(arm.model_copy(update={"weights": weights}) for arm in study.mechanisms if arm.key == "censor_w")
     found = Found(run(study.model_copy(update={"mechanisms": arm}), tmp_path / "out", replicates=8))
     oracle, sd = COUNTS["censor_w", 3]
     assert found.mean("censor_w", 3, "records_censored") < oracle - tolerance(sd, 8, 0.5)

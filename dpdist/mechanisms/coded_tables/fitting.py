@@ -2,7 +2,7 @@
 
 Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
 column's degree is its number of pairs. So pairs that agree define this distribution. Tables of three columns or more are
-made to agree only in the margins of single columns.
+made to agree only in the margins of single columns. Where sums of values were measured, columns and pairs get these sums.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.mechanisms.coded_tables.value_sums import ValueSums, tilted, wanted_rows, wanted_sum
 
 Marginal = tuple[int, ...]
 """A table, as the positions of its columns."""
-ROUNDS, CLOSE = 200, 1e-12
-"""Rounds of fitting a table to its margins, and the tolerance relative to the total."""
+ROUNDS, CLOSE, CLOSE_SUMS = 200, 1e-12, 1e-9
+"""Rounds of fitting a table to its margins, and the tolerances relative to the total: of margins, and of sums of rows."""
 LEAST_MIXED = 1e-9
 """Part of every table that is the product of its margins, so that every margin above 0 can be met."""
 
@@ -37,27 +38,92 @@ class Fitted(NamedTuple):
 
 
 def fit(
-    sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
+    sizes: Sequence[int],
+    tables: Mapping[Marginal, Floats],
+    scales: Mapping[Marginal, float],
+    ends: tuple[float, float],
+    sums: Sequence[ValueSums] = (),
 ) -> Fitted:
     """Tables that agree, from noisy tables, each shaped as its columns; `scales` are the scales of the noise.
 
-    The total lies between `ends`.
+    The total lies between `ends`. `sums` are measured sums of values, of one draw.
     """
-    margins = agreed_margins(sizes, {key: values[None] for key, values in tables.items()}, scales, ends)
+    margins = agreed_margins(sizes, {key: values[None] for key, values in tables.items()}, scales, ends, sums)
     own = tuple(values[0] for values in margins)
-    several: dict[Marginal, Floats] = {
-        key: fitted_table(tables[key], [own[column] for column in key]) for key in tables if len(key) > 1
-    }
+    several: dict[Marginal, Floats] = {}
+    for key in tables:
+        if len(key) > 1:
+            rows = [Rows.of(key, tables[key], scales[key], column, own, sums) for column in summed_within(key, sums)]
+            several[key] = fitted_table(tables[key], [own[column] for column in key], rows)
     return Fitted(float(own[0].sum()), own, several)
+
+
+Packed = tuple[int, int | None, bytes, bytes, float]
+"""The fields of `ValueSums`, its arrays as bytes."""
 
 
 @lru_cache(maxsize=8)
 def fitted_once(
-    sizes: tuple[int, ...], keys: tuple[Marginal, ...], scales: tuple[float, ...], ends: tuple[float, float], sums: bytes
+    sizes: tuple[int, ...],
+    keys: tuple[Marginal, ...],
+    scales: tuple[float, ...],
+    ends: tuple[float, float],
+    sums: bytes,
+    values: tuple[Packed, ...] = (),
 ) -> Fitted:
     """As `fit` of averaged measurements, computed once; `sums` are the bytes of all tables' cells."""
     parts = np.split(np.frombuffer(sums), np.cumsum([prod(sizes[c] for c in key) for key in keys])[:-1])
-    return fit(sizes, *averaged_tables(sizes, keys, parts, scales), ends)
+    unpacked = [ValueSums(c, by, np.frombuffer(u), np.frombuffer(v)[None], scale) for c, by, u, v, scale in values]
+    return fit(sizes, *averaged_tables(sizes, keys, parts, scales), ends, unpacked)
+
+
+def summed_within(key: Marginal, sums: Sequence[ValueSums]) -> list[int]:
+    """Columns of a pair whose values were summed by the pair's other column; none of a larger table."""
+    ways = (key, key[::-1]) if len(key) == 2 else ()
+    return [one for one, other in ways if any((each.column, each.by) == (one, other) for each in sums)]
+
+
+class Rows(NamedTuple):
+    """Sums that the rows of a pair's table are to have."""
+
+    axis: int
+    """The axis of the column that is summed."""
+    u: Floats
+    wanted: Floats
+    """By the level of the pair's other column."""
+
+    @classmethod
+    def of(
+        cls,
+        key: Marginal,
+        noisy: Floats,
+        scale: float,
+        column: int,
+        margins: Sequence[Floats],
+        sums: Sequence[ValueSums],
+    ) -> Rows:
+        """From a noisy table and all sums of the column by the table's other column; `margins` are the fitted ones."""
+        axis = key.index(column)
+        found = [each for each in sums if each.column == column and each.by == key[1 - axis]]
+        u = found[0].u
+        rows = np.moveaxis(noisy, axis, -1)
+        return cls(axis, u, wanted_rows(rows, scale, found, u, margins[key[1 - axis]], float(margins[column] @ u)))
+
+    def tilted(self, table: Floats) -> Floats:
+        """The table with these sums."""
+        return np.moveaxis(tilted(np.moveaxis(table, self.axis, -1), self.u, self.wanted), -1, self.axis)
+
+    def off(self, table: Floats) -> float:
+        """The largest distance of a row's sum from the wanted one."""
+        return float(np.abs(np.moveaxis(table, self.axis, -1) @ self.u - self.wanted).max())
+
+
+def sums_in(fitted: Fitted, measured: ValueSums) -> ValueSums:
+    """The sums that the fitted tables have, in place of the measured ones."""
+    if measured.by is None:
+        return measured._replace(values=np.array([[fitted.margins[measured.column] @ measured.u]]))
+    key = next(key for key in fitted.tables if set(key) == {measured.column, measured.by})
+    return measured._replace(values=(np.moveaxis(fitted.tables[key], key.index(measured.column), -1) @ measured.u)[None])
 
 
 def averaged_tables(
@@ -74,11 +140,16 @@ def averaged_tables(
 
 
 def agreed_margins(
-    sizes: Sequence[int], tables: Mapping[Marginal, Floats], scales: Mapping[Marginal, float], ends: tuple[float, float]
+    sizes: Sequence[int],
+    tables: Mapping[Marginal, Floats],
+    scales: Mapping[Marginal, float],
+    ends: tuple[float, float],
+    sums: Sequence[ValueSums] = (),
 ) -> list[Floats]:
     """Consistent margins of every column, (draw, level) each, from noisy tables (draw, *cells); all have one total.
 
-    Sums of tables are averaged by their precision. A sum of K cells has K times the variance of one cell.
+    Sums of tables are averaged by their precision. A sum of K cells has K times the variance of one cell. Columns with
+    measured sums of values get these, as far as the counts do not say otherwise.
     """
     precision = {key: 1.0 / (values[0].size * scales[key] ** 2) for key, values in tables.items()}
     whole = sum(precision[key] * values.reshape(len(values), -1).sum(axis=1) for key, values in tables.items())
@@ -87,8 +158,12 @@ def agreed_margins(
     for column, size in enumerate(sizes):
         holding = [key for key in tables if column in key]
         weight = {key: size / (tables[key][0].size * scales[key] ** 2) for key in holding}
-        mean = sum(weight[key] * summed(tables[key], key, column) for key in holding) / sum(weight.values())
-        found.append(onto_simplex(np.asarray(mean), total))
+        mean = np.asarray(sum(weight[key] * summed(tables[key], key, column) for key in holding) / sum(weight.values()))
+        margin, own = onto_simplex(mean, total), [each for each in sums if each.column == column]
+        if own:
+            u = own[0].u
+            margin = tilted(margin, u, wanted_sum(mean, sum(weight.values()), own, u, total))
+        found.append(margin)
     return found
 
 
@@ -113,24 +188,34 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
     return np.asarray(kept * np.divide(total, whole, out=np.ones_like(total), where=whole > 0.0)[:, None])
 
 
-def fitted_table(noisy: Floats, margins: Sequence[Floats]) -> Floats:
+def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] = ()) -> Floats:
     """A non-negative table with these margins, one for each axis, near a noisy one.
 
-    The noisy table is projected onto the simplex, then scaled to its margins.
+    The noisy table is projected onto the simplex, then scaled to its margins, and to the sums of its rows. If not all of
+    these can hold at once, the margins do.
     """
     total = margins[0].sum()
     if total <= 0.0:
         return np.zeros_like(noisy)
     start = onto_simplex(noisy.reshape(1, -1), np.array([total]))[0].reshape(noisy.shape)
     alone = LEAST_MIXED * reduce(np.multiply.outer, margins) / total ** (len(margins) - 1)
-    found = (1.0 - LEAST_MIXED) * start + alone
+    found = _scaled((1.0 - LEAST_MIXED) * start + alone, margins, rows, CLOSE if not rows else CLOSE_SUMS)
+    return _scaled(found, margins, (), CLOSE) if rows else found
+
+
+def _scaled(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], close: float) -> Floats:
+    """The table scaled in turns to the sums of rows and to margins, until it is as close to all as `close`."""
+    total = margins[0].sum()
     for _ in range(ROUNDS):
+        for each in rows:
+            table = each.tilted(table)
         for axis, margin in enumerate(margins):
-            ratio = _ratio(margin, _along(found, axis))
-            found = found * ratio.reshape([-1 if own == axis else 1 for own in range(found.ndim)])
-        if max(np.abs(_along(found, axis) - margin).max() for axis, margin in enumerate(margins[:-1])) <= CLOSE * total:
+            ratio = _ratio(margin, _along(table, axis))
+            table = table * ratio.reshape([-1 if own == axis else 1 for own in range(table.ndim)])
+        off = [np.abs(_along(table, axis) - margin).max() for axis, margin in enumerate(margins[:-1])]
+        if max([*off, *(each.off(table) for each in rows)]) <= close * total:
             break
-    return np.asarray(found)
+    return np.asarray(table)
 
 
 def _along(table: Floats, axis: int) -> Floats:

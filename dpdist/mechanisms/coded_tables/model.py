@@ -21,7 +21,6 @@ from dpdist.job import Adjacency, Job
 from dpdist.job.marginals import levels_of, texts_of
 from dpdist.mechanisms.coded_tables import records as microdata
 from dpdist.mechanisms.coded_tables.beyond_bound import (
-    RELEASED,
     ReferenceWeights,
     beyond,
     errors_of,
@@ -31,9 +30,11 @@ from dpdist.mechanisms.coded_tables.beyond_bound import (
     largest_factor,
     variance_per_weight,
 )
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, fitted_once
+from dpdist.mechanisms.coded_tables.described import describe, recall
+from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, fitted_once, sums_in
 from dpdist.mechanisms.coded_tables.other_margins import noised, sampled_again
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
+from dpdist.mechanisms.coded_tables.value_sums import ValueSums
 from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
 from dpdist.models.protocol import Draws, Parameter
@@ -202,9 +203,16 @@ class CodedTables(LinearSumsModel, ABC):
     def fitted(self, theta: Draws) -> Fitted:
         """The released tables, in weights, made to agree."""
         sums = theta["sums"][0] * factors_of(theta) * (self.weights[1] / UNIT)
-        return fitted_once(
-            self.sizes, self.keys_of(theta), self._scales_in_weights(theta), self.ends(theta), sums.tobytes()
+        values = tuple(
+            (each.column, each.by, each.u.tobytes(), each.values.tobytes(), each.scale) for each in self.value_sums(theta)
         )
+        return fitted_once(
+            self.sizes, self.keys_of(theta), self._scales_in_weights(theta), self.ends(theta), sums.tobytes(), values
+        )
+
+    def value_sums(self, theta: Draws) -> list[ValueSums]:
+        """Measured sums of values, of one draw; a mechanism that measures none has none."""
+        return []
 
     def ends(self, theta: Draws) -> tuple[float, float]:
         """Smallest and largest total of weights that a file of this size can have.
@@ -256,7 +264,8 @@ class CodedTables(LinearSumsModel, ABC):
         fitted, scales = self.fitted(theta), self.noise_of(theta)
         beyond = {key: self.errors_beyond(theta, key) for key in scales} if has_reference(theta) else {}
         tables = {key: fitted.table(key) for key in scales}
-        return Draws({"margins": noised(self.sizes, tables, scales, self.ends(theta), beyond, draws, rng)})
+        sums = [sums_in(fitted, each) for each in self.value_sums(theta)]
+        return Draws({"margins": noised(self.sizes, tables, scales, self.ends(theta), beyond, sums, draws, rng)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """Margins under other sample counts (draw, row), which limit the total of weights."""
@@ -280,25 +289,7 @@ class CodedTables(LinearSumsModel, ABC):
         return Draws({"sums": sums[None], "tables": tables})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        keys = self.keys_of(theta)
-        tables = zip(keys, self.scales_of(theta), self.parts(keys, theta["sums"]), strict=True)
-        names = [name for name in RELEASED if name in theta.values]
-        return {
-            **{name: theta[name][0].tolist() for name in names},
-            "prior": "proper",
-            "noise": f"discrete Laplace, in units of 1/{UNIT} of the weight's upper bound",
-            "marginals": [
-                {
-                    "columns": [self.columns[column] for column in key],
-                    "scale": str(scale),
-                    "sums": values[0].ravel().tolist(),
-                }
-                for key, scale, values in tables
-            ],
-        }
+        return describe(self, theta)
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        number = {name: k for k, name in enumerate(self.columns)}
-        keys = tuple(tuple(number[name] for name in each["columns"]) for each in described["marginals"])
-        made = self.released(keys, np.concatenate([np.array(each["sums"], float) for each in described["marginals"]]))
-        return Draws({**made.values, **{name: np.array([described[name]]) for name in RELEASED if name in described}})
+        return recall(self, described)

@@ -22,7 +22,11 @@ def measured(
     """The named tables under noise, one after another, (cell,); all have the noise of the first."""
     if not keys:
         return np.empty(0)
-    own = model.measuring(keys)
-    exact = yield Pass(Count(own), "sum")
-    noisy: Floats = yield Defined.by(own).sums(exact, model.scale_of(keys[0]), next(numbers))
+    return (yield from under_noise(model.measuring(keys), numbers))
+
+
+def under_noise(model: CodedTables, numbers: count[int]) -> Generator[Pass | Measurement, Any, Floats]:
+    """All that the model sums in a pass under the noise of its first table."""
+    exact = yield Pass(Count(model), "sum")
+    noisy: Floats = yield Defined.by(model).sums(exact, model.scale_of(model.measured[0]), next(numbers))
     return noisy

@@ -17,7 +17,8 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
 from dpdist.mechanisms.pseudo_posterior.tilted import Byproducts, Fit, Weighing, release, weigh
-from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.models.clamped import Clamped
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.weights import Ones, product
 
 

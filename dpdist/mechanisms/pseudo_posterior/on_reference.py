@@ -21,9 +21,10 @@ from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.centring import kappa_of, power, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
+from dpdist.models.clamped import Clamped
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.models.user import User
 from dpdist.privacy.weight_search import reference_counts, reference_search
 from dpdist.privacy.weights import Constant, Ones, Reweight

@@ -27,7 +27,8 @@ from dpdist.engine.protocol import (
     Sample,
     StratumRecorder,
 )
-from dpdist.models.protocol import Clamped, Draws, StratumModel
+from dpdist.models.clamped import Clamped
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.weight_search import AllOutcomes, NotReached, bounded, informed, summary_of
 from dpdist.privacy.weight_search import weigh as weigh_by
 from dpdist.privacy.weights import (

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpdist.core.records import Floats, Records
-from dpdist.mechanisms.reference_tables.clipped_cells import Told
+from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
 from dpdist.mechanisms.reference_tables.donors import Donors
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import Limits
 
 
@@ -20,7 +19,7 @@ class ReferenceSummary(NamedTuple):
     donors: Donors | None = None
 
 
-def summary_of(model: ReferenceCells, reference: Sequence[Records], sizes: Floats | None = None) -> ReferenceSummary:
+def summary_of(model: ClippedCells, reference: Sequence[Records], sizes: Floats | None = None) -> ReferenceSummary:
     """The summary from public sizes and the reference's records, which are given for each outcome.
 
     `sizes` (cell,): number of records that the reference's records stand for, if they are points.

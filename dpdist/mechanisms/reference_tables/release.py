@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats
+from dpdist.core.records import Codes, Floats, Records
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import Spread, spread
+from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.mechanisms.reference_tables.elasticity import elasticities
 from dpdist.mechanisms.reference_tables.histogram_pairs import all_paired
 from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
+from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
@@ -73,6 +76,11 @@ class ReferenceCells(ClippedCells):
         """
         of_count, of_mean = (float(scale) / UNIT for scale in self.scales)
         return 6.0 * of_count, 12.0 * of_mean
+
+    def learned(self, records: Records, copied: pa.Table | None) -> ReferenceSummary:
+        """The summary of a reference's records, with donors."""
+        cells = summary_of(self, [records.about(k) for k in range(len(self.outcomes))])
+        return cells._replace(donors=Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied))
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
         """Sums of units in the form that they have under public sizes, with the units' sizes.

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.job import Job, NoiseName
@@ -123,7 +124,7 @@ class SanitizedLognormal(SumsModel):
             *((Parameter("elasticity", (axis, ("other_axis", ("1", "2")))),) if self.noisy_counts else ()),
         )
 
-    def learned(self, records: Records) -> Whitened:
+    def learned(self, records: Records, copied: pa.Table | None = None) -> Whitened:
         """The summary of a reference's records. Raises `Improper`."""
         cell = self.pattern(records.frame).astype(np.int64)
         return whitening_of(cell, records.outcome, records.weight, len(self.labels))

@@ -7,21 +7,24 @@ factors along a tree. Synthetic records are weighted until they have the tables 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals, candidates, forest
+from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.coded_tables.records import Filling
-from dpdist.mechanisms.coded_tables.sensitivity import table_scale
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
+from dpdist.mechanisms.coded_tables.value_sums import ValueSums, positions
 from dpdist.mechanisms.weighted_marginals.order import filling
 from dpdist.mechanisms.weighted_marginals.sensitivity import (
     CHOICE_OF_ROUND,
@@ -35,6 +38,9 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import (
 )
 from dpdist.models.protocol import Draws
 
+Value = tuple[int, int | None]
+"""A sum of a column's values: the column, and the column by whose levels it is taken; None: over all records."""
+
 
 @dataclass(frozen=True)
 class Marginals(CodedTables):
@@ -44,6 +50,10 @@ class Marginals(CodedTables):
     """Tables that the job names; None: pairs of columns are chosen."""
     adaptive: bool
     """Pairs are chosen and measured in rounds, a pair more than once if that is worth while."""
+    values: tuple[Value, ...]
+    """The sums of values that the job names, each by the numbers of its column and of the column by which it is taken."""
+    summing: bool = False
+    """A pass sums values, too."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
@@ -56,8 +66,52 @@ class Marginals(CodedTables):
         assert isinstance(said, WeightedMarginals)
         number = {name: k for k, name in enumerate(job.outcomes)}
         listed = None if said.marginals is None else tuple(tuple(number[name] for name in key) for key in said.marginals)
-        adaptive = said.adapts
-        return ((0,),) if listed is None and len(number) == 1 else listed, adaptive
+        values = tuple((number[each.of], None if each.by is None else number[each.by]) for each in said.sums or ())
+        return ((0,),) if listed is None and len(number) == 1 else listed, said.adapts, values
+
+    def with_values(self, keys: tuple[Marginal, ...]) -> Self:
+        """The same model, with these tables and all sums of values to be summed in a pass."""
+        return replace(self, measured=keys, summing=True)
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """As of the base class; then Σvu of every sum of values, in the same units."""
+        found = super().statistics(records, alpha)
+        if not self.summing:
+            return found
+        codes, v = self.codes(records), alpha * np.minimum(records.weight, self.weights[1]) / self.weights[1]
+        of_values = [
+            np.bincount(
+                codes[:, by] if by is not None else np.zeros(len(v), np.int64),
+                weights=np.rint(UNIT * v * positions(self.levels[column])[codes[:, column]]),
+                minlength=size,
+            )
+            for (column, by), size in zip(self.values, self.value_sizes, strict=True)
+        ]
+        return np.concatenate([found, *of_values])
+
+    @property
+    def value_sizes(self) -> tuple[int, ...]:
+        """Number of cells of every sum of values."""
+        return tuple(1 if by is None else self.sizes[by] for _, by in self.values)
+
+    @property
+    def value_scale(self) -> Fraction:
+        """Scale of the noise on sums of values, in units of 1/UNIT: that of the tables with which they share ε."""
+        return self.scale_of((self.listed or self.singles)[0])
+
+    def value_sums(self, theta: Draws) -> list[ValueSums]:
+        if "values" not in theta.values:
+            return []
+        unit = self.weights[1] / UNIT
+        parts = np.split(theta["values"] * unit, np.cumsum(self.value_sizes)[:-1], axis=1)
+        return [
+            ValueSums(column, by, positions(self.levels[column]), part, float(self.value_scale) * unit)
+            for (column, by), part in zip(self.values, parts, strict=True)
+        ]
+
+    def with_noisy_values(self, theta: Draws, sums: Floats) -> Draws:
+        """The released parameters with noisy sums of values (cell,), if there are any."""
+        return Draws({**theta.values, "values": sums[None]}) if sums.size else theta
 
     @cached_property
     def candidates(self) -> tuple[Marginal, ...]:
@@ -69,6 +123,10 @@ class Marginals(CodedTables):
         """Number of pairs of columns that are measured if the job names no tables."""
         return forest(candidates(self.sizes))
 
+    def learned(self, records: Records, copied: pa.Table | None) -> ReferenceWeights:
+        """The reference's weights and positions of levels, for what lies beyond the weights' bound."""
+        return ReferenceWeights(self.codes(records), records.weight)
+
     @property
     def chooses(self) -> bool:
         """True if pairs must be chosen, because all candidates together would make a loop."""
@@ -76,12 +134,13 @@ class Marginals(CodedTables):
 
     def sharing(self, key: Marginal) -> int:
         if self.listed is not None:
-            return len(self.listed)
-        return len(self.columns) if len(key) == 1 else 1 if self.adaptive else self.pairs
+            return len(self.listed) + len(self.values)
+        return len(self.columns) + len(self.values) if len(key) == 1 else 1 if self.adaptive else self.pairs
 
     @property
     def most_sums(self) -> int:
-        return self.cells(self.listed if self.listed is not None else (*self.singles, *self.candidates))
+        tables = self.listed if self.listed is not None else (*self.singles, *self.candidates)
+        return self.cells(tables) + sum(self.value_sizes)
 
     @property
     def units(self) -> int:
@@ -110,13 +169,22 @@ class Marginals(CodedTables):
         found = dict(super().describe(theta))
         if "units" in theta.values:
             found["units"] = [int(units) for units in theta["units"][0]]
+        if "values" in theta.values:
+            named = [(self.columns[c], None if by is None else self.columns[by]) for c, by in self.values]
+            parts = np.split(theta["values"][0], np.cumsum(self.value_sizes)[:-1])
+            found["values"] = [
+                {"of": of, "by": by, "scale": str(self.value_scale), "sums": part.tolist()}
+                for (of, by), part in zip(named, parts, strict=True)
+            ]
         return found
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        made = super().recall(described)
-        if "units" not in described:
-            return made
-        return Draws({**made.values, "units": np.array([described["units"]], dtype=np.float64)})
+        made = dict(super().recall(described).values)
+        if "units" in described:
+            made["units"] = np.array([described["units"]], dtype=np.float64)
+        if "values" in described:
+            made["values"] = np.concatenate([np.array(each["sums"], float) for each in described["values"]])[None]
+        return Draws(made)
 
     def scale_of(self, key: Marginal) -> Fraction:
         if self.listed is None and self.adaptive and len(key) > 1:

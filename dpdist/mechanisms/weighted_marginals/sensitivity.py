@@ -13,6 +13,13 @@ where ε_r is the round's part of ε. Fix the noise of all other pairs: pair i w
 whole number. In a neighbouring file t moves by at most 2Δ. For whole t and j ≥ 0, P(η ≥ t + j) is at least e^(−j/s) P(η ≥
 t). So each round costs ε_r. The selected pair is released, and its score is not.
 
+Sums of values. A record adds v u to one cell of each measured sum, with u in [−1, 1] the position of its value between the
+column's lowest and highest level. It is rounded to whole multiples of 1/UNIT, of which |v u| ≤ v ≤ 1 has at most UNIT. So
+switching a record off, adding or removing it moves the sum by at most 1 in L1, as it does a table. This is attained by
+weight U at the lowest or highest level. An exchange moves it by at most 2, attained by two records of weight U, one at the
+lowest and one at the highest level, also in one cell. So s sums beside k tables make k + s in L1, or 2(k + s), and all of
+this is attained at once. Values outside of the levels are put onto the nearest level before.
+
 Rounds. An adaptive choice (McKenna et al. 2022, AIM) alternates between choosing a pair and measuring it. In each round q
 is computed with M from what the fitted tables then say: the pair's own fitted table if it was measured before, otherwise
 the product of its columns' fitted margins. M and b are functions of earlier answers, so that q moves by at most Δ as above,

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+from dpdist.job import Job
+from dpdist.job.marginals import WeightedMarginals
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
 from dpdist.mechanisms.coded_tables.statement import SAMPLED
+from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as PART_OUTRIGHT
+from dpdist.mechanisms.weighted_marginals.sensitivity import SINGLES
 from dpdist.mechanisms.words import WIDE, ReleaseView, Words
+from dpdist.privacy.units import record_epsilon
 
 LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
 CHOSEN = (
@@ -51,17 +59,46 @@ LAID_OUT = (
     "Synthetic records hold all columns. Their weights are scaled until the records' tables are the fitted ones, but for "
     "cells without a synthetic record. The fitted tables stand in marginals.parquet, in whose errors no bias is."
 )
+OF_VALUES = (
+    "Beside tables, sums of values are measured: {sums}. A record adds its weight, in units of the weight's bound, times "
+    "the position of its value, from −1 at the lowest level to 1 at the highest. Switching it off moves each of these "
+    "sums by at most 1 unit in L1, and any other values by at most 2, as a table. They count as tables in the split of "
+    "ε: together they have {part} of it, and discrete Laplace noise of scale {scale} units on every sum."
+)
+WITH_VALUES = (
+    "A noisy sum of values and the sum that noisy counts say are averaged by precision. A column's counts are then "
+    "multiplied by one number for each step of its values, so that they have this sum. So are the rows of a pair, where "
+    "sums by its other column were measured. If a pair cannot have all its margins and sums, the margins hold."
+)
+
+
+def of_sums(job: Job) -> tuple[str, ...]:
+    """What is said of sums of values before data are seen; nothing if the job has none."""
+    said = job.mechanism
+    assert isinstance(said, WeightedMarginals)
+    if not said.sums:
+        return ()
+    named = said.marginals is not None or len(job.outcomes) == 1
+    part = Fraction(1) if named else SINGLES if said.chooses(job) else PART_OUTRIGHT
+    tables = len(said.marginals or job.outcomes) + len(said.sums)
+    scale = table_scale(record_epsilon(job, job.epsilon_per_set) * part, tables, job.budget.adjacency) / UNIT
+    sums = "; ".join(
+        f"{each.of} by {each.by}" if each.by is not None else f"{each.of} over all records" for each in said.sums
+    )
+    return (OF_VALUES.format(sums=sums, part=part * len(said.sums) / tables, scale=f"{float(scale):.6g}"),)
 
 
 class OfReference(Words):
-    """Texts that depend on whether the job has a reference."""
+    """Texts that depend on whether the job has a reference, and on its sums of values."""
 
     def errors_of(self, release: ReleaseView) -> str:
         return self.errors if release.job.reference is None else f"{SAMPLED_AS_THE_REFERENCE} {UNCLIPPED} {WIDE}"
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         extended = [] if release.job.reference is None else [EXTENDED]
-        return [*extended, *super().post_processing(release)]
+        agreed, *others = super().post_processing(release)
+        values = [WITH_VALUES] if "sums" in release.job.mechanism.published(release.job) else []
+        return [*extended, agreed, *values, *others]
 
 
 WORDS = OfReference(

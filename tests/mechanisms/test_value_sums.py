@@ -1,0 +1,291 @@
+"""Sums of values beside weighted marginals: what a record moves, exactly; agreement; errors; refusals."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from coded_survey import job_text, records, survey
+from scipy.stats import binom
+from test_clamped import KEY, Notes
+from test_weighted_marginals import ADJACENCIES, WEIGHTS, asked_of, largest, modelled, released
+
+import dpdist
+from dpdist.core.errors import JobError
+from dpdist.core.records import Floats, Records
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.estimation.estimators import NORMAL_90
+from dpdist.estimation.weighted_points import CELL
+from dpdist.job import Adjacency, Job
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.coded_tables.fitting import fit
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.coded_tables.value_sums import ValueSums, positions, tilted
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.models.protocol import Draws
+from dpdist.publish.value_sums import means_of
+from dpdist.sampling.exact import ExactSampler
+
+PAIRS = "marginals: [[sex, degree], [degree, kids]]"
+SUMS = f", {PAIRS}, sums: [{{of: kids}}, {{of: kids, by: degree}}]"
+
+
+def job(said: str = SUMS, **other: object) -> Job:
+    return parse_job(job_text("weighted_marginals", said, means=("degree", "kids"), **other))
+
+
+# What a record moves
+
+
+def alone(model: Marginals) -> tuple[Records, Floats]:
+    """Every cell of the three columns with adversarial weights; and what each record alone adds to sums of values."""
+    cells = list(product((0, 1), (1, 2, 3), (0, 1, 2, 3), WEIGHTS))
+    told = records([cell[:3] for cell in cells], [cell[3] for cell in cells])
+    asked = model.with_values(model.listed or model.singles)
+    return told, np.array([asked.statistics(told.take(np.array([k])), np.ones(1)) for k in range(len(told))])
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_tables_and_sums_move_by_exactly_what_the_noise_is_scaled_to(adjacency: Adjacency) -> None:
+    """Two tables and two sums, each by 1 or by 2; as whole numbers, so that noise is exact."""
+    other = "substitution" if adjacency == "substitution" else "zero_out"
+    model = modelled(job(adjacency=other, epsilon="1/3"))
+    _, moves = alone(model)
+    assert (moves == np.rint(moves)).all()
+    tables = model.cells(model.listed or ())
+    assert largest(moves[:, tables:], adjacency) == 2 * moved(adjacency) * UNIT
+    assert largest(moves, adjacency) == 4 * moved(adjacency) * UNIT
+    assert model.value_scale == model.scale_of((0, 1)) == 3 * int(largest(moves, adjacency))
+
+
+def test_the_sensitivity_is_attained_by_full_weights_at_both_ends() -> None:
+    told, moves = alone(modelled(job()))
+    values = moves[:, -4:]
+    ends = np.isin(told.outcomes[:, 2], (0, 3)) & (told.weight >= 50.0)
+    assert np.array_equal(np.abs(values).sum(axis=1) == 2 * UNIT, ends)
+    low, high = (
+        int(np.flatnonzero((told.outcomes == (0, 1, kids)).all(axis=1) & (told.weight == 50.0))[0]) for kids in (0, 3)
+    )
+    assert np.abs(values[low] - values[high]).sum() == 4 * UNIT, "in one cell"
+
+
+def test_positions_beyond_their_ends_would_move_sums_by_more() -> None:
+    """Control: a value that is not put onto the nearest level, and noise for the tables alone."""
+    model, told = modelled(job()), records([[0, 1, 90]], [50.0])
+    asked = model.with_values(model.listed or ())
+    assert np.abs(asked.statistics(told, np.ones(1))[-4:]).sum() == 2 * UNIT
+    assert abs((90.0 - 1.5) / 1.5) > 1.0
+    _, moves = alone(model)
+    of_tables = modelled(job(said=f", {PAIRS}"))
+    assert largest(moves, "zero_out") / float(of_tables.scale_of((0, 1))) == 2.0, "costs twice ε"
+
+
+def test_all_stages_cost_epsilon_together_where_pairs_are_chosen() -> None:
+    """Columns and two sums share a third of ε. Control: without sums, columns have less noise."""
+    said = job(said=", sums: [{of: kids}, {of: degree}]")
+    first, choice, *_ = asked_of(said)
+    assert first.size == 2 + 3 + 4 + 2
+    assert (first.scale, choice.size) == ((3 + 2) * 3 * UNIT, 3)
+    assert asked_of(job(said=""))[0].scale == 3 * 3 * UNIT
+    adaptive = asked_of(job(said=", sums: [{of: kids}, {of: degree}], selection: adaptive"))
+    assert (adaptive[0].size, adaptive[0].scale) == (first.size, first.scale)
+
+
+# Agreement
+
+
+def means_by(own: Records, weight: Floats) -> tuple[float, Floats]:
+    """The mean of kids, and by degree."""
+    degree, kids = own.outcomes[:, 1].astype(int) - 1, own.outcomes[:, 2]
+    by = np.bincount(degree, weights=weight * kids) / np.bincount(degree, weights=weight)
+    return float(np.average(kids, weights=weight)), by
+
+
+@pytest.mark.parametrize("said", [SUMS, ", sums: [{of: kids}]", ", selection: adaptive, sums: [{of: kids}]"])
+def test_without_noise_tables_are_the_files(said: str) -> None:
+    own = survey(1)
+    model, theta = released(job(said=said), own, quiet=True)
+    fitted = model.fitted(theta)
+    exact = np.bincount(own.outcomes[:, 2].astype(int), weights=own.weight)
+    np.testing.assert_allclose(fitted.margins[2], exact, rtol=2e-5)
+    found = means_of(model, theta, model.value_sums(theta)[0])
+    np.testing.assert_allclose(found.mean, means_by(own, own.weight)[0], rtol=1e-5)
+
+
+def test_records_have_the_sums_as_far_as_the_counts_do_not_say_otherwise() -> None:
+    """Where counts have much more noise than sums, records have the released sums. Control: counts alone are far off."""
+    rng, u = np.random.default_rng(2), positions(range(40))
+    exact = rng.poisson(30.0, (3, 40)) * np.linspace(2.0, 0.0, 40)
+    noisy = {(0, 1): exact + rng.laplace(0.0, 60.0, exact.shape)}
+    scales, ends = {(0, 1): 60.0}, (1.0, 1e9)
+    sums = [ValueSums(1, 0, u, (exact @ u)[None], 1e-3)]
+    found, counts = (fit((3, 40), noisy, scales, ends, each) for each in (sums, ()))
+    off = [np.abs(each.tables[0, 1] @ u - exact @ u).max() / exact.sum() for each in (found, counts)]
+    assert off[0] < 1e-3 < 0.02 < off[1]
+    for axis, margin in enumerate(found.margins):
+        np.testing.assert_allclose(found.tables[0, 1].sum(axis=1 - axis), margin, atol=1e-9 * found.total)
+    assert found.margins[1] @ u == pytest.approx(float((exact @ u).sum()), abs=1e-3 * exact.sum())
+
+
+@pytest.mark.parametrize("mean", [-1.0, -0.999, -0.3, 0.0, 0.8, 1.0])
+def test_a_tilted_table_has_its_sum_and_total_and_the_shape_of_a_tilt(mean: float) -> None:
+    """By its definition: logarithms of the change are a straight line over positions. Sums beyond reach are put near it."""
+    rng, u = np.random.default_rng(3), positions(range(30))
+    counts = rng.gamma(1.0, 5.0, (2, 30))
+    found = tilted(counts, u, mean * counts.sum(axis=1))
+    np.testing.assert_allclose(found.sum(axis=1), counts.sum(axis=1))
+    np.testing.assert_allclose(found @ u / found.sum(axis=1), mean, atol=2e-6)
+    if abs(mean) < 0.9:
+        line = np.log(found / counts)
+        np.testing.assert_allclose(np.diff(line, 2, axis=1), 0.0, atol=1e-6)
+    empty = np.zeros((1, 30))
+    assert np.array_equal(tilted(empty, u, np.zeros(1)), empty)
+
+
+def test_a_pair_that_cannot_have_its_sums_keeps_its_margins() -> None:
+    """All of the first row at the top and little there: sums that no table with these margins has."""
+    u, table = positions(range(3)), np.array([[50.0, 50.0, 0.0], [50.0, 50.0, 1.0]])
+    sums = [ValueSums(1, 0, u, np.array([[100.0, -100.0]]), 1e-9)]
+    found = fit((2, 3), {(0, 1): table}, {(0, 1): 1.0}, (1.0, 1e9), sums)
+    for axis, margin in enumerate(found.margins):
+        np.testing.assert_allclose(found.tables[0, 1].sum(axis=1 - axis), margin, atol=1e-6 * found.total)
+
+
+# Errors
+
+
+RELEASES, FALSE_ALARM = 200, 1e-4
+
+
+@pytest.fixture(scope="module")
+def noisy() -> list[tuple[Marginals, Draws]]:
+    """Releases of one file under other noise, which is large beside sampling."""
+    said, own = job(epsilon="1/4"), survey(11, 2000)
+    model, found = modelled(said, len(own)), []
+    for replicate in range(RELEASES):
+        rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+        noise = noise_of(KEY.child(f"errors {replicate}"))
+        made = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
+        found.append((model, made.parameters[0]))
+    return found
+
+
+def test_errors_of_means_hold_their_noise(noisy: list[tuple[Marginals, Draws]]) -> None:
+    """Errors without sampling; at least .85 of 90 % intervals hold. False alarm: 1e-4 a figure. Control: half the error."""
+    overall, by = means_by(survey(11, 2000), survey(11, 2000).weight)
+    exact, held, half = np.array([overall, *by]), list[Any](), list[Any]()
+    for model, theta in noisy:
+        found = [means_of(model, theta, each, effect=0.0) for each in model.value_sums(theta)]
+        off = np.abs(np.concatenate([each.mean for each in found]) - exact)
+        error = np.concatenate([each.error for each in found])
+        held.append(off <= NORMAL_90 * error)
+        half.append(off <= NORMAL_90 * error / 2.0)
+    least = binom.ppf(FALSE_ALARM, RELEASES, 0.85) / RELEASES
+    assert (np.mean(held, axis=0) >= least).all()
+    assert (np.mean(half, axis=0) < least).all()
+
+
+def test_errors_of_tables_hold_the_noise_of_sums(noisy: list[tuple[Marginals, Draws]]) -> None:
+    """Means of kids under other noise on the fitted tables spread as releases do. Control: counts alone spread more."""
+
+    def mean(model: Marginals, theta: Draws) -> Floats:
+        margin = model.margins(theta)[2]
+        return np.asarray(margin @ np.array(model.levels[2]) / margin.sum(axis=1))
+
+    told = np.concatenate([mean(*each) for each in noisy]).std()
+    model, theta = noisy[0]
+    again = mean(model, model.noised_again(theta, 2000, 400, np.random.default_rng(1))).std()
+    without = Draws({name: values for name, values in theta.values.items() if name != "values"})
+    counts = mean(model, model.noised_again(without, 2000, 400, np.random.default_rng(1))).std()
+    assert again == pytest.approx(told, rel=0.25)
+    assert counts > 1.4 * told
+
+
+def test_means_of_many_levels_are_nearer_with_their_sum_at_the_same_epsilon() -> None:
+    """A column of 201 levels, most of them empty: its mean errs less than half. Control: that of two levels does."""
+    rng = np.random.default_rng(5)
+    own = records(
+        np.column_stack([rng.integers(0, 2, 3000), rng.integers(1, 4, 3000), rng.poisson(40, 3000)]), np.ones(3000)
+    )
+    exact, ratio = own.outcomes.mean(axis=0), {}
+    for column, name in ((2, "kids"), (0, "sex")):
+        off = dict[str, list[float]]()
+        for asked in ("", f", sums: [{{of: {name}}}]"):
+            said = job(said=asked, kids=200)
+            model = modelled(said, len(own))
+            for replicate in range(12):
+                rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), None)
+                noise = noise_of(KEY.child(f"gain {replicate}"))
+                theta = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
+                margin = model.fitted(theta).margins[column]
+                mean = float(margin @ np.array(model.levels[column]) / margin.sum())
+                off.setdefault(asked, []).append((mean - exact[column]) ** 2)
+        ratio[name] = np.sqrt(np.divide(*[np.mean(each) for each in reversed(off.values())]))
+    assert ratio["kids"] < 0.5 < 0.7 < ratio["sex"]
+
+
+# A release
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, own = tmp_path_factory.mktemp("sums"), survey(8)
+    frame = pd.DataFrame({"sex": np.array(["f", "m"])[own.outcomes[:, 0].astype(int)], "weight": own.weight})
+    frame["degree"], frame["kids"] = own.outcomes[:, 1:].T.astype(int)
+    frame.to_parquet(folder / "file.parquet")
+    dpdist.run(job(epsilon="3"), folder / "work", input=folder / "file.parquet")
+    return folder / "work" / "public"
+
+
+def test_sums_tables_and_records_say_the_same(release: Path) -> None:
+    told, held = pd.read_parquet(release / "sums.parquet"), pd.read_parquet(release / "synthetic" / "set-1.parquet")
+    table = pd.read_parquet(release / "tables" / "one.parquet").set_index(["statistic", "variable", "estimator"])
+    overall = told[told[CELL + "degree"].isna()].iloc[0]
+    assert overall["mean"] == pytest.approx(table.loc["mean", "kids", "parameters"]["estimate"].item(), rel=1e-9)
+    for _, row in told[told[CELL + "degree"].notna()].iterrows():
+        own = held[held["degree"] == float(row[CELL + "degree"])]
+        assert np.average(own["kids"], weights=own["weight"]) == pytest.approx(row["mean"], abs=2e-3)
+        assert (own["kids"] * own["weight"]).sum() == pytest.approx(row["sum"], rel=1e-2)
+        assert row["lower"] < row["mean"] < row["upper"]
+
+
+def test_measurements_and_statement_have_the_sums(release: Path) -> None:
+    measured = pd.read_parquet(release / "measurements.parquet")
+    said = json.loads((release / "released" / "set-1.json").read_text())["strata"]["all"]["values"]
+    own = measured[measured["statistic"] == "vu"]
+    np.testing.assert_allclose(own["value"], np.concatenate([each["sums"] for each in said]) / UNIT, rtol=1e-12)
+    assert list(own["table"]) == ["kids", *["kids by degree"] * 3]
+    assert (set(own["scale"]), set(own["centre"]), set(own["half_width"])) == ({4.0 / 3.0}, {1.5}, {1.5})
+    statement = json.loads((release / "statement.json").read_text())
+    told = " ".join(statement["promise"]["assumptions"]) if "promise" in statement else json.dumps(statement)
+    assert "kids over all records; kids by degree" in told
+    assert "1/2 of it, and discrete Laplace noise of scale 1.33333 units" in told
+
+
+WRONG = {
+    "'race' is not among the columns": f", {PAIRS}, sums: [{{of: race}}]",
+    "this sum is there already": f", {PAIRS}, sums: [{{of: kids}}, {{of: kids}}]",
+    "the pair of 'sex' and 'kids' is not named": f", {PAIRS}, sums: [{{of: kids, by: sex}}]",
+    "the pair of 'degree' and 'kids' is not named": ", sums: [{of: kids, by: degree}]",
+    "the pair of 'kids' and 'kids' is not named": f", {PAIRS}, sums: [{{of: kids, by: kids}}]",
+}
+
+
+@pytest.mark.parametrize("found", WRONG)
+def test_sums_that_no_table_could_have_are_refused(found: str) -> None:
+    with pytest.raises(JobError, match=r"mechanism\.sums") as told:
+        job(said=WRONG[found])
+    assert found in str(told.value)
+
+
+def test_a_reference_beside_sums_is_refused() -> None:
+    with pytest.raises(JobError, match="what sums have beyond the weights' bound is not estimated"):
+        parse_job(
+            job_text("weighted_marginals", SUMS, ("kids",)) + "reference: {path: a.parquet, provenance: a public file}\n"
+        )
