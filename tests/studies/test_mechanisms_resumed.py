@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from small_release import JOB, survey
@@ -21,6 +22,9 @@ from dpdist.core.keys import Key
 from dpdist.core.public_files import UNFIT
 from dpdist.storage.workspace import KEYED, REPEATED
 from dpdist.studies.file import parse_study
+from dpdist.studies.kinds.mechanisms import measures
+from dpdist.studies.rehearsal_candidates import Candidate
+from dpdist.studies.rehearsal_trials import Trial
 from dpdist.studies.run import run
 
 STUDY = """
@@ -148,3 +152,16 @@ def test_a_studys_statement_says_that_no_guarantee_holds(tmp_path: Path) -> None
     assert sum("no guarantee holds" in each for each in cautions) == 1
     plain = dpdist.run(JOB, tmp_path / "plain", input=survey(), counted=False)
     assert "no guarantee holds" not in " ".join(plain.statement["cautions"])
+
+
+def test_a_withheld_cell_is_counted_and_not_judged() -> None:
+    """A quarter of the counts have no figure: errors and coverage are of the others. Control: all figures are there."""
+    cells = pd.DataFrame({"statistic": "count", "error_in_direct_se": [0.5, 1.0, 3.0, np.inf], "covered": [1, 1, 0, 0]})
+    candidate = Candidate("a", {}, "strict", True, {}, ())
+    found, whole = (
+        dict(measures(Trial(candidate, each, 0, 1.0))) for each in (cells, cells[np.isfinite(cells["error_in_direct_se"])])
+    )
+    assert found["count_withheld"] == 0.25
+    assert (found["count_median"], found["count_largest"]) == (1.0, 3.0)
+    assert found["count_coverage"] == pytest.approx(2 / 3)
+    assert whole == found | {"count_withheld": 0.0}

@@ -15,7 +15,7 @@ RATIO_TITLES = {
 }
 RATIO = (
     "Root mean squared error against the truth over replicates, cell by cell, over the yardstick's; means and standard "
-    "deviations here are over the 27 cells. Below 1 the synthetic table is the better one."
+    "deviations here are over the cells. Below 1 the synthetic table is the better one."
 )
 WITHOUT = (
     "Where cells are no design strata, a count's holds the chance in the number of the cell's records, which is released.",
@@ -26,8 +26,8 @@ COVERED = (
     "Nominal .90, with the standard errors that a release publishes (direct estimates: Taylor, t); the mean over "
     "replicates has a Monte Carlo error of the sd over √R. Over "
 )
-MARGINS = "the 11 margins, where it hardly matters that the model has no interaction of field and sex."
-ALL_CELLS = "all 27 cells."
+MARGINS = "the margins, where it hardly matters that the model has no interaction of field and sex."
+ALL_CELLS = "all cells of the table."
 
 
 def ratio(statistic: str, yardstick: str, reading: str = RATIO) -> Caption:

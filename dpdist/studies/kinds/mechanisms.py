@@ -27,6 +27,7 @@ from dpdist.studies.rehearsal_trials import Trial, trial
 from dpdist.studies.settings import Study
 
 STATISTICS = ("count", "mean")
+MEASURES = ("median", "largest", "coverage", "withheld")
 REFUSED = "refused"
 PUBLIC = "a study of public or simulated files"
 OF_FILES = (
@@ -84,7 +85,7 @@ class MechanismsStudy(Study):
     @property
     def asked(self) -> tuple[str, ...]:
         return (
-            *(f"{name}_{what}" for name in STATISTICS for what in ("median", "largest", "coverage")),
+            *(f"{name}_{what}" for name in STATISTICS for what in MEASURES),
             "seconds",
             REFUSED,
         )
@@ -108,13 +109,21 @@ class MechanismsKind(SimulatedKind):
     def captions(self) -> Mapping[str, Caption]:
         made: dict[str, Caption] = {}
         for name in STATISTICS:
-            error = "|published − direct estimate| over the direct estimate's standard error, {} over cells and margins."
+            error = (
+                "|published − direct estimate| over the direct estimate's standard error, {} over cells and margins whose "
+                "figure is published."
+            )
             for size in ("median", "largest"):
                 made[f"{name}_{size}"] = Caption(
                     f"{size} error of {name}s in direct standard errors", error.format(size), "direct standard errors"
                 )
-            reading = f"Proportion of cells whose nominal 90 % interval holds the direct estimate, {name}s."
+            reading = f"Proportion of published cells whose nominal 90 % interval holds the direct estimate, {name}s."
             made[f"{name}_coverage"] = Caption(f"coverage of direct {name}s by 90 % intervals", reading)
+            made[f"{name}_withheld"] = Caption(
+                f"share of cells whose {name} is withheld",
+                "A release withholds a figure that it cannot tell from its noise, and publishes an interval alone. Other "
+                "measures leave these cells out.",
+            )
         made["seconds"] = Caption(
             "seconds of a release", "With its tables, pages and evaluation, on one core of this machine."
         )
@@ -184,16 +193,21 @@ def _measured(
         except DpdistError:
             yield Result(arm.label, epsilon, REFUSED, 1.0)
             continue
-        yield from (Result(arm.label, epsilon, measure, value) for measure, value in _measures(one))
+        yield from (Result(arm.label, epsilon, measure, value) for measure, value in measures(one))
 
 
-def _measures(one: Trial) -> Iterator[tuple[str, float]]:
+def measures(one: Trial) -> Iterator[tuple[str, float]]:
+    """Errors and coverage of the figures that were published, and the share of cells whose figure was withheld."""
     for name in STATISTICS:
         own = one.cells[one.cells["statistic"].str.split().str[0] == name]
+        withheld = np.isinf(own["error_in_direct_se"])
+        published = own[~withheld]
         if len(own):
-            yield f"{name}_median", float(own["error_in_direct_se"].median())
-            yield f"{name}_largest", float(own["error_in_direct_se"].max())
-            yield f"{name}_coverage", float(own["covered"].mean())
+            yield f"{name}_withheld", float(withheld.mean())
+        if len(published):
+            yield f"{name}_median", float(published["error_in_direct_se"].median())
+            yield f"{name}_largest", float(published["error_in_direct_se"].max())
+            yield f"{name}_coverage", float(published["covered"].mean())
     yield "seconds", one.seconds
 
 

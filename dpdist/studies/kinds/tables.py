@@ -12,7 +12,7 @@ from dpdist.studies.kinds.captions import COVERAGE_TITLE, COVERED, MARGINS, cove
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, SimulatedKind, randomness
 from dpdist.studies.kinds.simulation import CAPTIONS
 from dpdist.studies.kinds.tables_replicates import tabulate
-from dpdist.studies.kinds.tables_settings import STATISTICS, YARDSTICKS, Synthetic, TablesStudy
+from dpdist.studies.kinds.tables_settings import STATISTICS, YARDSTICKS, Synthetic, TableCase, TablesStudy
 from dpdist.studies.ratios import ratios
 
 NOISED = {
@@ -20,7 +20,7 @@ NOISED = {
     "laplace": ("direct + Laplace noise of the sample's own sensitivity, all of ε in every figure", "–", "none"),
     "laplace_composed": ("the same, ε shared by the 8 figures that one record enters", "–", "none"),
     "laplace_strict": (
-        "clipped sums of the 16 finest cells + Laplace noise at public bounds, margins added",
+        "clipped sums of the finest cells + Laplace noise at public bounds, margins added",
         "–",
         "strict",
     ),
@@ -29,6 +29,10 @@ ALONE = (
     "Nominal .90, by the combining rule for who analyses the synthetic sets without the published errors: with one set W "
     "alone, without the spread between sets; never with the bias of the privacy weights."
 )
+
+
+TABLE = "; counts and mean salaries by field × sex with margins"
+OWN_SAMPLE, OWN_POPULATION = "a sample of its own", "a population and a sample of its own"
 
 
 class Tables(SimulatedKind):
@@ -55,14 +59,12 @@ class Tables(SimulatedKind):
         return ratios(study, results)
 
     def facts(self, study: TablesStudy) -> list[Fact]:
-        cases = [
-            f"{c.name}: stratified systematic PPS samples of {c.sample:,} from {c.population:,}, {c.noise} noise in log π"
-            for c in study.cases
-        ]
+        cases = [f"{c.name}: {_drawn(c)}" for c in study.cases]
+        files = all(c.file is not None for c in study.cases)
         sets = [f"ε = {e} for m = {m}" for m, e in zip(study.sets, study.grid, strict=True)]
         return [
-            ("Data", ["simulated doctorates; counts and mean salaries by field × sex with margins, 27 cells", *cases]),
-            ("Replicates", [f"R = {study.replicates}, each with a population and a sample of its own in every case"]),
+            ("Data", ["public files" + TABLE if files else "simulated doctorates" + TABLE + ", 27 cells", *cases]),
+            ("Replicates", [f"R = {study.replicates}, each with {OWN_SAMPLE if files else OWN_POPULATION} in every case"]),
             (
                 "ε",
                 [f"{budget_text(study.epsilon_per_set)} per synthetic set, zero_out; noised tables have the total", *sets],
@@ -80,6 +82,16 @@ class Tables(SimulatedKind):
     def arms(self, study: TablesStudy) -> list[tuple[str, ...]]:
         noised = [(name, *texts[:2], f"guarantee: {texts[2]}") for name, texts in NOISED.items()]
         return [*noised, *map(_arm, study.mechanisms)]
+
+
+def _drawn(case: TableCase) -> str:
+    """Says how a case's samples are drawn."""
+    if case.file is not None:
+        return (
+            f"systematic PPS samples of {case.sample:,} from the records of {case.file.path}, sizes grow with the outcome"
+        )
+    whole = f"{case.population:,}, {case.noise} noise in log π"
+    return f"stratified systematic PPS samples of {case.sample:,} from {whole}"
 
 
 def _arm(arm: Synthetic) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ compare errors on the same data.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -39,11 +39,15 @@ from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.sampling import facts, sampler_of
 from dpdist.studies.kinds.protocol import RecordRows, Replicate, Result
 from dpdist.studies.kinds.simulation_replicates import Noted
+from dpdist.studies.kinds.tables_files import truth_of, units_of, write_sample
 from dpdist.studies.kinds.tables_settings import STATISTICS, Synthetic, TableCase, TablesStudy
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import place
 from dpdist.survey.simulate import FIELDS, SEXES
-from dpdist.survey.source import open_source
+from dpdist.survey.source import Source, open_source
+
+SAMPLE = "sample.parquet"
+"""A sample of a public file, in a folder of its own."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Fit(NamedTuple):
 def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
     """Relative errors of counts and means in every cell, and coverage, by arm and by number of sets."""
     key = study.key_of(case.name, number)
-    survey = simulated(job_of(study, case, key, study.mechanisms[0]))
+    survey = surveyed(study, case, key)
     results, records = list(_yardsticks(study, case, survey, key)), list[RecordRows]()
     if number == 1:
         records.append(
@@ -97,20 +101,36 @@ def _pictured(job: Job, survey: Survey, fit: Fit, key: Key) -> dict[str, Floats]
     return {"outcome": y, "weight": model.expected_weight(theta, rows, y[:, None]), **kept}
 
 
+def surveyed(study: TablesStudy, case: TableCase, key: Key) -> Survey:
+    """The sample of a replicate: of a simulated population, or of a public file."""
+    job = job_of(study, case, key, study.mechanisms[0])
+    if case.file is None:
+        return simulated(job)
+    units = units_of(study.study, case.file, study.data, study.key_of(case.name))
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        path = Path(folder) / SAMPLE
+        write_sample(path, units, case.sample, key.generator("survey"))
+        read = job.model_copy(update={"input": job.input.model_copy(update={"path": path})})
+        return _placed(read, open_source(read), lambda frame, cells: truth_of(units, frame, cells))
+
+
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
     """Job for the release that an arm simulates: one pooled fit, with the largest number of sets."""
     simulate = {"kind": "doctorates", "population": case.population, "sample": case.sample, "noise": case.noise}
+    drawn = {"simulate": simulate | {"seed": int(key.child("survey").hex()[:12], 16)}}
+    fields, sexes = (FIELDS, SEXES) if case.file is None else (case.file.fields, case.file.sexes)
+    design: dict[str, object] = {"design_strata": ["field"], "population": case.population} if case.file is None else {}
     return Job.model_validate(
         {
             "dataset": study.study,
             "period": "simulated",
-            "input": {"simulate": simulate | {"seed": int(key.child("survey").hex()[:12], 16)}},
+            "input": drawn if case.file is None else {"path": SAMPLE},
             "columns": {
-                "field": {"levels": FIELDS},
-                "sex": {"levels": SEXES},
+                "field": {"levels": fields},
+                "sex": {"levels": sexes},
                 "salary": {"bounds": [0, 1e9]},
             },
-            "survey": {"weight": "weight", "design_strata": ["field"], "population": case.population},
+            "survey": {"weight": "weight", **design},
             "outcome": "salary",
             "model": {
                 "family": "lognormal",
@@ -130,6 +150,13 @@ def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job
 
 def simulated(job: Job) -> Survey:
     source = open_source(job)
+    truth = source.truth
+    assert truth is not None
+    return _placed(job, source, lambda frame, _: truth_in_cells(truth, job, job.tables[0], frame))
+
+
+def _placed(job: Job, source: Source, truth: Callable[[Frame, Cells], dict[str, Floats]]) -> Survey:
+    """A sample's records in their frame; `truth` gives the population's figures in the table's cells."""
     census = take_census(job, source)
     frame = census.frame
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
@@ -138,9 +165,7 @@ def simulated(job: Job) -> Survey:
         records = Records(*fields)
     said = job.tables[0]
     cells = cross(frame, said.by, said.margins)
-    assert source.truth is not None
-    truth = truth_in_cells(source.truth, job, said, frame)
-    return Survey(frame, records, cells, truth, totals([records], frame, clustered=False))
+    return Survey(frame, records, cells, truth(frame, cells), totals([records], frame, clustered=False))
 
 
 def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:

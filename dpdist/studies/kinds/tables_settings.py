@@ -28,15 +28,36 @@ def scale(size: str) -> str:
     return "given the cells' sizes" if size.startswith("given_") else "as designed"
 
 
+class TableFile(Frozen):
+    """A public file that is the population of a case: its columns of field, sex and salary, and their levels."""
+
+    path: str = Field(description="in the folder that `dpdist study --data` names")
+    field: str = Field(description="the column that is taken for the field")
+    fields: tuple[str, ...] = Field(min_length=2, description="its levels")
+    sex: str = Field(description="the column that is taken for sex")
+    sexes: tuple[str, ...] = Field(min_length=2, description="its levels")
+    salary: str = Field(description="the outcome; records with none or 0 are left out")
+
+
 class TableCase(Frozen):
-    """A simulated survey of doctorates, with a new population and a new sample in every replicate."""
+    """A simulated survey of doctorates, with a new population and a new sample in every replicate; or samples of a file.
+
+    Samples of a file are systematic, with probabilities that grow with the outcome.
+    """
 
     name: Name
-    population: int = Field(gt=0)
+    population: int | None = Field(default=None, gt=0, description="units that are simulated")
+    file: TableFile | None = Field(default=None, description="whose records are the population, in place of simulated ones")
     sample: int = Field(gt=0)
-    noise: Literal["normal", "lognormal"] = "normal"
+    noise: Literal["normal", "lognormal"] = Field(default="normal", description="of simulated inclusion probabilities")
     weight_bound: float = Field(default=500.0, gt=0, description="public, of the strict table: larger weights are clipped")
     outcome_bound: float = Field(default=400_000.0, gt=0, description="public, likewise")
+
+    @model_validator(mode="after")
+    def _one_population(self) -> Self:
+        if (self.population is None) == (self.file is None):
+            raise ValueError("give population or file, one of them")
+        return self
 
     @property
     def n(self) -> int:
@@ -76,6 +97,10 @@ class TablesStudy(Study):
     sets: tuple[Annotated[int, Field(ge=1, le=20)], ...] = Field(min_length=1, description="numbers m of synthetic sets")
     epsilon_per_set: Budget
     draws: int = Field(default=1000, ge=100)
+    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
+
+    def with_data(self, folder: str) -> Self:
+        return self.model_copy(update={"data": folder})
 
     @model_validator(mode="after")
     def _numbers(self) -> Self:
