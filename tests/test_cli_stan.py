@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.job.loading import find_job
+from dpdist.sampling.programs import shipped_programs
 
 SOURCE = Path(__file__).parent / "sampling" / "gaussian.stan"
 
@@ -33,8 +34,10 @@ def test_build_compiles_what_it_is_given_and_doctor_sees_it(stan_cache):
 def test_doctor_shows_toolchain_versions_compiler_and_cache(stan_cache):
     done = dpdist("doctor", "--toolchain", "embedded")
     assert done.exit_code == 0, done.output
-    for said in ("cmdstanpy", "httpstan", "Stan 2.35.0", "g++", str(stan_cache), "toolchain         embedded"):
+    for said in ("cmdstanpy", "httpstan", "Stan 2.35.0", "g++", str(stan_cache), "toolchain               embedded"):
         assert said in done.stdout
+    for name in shipped_programs():
+        assert re.search(rf"^{name}\.stan +(not built|built)", done.stdout, re.MULTILINE)
 
 
 def test_doctor_compiles_nothing_unless_asked(stan_cache, tmp_path, monkeypatch):

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from network import PLUGINS
+
 PAUSE, NAMES, METRICS = "localhost/pause:1", "localhost/coredns:1", "localhost/metrics-server:1"
 HOLDER = """#include <signal.h>
 #include <stdlib.h>
@@ -28,7 +30,7 @@ state = "{state}"
   restrict_oom_score_adj = true
   sandbox_image = "{pause}"
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+    bin_dir = "{plugins}"
     conf_dir = "{network}"
 """
 
@@ -42,11 +44,12 @@ def command(*said: object, check: bool = True, text: str | None = None, env: Map
     return done.stdout
 
 
-def settings(place: Path, root: Path) -> Path:
-    """The settings of a containerd whose files are at `place`."""
+def settings(place: Path, root: Path, plugins: Path = PLUGINS) -> Path:
+    """The settings of a containerd whose files are at `place`, with a folder of network plugins."""
     file = place / "containerd.toml"
     socket, state = place / "containerd.sock", place / "state"
-    file.write_text(SETTINGS.format(root=root, state=state, socket=socket, pause=PAUSE, network=place / "network"))
+    where = {"root": root, "state": state, "socket": socket, "network": place / "network", "plugins": plugins}
+    file.write_text(SETTINGS.format(pause=PAUSE, **where))
     return file
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from network import READY, definitions, felix, has_calico, plugins, write_network
 from node_images import Stock, command, settings
 
 BRIDGE, CONTROL, SERVICES, NAMES = "dpk0", "10.98.0.1", "10.97.0.0/16", "10.97.0.10"
@@ -53,12 +54,20 @@ class Cluster:
     def start(self) -> None:
         self._links()
         self._control_plane()
+        if has_calico(self.programs):
+            self._define_policies()
         for name in self.nodes:
             self.start_node(name)
         self.until(lambda: self.kubectl("get", "nodes", "-o", "name").count("node/") == len(self.nodes), "nodes")
         self.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=180s")
         self.add("names.yaml")
         self.kubectl("-n", "kube-system", "wait", "--for=condition=Available", "deployment/coredns", "--timeout=180s")
+
+    def _define_policies(self) -> None:
+        kinds = definitions(self.programs)
+        self.kubectl("apply", "--server-side", "-f", kinds)
+        self.kubectl("wait", "--for=condition=Established", "-f", kinds, "--timeout=60s")
+        self.kubectl("apply", "-f", "-", text=READY)
 
     def add(self, manifests: str) -> None:
         """Manifests that lie beside this file."""
@@ -165,15 +174,12 @@ class Cluster:
     def start_node(self, name: str) -> None:
         """containerd, kubelet and proxy of a node."""
         place, number = self.folder / name, name.removeprefix("node")
-        (place / "network").mkdir(parents=True, exist_ok=True)
+        write_network(place, name, f"10.244.{number}.0/24", self.programs, self.config("admin"))
         socket = place / "containerd.sock"
         socket.unlink(missing_ok=True)  # of a node that was lost
         if not (place / "containerd").exists():
             self.stock.share(place / "containerd")
-        (place / "network" / "10-bridge.conflist").write_text(
-            NETWORK.replace("NUMBER", number).replace("FOLDER", str(place))
-        )
-        config = settings(place, place / "containerd")
+        config = settings(place, place / "containerd", plugins(place, self.programs))
         self.run(f"{name}-containerd", "containerd", "--config", config, "--log-level", "warn", node=name)
         self.until(socket.exists, f"containerd of {name}", 30)
         for controller in (path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()):
@@ -193,10 +199,12 @@ class Cluster:
             kubeconfig=self.config("proxy"), hostname_override=name, proxy_mode="iptables", cluster_cidr="10.244.0.0/16",
             conntrack_max_per_core=0, conntrack_tcp_timeout_established=0, conntrack_tcp_timeout_close_wait=0,
         ), node=name)  # fmt: skip
+        if has_calico(self.programs):
+            self.run(f"{name}-felix", *felix(name, self.programs, self.config("admin")), node=name)
 
     def stop_node(self, name: str) -> None:
         """A node that is lost: its processes and those of its pods end at once."""
-        for part in ("kubelet", "proxy", "containerd"):
+        for part in ("kubelet", "proxy", "felix", "containerd"):
             self._end(f"{name}-{part}")
         self._end_pods(name)
 
@@ -220,7 +228,7 @@ class Cluster:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        for name in [*(f"{node}-kubelet" for node in self.nodes), *(f"{node}-proxy" for node in self.nodes)]:
+        for name in (f"{node}-{part}" for part in ("kubelet", "proxy") for node in self.nodes):
             self._end(name)
         for name in self.nodes:
             self.stop_node(name)
@@ -273,12 +281,6 @@ def running(folder: Path, programs: Path, stock: Stock, nodes: int = 3) -> Itera
         signal.signal(signal.SIGTERM, before)
 
 
-NETWORK = """{"cniVersion": "0.4.0", "name": "bridge", "plugins": [
-  {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "FOLDER/addresses", "ranges": [[{"subnet": "10.244.NUMBER.0/24"}]],
-            "routes": [{"dst": "0.0.0.0/0"}]}},
-  {"type": "portmap", "capabilities": {"portMappings": true}}]}
-"""
 KUBELET: Mapping[str, object] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",

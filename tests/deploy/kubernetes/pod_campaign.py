@@ -1,6 +1,6 @@
 """The fault campaign in pods: one strict release of many strata, disturbed to its end, beside its serial twin.
 
-python tests/deploy/kubernetes/pod_campaign.py --programs FOLDER --image dpdist.tar --out FOLDER [--strata 1500]
+python tests/deploy/kubernetes/pod_campaign.py --programs FOLDER --image dpdist.tar --out FOLDER [--strata 600]
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ tables:
 runtime: {{executor: dask}}
 """
 RECORDS = 500
+SHARE_OF_RUN = 0.75
+"""The plan is done when this much of the release is."""
 BETWEEN = 12.0
 """Seconds to the next fault at most; it comes earlier where as much of the release is done as of the plan."""
 
@@ -104,16 +106,19 @@ def campaign(release: Release, job: Path, strata: int, say=print) -> dict[str, o
     release.cluster.until(lambda: strata_done(release) >= 20, "the first strata", 600)
     watch, kept = Watch(release.workspace), Kept(release.workspace)
     watch.start()
-    order = schedule(rng)
-    for number, fault in enumerate(order):
-        due, last = strata * number / len(order), time.monotonic() + BETWEEN
+    left = schedule(rng)
+    total = len(left)
+    while left and not release.job_state():
+        due, last = SHARE_OF_RUN * strata * len(done) / total, time.monotonic() + BETWEEN
         while strata_done(release) < due and time.monotonic() < last:
             time.sleep(0.5)
-        if release.job_state():
-            break
+        fault = left.pop(0)
         if hit := fault(release, rng):
             done.append(fault.__name__)
             say(f"{time.monotonic() - began:6.0f} s  {hit}; {strata_done(release)} strata done")
+        else:
+            left.append(fault)  # there was nothing to hit: later
+            time.sleep(0.5)
         kept.look()
     ended = release.until_ended(patience=1800)
     kept.look()
@@ -133,7 +138,7 @@ def main() -> None:
     asked.add_argument("--programs", type=Path, required=True, help="what build.sh made")
     asked.add_argument("--image", type=Path, required=True, help="what deploy/build.sh made")
     asked.add_argument("--out", type=Path, required=True)
-    asked.add_argument("--strata", type=int, default=400)
+    asked.add_argument("--strata", type=int, default=600)
     said = asked.parse_args()
     stock = Stock(said.out / "images", said.programs / "bin")
     stock.load(said.image)

@@ -1,4 +1,4 @@
-"""Network policies enforced in packets, by the tests: no plugin that does it can be built from the Go module proxy.
+"""Network policies enforced in packets, by the tests, where Calico was not built.
 
 Every second it reads policies, pods and namespaces, and writes what they allow as rules of iptables into every node. It
 knows what the shipped manifests use: selectors of pods and namespaces, blocks of addresses, ports by number and by name.
