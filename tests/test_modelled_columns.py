@@ -106,6 +106,7 @@ FAMILIES = {
     "bernoulli": "exact",
     "beta": "grid",
     "negative_binomial": "grid",
+    "negative_binomial_mixture": "stan",
     "beta_regression": "stan",
     "poisson_regression": "stan",
 }

@@ -21,6 +21,7 @@ Family = Literal[
     "beta_regression",
     "poisson",
     "negative_binomial",
+    "negative_binomial_mixture",
     "poisson_regression",
     "bernoulli",
     "scores",
@@ -99,6 +100,12 @@ FAMILIES: dict[Family, FamilyFacts] = {
     "poisson": FamilyFacts("Poisson probability of {outcome}", COUNT, False, False, ("exact", "stan"), "Poisson"),
     "negative_binomial": FamilyFacts(
         "negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan"), "negative binomial"
+    ),
+    "negative_binomial_mixture": FamilyFacts(
+        "probability of {outcome} under a mixture of two negative binomial laws with one mean",
+        *(COUNT, False, False),
+        ("stan",),
+        "mixed negative binomial",
     ),
     "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",), "Poisson"),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),

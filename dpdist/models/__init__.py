@@ -14,6 +14,7 @@ from dpdist.models.beta_regression import BetaRegression
 from dpdist.models.copula.model import Scores
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.negative_binomial import NegativeBinomial
+from dpdist.models.negative_binomial_mixture import NegativeBinomialMixture
 from dpdist.models.poisson import Poisson
 from dpdist.models.poisson_regression import PoissonRegression
 from dpdist.models.protocol import Builder
@@ -25,6 +26,7 @@ LIKELIHOODS: dict[Family, Builder] = {
     "beta_regression": BetaRegression,
     "poisson": Poisson,
     "negative_binomial": NegativeBinomial,
+    "negative_binomial_mixture": NegativeBinomialMixture,
     "poisson_regression": PoissonRegression,
     "bernoulli": Bernoulli,
     "scores": Scores,
@@ -65,6 +67,7 @@ __all__ = [
     "BetaRegression",
     "Lognormal",
     "NegativeBinomial",
+    "NegativeBinomialMixture",
     "Poisson",
     "PoissonRegression",
     "Scores",

@@ -12,7 +12,7 @@ from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Draws
 
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
-OUTCOME_ONLY = ("beta", "negative_binomial", "poisson", "bernoulli")
+OUTCOME_ONLY = ("beta", "negative_binomial", "negative_binomial_mixture", "poisson", "bernoulli")
 REGRESSIONS = ("beta_regression", "poisson_regression")
 FAMILIES = (*OUTCOME_ONLY, *REGRESSIONS)
 BOUNDS = {"beta": (0, 1), "beta_regression": (0, 1), "bernoulli": (0, 1)}
@@ -77,7 +77,7 @@ def some_records(family, seed=1):
         return records_of(rng.beta(3 * mean, 3 * (1 - mean)))
     if family == "bernoulli":
         return records_of(rng.random(size) < 0.3)
-    if family == "negative_binomial":
+    if family.startswith("negative_binomial"):
         return records_of(rng.poisson(30 * rng.gamma(2.0, 0.5, size)))
     return records_of(rng.poisson(np.exp(1.0 + 0.2 * row)))
 
@@ -98,6 +98,10 @@ def theta_at_random(model, family, draws, seed):
         return Draws({"mean": expit(rng.normal(0, 2, draws)), "precision": np.exp(rng.uniform(-2, 6, draws))})
     if family == "negative_binomial":
         return Draws({"mean": np.exp(rng.uniform(-2, 8, draws)), "dispersion": np.exp(rng.uniform(-4, 9, draws))})
+    if family == "negative_binomial_mixture":
+        dispersion = np.sort(np.exp(rng.uniform(-4, 9, (draws, 2))), axis=1)
+        share = expit(rng.normal(0, 2, draws))
+        return Draws({"mean": np.exp(rng.uniform(-2, 8, draws)), "dispersion": dispersion, "share": share})
     if family == "poisson":
         return Draws({"rate": np.exp(rng.uniform(-3, 6, draws))})
     return Draws({"probability": expit(rng.normal(0, 3, draws))})
@@ -120,6 +124,10 @@ def density(family, theta, records):
     if family == "negative_binomial":
         mean, size = theta["mean"][:, None], theta["dispersion"][:, None]
         return stats.nbinom.logpmf(y, size, size / (size + mean))
+    if family == "negative_binomial_mixture":
+        mean, share = theta["mean"][:, None], theta["share"][:, None]
+        one, other = (stats.nbinom.logpmf(y, k[:, None], k[:, None] / (k[:, None] + mean)) for k in theta["dispersion"].T)
+        return np.logaddexp(np.log(share) + one, np.log1p(-share) + other)
     mean = theta["mean"][:, None] if family == "beta" else expit(location(theta))[:, records.frame]
     precision = theta["precision"][:, None]
     return stats.beta.logpdf(y, precision * mean, precision * (1 - mean))

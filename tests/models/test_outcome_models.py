@@ -240,6 +240,7 @@ TYPICAL = {
     "beta_regression": {"coefficients": [[-0.8, 0.3, 0.5, -0.2]], "precision": [3.0]},
     "bernoulli": {"probability": [0.3]},
     "negative_binomial": {"mean": [8.0], "dispersion": [1.5]},
+    "negative_binomial_mixture": {"mean": [8.0], "dispersion": [[0.8, 20.0]], "share": [0.3]},
     "poisson": {"rate": [4.0]},
     "poisson_regression": {"coefficients": [[1.2, 0.3, -0.5, 0.2]]},
 }
@@ -254,6 +255,21 @@ def typical(family, shift=0.0):
     return Draws(values)
 
 
+class Mixture:
+    """SciPy's two negative binomial laws under a share of the first."""
+
+    def __init__(self, theta):
+        mean, self.share = theta["mean"][0], theta["share"][0]
+        self.laws = [stats.nbinom(size, size / (size + mean)) for size in theta["dispersion"][0]]
+
+    def __getattr__(self, name):
+        one, other = (getattr(each, name) for each in self.laws)
+        return lambda *y: self.share * one(*y) + (1.0 - self.share) * other(*y)
+
+    def ppf(self, level):
+        return float(np.searchsorted(self.cdf(np.arange(10_000)), level))
+
+
 def law(family, theta):
     """SciPy's law of a record in frame row 2 (physics, male)."""
     if family in ("beta", "beta_regression"):
@@ -261,6 +277,8 @@ def law(family, theta):
         return stats.beta(theta["precision"][0] * mean, theta["precision"][0] * (1 - mean))
     if family == "bernoulli":
         return stats.bernoulli(theta["probability"][0])
+    if family == "negative_binomial_mixture":
+        return Mixture(theta)
     if family == "negative_binomial":
         size = theta["dispersion"][0]
         return stats.nbinom(size, size / (size + theta["mean"][0]))

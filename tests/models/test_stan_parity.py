@@ -59,6 +59,7 @@ PARAMETERS = {
     "bernoulli": ("probability",),
     "lognormal": ("unit_coefficients", "unit_covariance"),
     "negative_binomial": ("log_mu", "log_phi"),
+    "negative_binomial_mixture": ("log_mu", "log_phi", "share"),
     "poisson": ("log_rate",),
     "poisson_regression": ("unit_beta", "sigma_beta", "L_beta"),
     "population": ("unit_beta", "unit_kappa", "unit_sigma_y", "unit_sigma_pi", "kappa_y"),
@@ -84,6 +85,9 @@ def log_prior(program, model, drawn):
     if program == "negative_binomial":
         mean = stats.norm.logpdf(np.log(drawn["mu"]), 0.0, 10.0)
         return mean + stats.gamma.logpdf(drawn["phi"], 0.01, scale=100.0) + np.log(drawn["phi"])
+    if program == "negative_binomial_mixture":
+        mean, share = stats.norm.logpdf(np.log(drawn["mu"]), 0.0, 10.0), stats.beta.logpdf(drawn["share"], 2.0, 2.0)
+        return mean + share + stats.norm.logpdf(np.log(drawn["phi"]), np.log(10.0), 1.5).sum(axis=1)
     if program == "beta_regression":
         return stats.norm.logpdf(drawn["coefficients"], 0.0, 2.5).sum(axis=1) - 2.5 * np.log(drawn["lambda"])
     if program == "poisson_regression":
@@ -356,7 +360,9 @@ def worst_moment(chained, mean, sd):
     return max(first, abs(squares.mean() - sd**2) / standard_error(squares)[0])
 
 
-@pytest.mark.parametrize("program", ["poisson", "negative_binomial", "bernoulli", "poisson_regression"])
+@pytest.mark.parametrize(
+    "program", ["poisson", "negative_binomial", "negative_binomial_mixture", "bernoulli", "poisson_regression"]
+)
 def test_records_in_duplicate_at_half_weight_give_the_same_draws(program, tmp_path):
     """Sums of counts are exact, so the program sees the same data; control: one record's weight changed."""
     _, model, records = case(program)
