@@ -104,7 +104,7 @@ def _version(package: str) -> str:
 
 
 def _line(name: str, text: str) -> None:
-    out.print(f"{name:<24}{text}", markup=False)
+    out.print(f"{name:<31} {text}", markup=False)
 
 
 def _tell(event: Event) -> None:
