@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import ceil, floor, prod
 from typing import ClassVar, Literal
 
@@ -19,6 +19,8 @@ from dpdist.job.view import JobView
 MOST_LEVELS = 10_000
 MOST_CELLS = 1_000_000
 """Largest number of cells of a measured table."""
+CLOSEST = 1e-9
+"""Smallest distance of two levels of a column whose values are summed, relative to the distance of its ends."""
 MOST_CHOSEN_CELLS = 100_000
 """Largest number of cells of a pair of columns that may be chosen under noise."""
 
@@ -123,7 +125,12 @@ class WeightedMarginals(CodedColumns):
                     where = ("mechanism", "sums", i, key)
                     yield Contradiction(where, found, "name it under outcome, or leave it out", listed(job.outcomes))
                     return
-            if each in (self.sums or ())[:i]:
+            if each.by == each.of:
+                found = f"'{each.of}' by its own levels: their counts determine these sums"
+                yield Contradiction(("mechanism", "sums", i, "by"), found, "leave by out")
+            elif (close := _too_close(each.of, levels_of(job.columns[each.of]))) is not None:
+                yield Contradiction(("mechanism", "sums", i, "of"), close, "give them one code, or leave the sum out")
+            elif each in (self.sums or ())[:i]:
                 yield Contradiction(("mechanism", "sums", i), "this sum is there already", "name it once")
             elif each.by is not None and {each.of, each.by} not in pairs:
                 found = f"the pair of '{each.by}' and '{each.of}' is not named, so it may not be measured"
@@ -201,6 +208,14 @@ def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
     return tuple(text or f"{level:.10g}" for text, level in zip(named, levels, strict=True))
 
 
+def _too_close(name: str, levels: Sequence[float]) -> str | None:
+    """What is wrong with a column's levels, in order, if sums cannot tell two of them apart."""
+    widest = levels[-1] - levels[0]
+    if all(after - before > CLOSEST * widest for before, after in pairwise(levels)):
+        return None
+    return f"'{name}' has levels that are less than {CLOSEST:g} of its range apart"
+
+
 def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
     """A column needs a public list of levels, with at most `MOST_LEVELS`."""
     if column.codes is None and not column.whole:
@@ -208,7 +223,7 @@ def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
         yield Contradiction(("columns", name, "whole"), found, "add codes for its texts, or whole: true for whole numbers")
         return
     low, high = column.bounds or (0.0, 0.0)
-    several = len(column.codes) if column.codes is not None else floor(high) - ceil(low) + 1
+    several = len(set(column.codes.values())) if column.codes is not None else floor(high) - ceil(low) + 1
     if several > MOST_LEVELS:
         found = f"{several:,} levels, each with a noisy count"
         yield Contradiction(("columns", name, "bounds"), found, f"take at most {MOST_LEVELS:,}: group the values")

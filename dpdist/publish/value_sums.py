@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
-from dpdist.mechanisms.coded_tables.fitting import sums_in
+from dpdist.mechanisms.coded_tables.fitting import pair_of, rows_of, sums_in
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.coded_tables.value_sums import ValueSums
 from dpdist.models.protocol import Draws
@@ -82,15 +82,12 @@ def means_of(model: CodedTables, theta: Draws, measured: ValueSums, effect: floa
     fitted, noise, levels = model.fitted(theta), model.noise_of(theta), model.levels[measured.column]
     middle, half = (min(levels) + max(levels)) / 2.0, (max(levels) - min(levels)) / 2.0
     precision = measured.scale**-2
-    if measured.by is None:
-        rows, holding = fitted.margins[measured.column][None], measured.column
-    else:
-        key = next(key for key in fitted.tables if set(key) == {measured.column, measured.by})
-        rows, holding = np.moveaxis(fitted.tables[key], key.index(measured.column), -1), measured.by
-        precision += float(noise[key] ** -2 / (measured.u @ measured.u))
+    if (pair := pair_of(measured, fitted.tables)) is not None:
+        precision += float(noise[pair] ** -2 / (measured.u @ measured.u))
+    rows = rows_of(fitted, measured)
     count = rows.sum(axis=1)
-    cells = sum(model.sizes[holding] / (np.prod(model.shape(key)) * noise[key] ** 2) for key in noise if holding in key)
-    of_count = 1.0 / (cells if measured.by is not None else cells / model.sizes[holding])
+    holding = [key for key in noise if measured.by is None or measured.by in key]
+    of_count = 1.0 / sum(len(count) / (np.prod(model.shape(key)) * noise[key] ** 2) for key in holding)
     position = np.divide(sums_in(fitted, measured).values[0], count, out=np.full(len(count), np.nan), where=count > 0.0)
     variance = np.maximum(rows @ measured.u**2 / np.maximum(count, 1e-300) - position**2, 0.0)
     noisy = 2.0 * (1.0 / precision + position**2 * of_count) / np.maximum(count, 1e-300) ** 2

@@ -155,7 +155,7 @@ def test_a_studys_statement_says_that_no_guarantee_holds(tmp_path: Path) -> None
 
 
 def test_a_withheld_cell_is_counted_and_not_judged() -> None:
-    """A quarter of the counts have no figure: errors and coverage are of the others. Control: all figures are there."""
+    """A quarter of the counts have no figure: errors are of the others, coverage of all. Control: all figures are there."""
     cells = pd.DataFrame({"statistic": "count", "error_in_direct_se": [0.5, 1.0, 3.0, np.inf], "covered": [1, 1, 0, 0]})
     candidate = Candidate("a", {}, "strict", True, {}, ())
     found, whole = (
@@ -163,5 +163,5 @@ def test_a_withheld_cell_is_counted_and_not_judged() -> None:
     )
     assert found["count_withheld"] == 0.25
     assert (found["count_median"], found["count_largest"]) == (1.0, 3.0)
-    assert found["count_coverage"] == pytest.approx(2 / 3)
-    assert whole == found | {"count_withheld": 0.0}
+    assert found["count_coverage"] == 0.5
+    assert whole == found | {"count_withheld": 0.0, "count_coverage": pytest.approx(2 / 3)}

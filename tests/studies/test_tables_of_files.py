@@ -79,7 +79,11 @@ def test_every_arm_has_errors_in_every_cell(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("edit", "told"),
-    [({"path": "none.parquet"}, "no file none.parquet"), ({"fields": ["a", "b"]}, "level c of area")],
+    [
+        ({"path": "none.parquet"}, "no file none.parquet"),
+        ({"fields": ["a", "b"]}, "level c of area"),
+        ({"salary": "wage"}, "no column wage in people.parquet"),
+    ],
 )
 def test_a_file_that_is_not_as_said_is_refused(folder: Path, edit: dict[str, Any], told: str) -> None:
     study = study_of(folder, edit)

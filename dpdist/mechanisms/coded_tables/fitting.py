@@ -7,7 +7,7 @@ made to agree only in the margins of single columns. Where sums of values were m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from math import prod
 from typing import NamedTuple
@@ -23,6 +23,12 @@ ROUNDS, CLOSE, CLOSE_SUMS = 200, 1e-12, 1e-9
 """Rounds of fitting a table to its margins, and the tolerances relative to the total: of margins, and of sums of rows."""
 LEAST_MIXED = 1e-9
 """Part of every table that is the product of its margins, so that every margin above 0 can be met."""
+
+
+WITHIN = 1e-3
+"""Tolerance of sums of rows and margins relative to the total, within which a table is said to have them all."""
+TOWARDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Parts of the way to independence by which sums of rows are moved, one after another, until a table has them."""
 
 
 class Fitted(NamedTuple):
@@ -91,6 +97,8 @@ class Rows(NamedTuple):
     u: Floats
     wanted: Floats
     """By the level of the pair's other column."""
+    total: Floats
+    """Counts of the pair's other column."""
 
     @classmethod
     def of(
@@ -107,23 +115,41 @@ class Rows(NamedTuple):
         found = [each for each in sums if each.column == column and each.by == key[1 - axis]]
         u = found[0].u
         rows = np.moveaxis(noisy, axis, -1)
-        return cls(axis, u, wanted_rows(rows, scale, found, u, margins[key[1 - axis]], float(margins[column] @ u)))
+        total = margins[key[1 - axis]]
+        return cls(axis, u, wanted_rows(rows, scale, found, u, total, float(margins[column] @ u)), total)
 
     def tilted(self, table: Floats) -> Floats:
         """The table with these sums."""
-        return np.moveaxis(tilted(np.moveaxis(table, self.axis, -1), self.u, self.wanted), -1, self.axis)
+        rows = np.moveaxis(table, self.axis, -1)
+        rows = rows * _ratio(self.total, rows.sum(axis=1))[:, None]
+        return np.moveaxis(tilted(rows, self.u, self.wanted), -1, self.axis)
+
+    def towards_independence(self, part: float) -> Rows:
+        """These sums, moved by a part of the way to those that rows have if columns are independent."""
+        mean = self.wanted.sum() / max(float(self.total.sum()), 1e-300)
+        return self._replace(wanted=(1.0 - part) * self.wanted + part * mean * self.total)
 
     def off(self, table: Floats) -> float:
         """The largest distance of a row's sum from the wanted one."""
         return float(np.abs(np.moveaxis(table, self.axis, -1) @ self.u - self.wanted).max())
 
 
+def pair_of(measured: ValueSums, keys: Iterable[Marginal]) -> Marginal | None:
+    """The pair by whose other column values are summed; None for a sum over all records."""
+    return next((key for key in keys if set(key) == {measured.column, measured.by}), None)
+
+
+def rows_of(fitted: Fitted, measured: ValueSums) -> Floats:
+    """Fitted counts (row, level) of the column that is summed: of all records, or by the level of the other column."""
+    key = pair_of(measured, fitted.tables)
+    if key is None:
+        return fitted.margins[measured.column][None]
+    return np.moveaxis(fitted.tables[key], key.index(measured.column), -1)
+
+
 def sums_in(fitted: Fitted, measured: ValueSums) -> ValueSums:
     """The sums that the fitted tables have, in place of the measured ones."""
-    if measured.by is None:
-        return measured._replace(values=np.array([[fitted.margins[measured.column] @ measured.u]]))
-    key = next(key for key in fitted.tables if set(key) == {measured.column, measured.by})
-    return measured._replace(values=(np.moveaxis(fitted.tables[key], key.index(measured.column), -1) @ measured.u)[None])
+    return measured._replace(values=(rows_of(fitted, measured) @ measured.u)[None])
 
 
 def averaged_tables(
@@ -191,16 +217,21 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
 def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] = ()) -> Floats:
     """A non-negative table with these margins, one for each axis, near a noisy one.
 
-    The noisy table is projected onto the simplex, then scaled to its margins, and to the sums of its rows. If not all of
-    these can hold at once, the margins do.
+    The noisy table is projected onto the simplex, then scaled to its margins, and to the sums of its rows. If no table has
+    them all, the sums are moved towards those of independent columns until one has.
     """
     total = margins[0].sum()
     if total <= 0.0:
         return np.zeros_like(noisy)
     start = onto_simplex(noisy.reshape(1, -1), np.array([total]))[0].reshape(noisy.shape)
     alone = LEAST_MIXED * reduce(np.multiply.outer, margins) / total ** (len(margins) - 1)
-    found = _scaled((1.0 - LEAST_MIXED) * start + alone, margins, rows, CLOSE if not rows else CLOSE_SUMS)
-    return _scaled(found, margins, (), CLOSE) if rows else found
+    start = (1.0 - LEAST_MIXED) * start + alone
+    for part in TOWARDS if rows else ():
+        moved = [each.towards_independence(part) for each in rows]
+        found = _scaled(start, margins, moved, CLOSE_SUMS)
+        if _off(found, margins, moved) <= WITHIN * total:
+            return _scaled(found, margins, (), CLOSE)
+    return _scaled(start, margins, (), CLOSE)
 
 
 def _scaled(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], close: float) -> Floats:
@@ -212,10 +243,15 @@ def _scaled(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], clos
         for axis, margin in enumerate(margins):
             ratio = _ratio(margin, _along(table, axis))
             table = table * ratio.reshape([-1 if own == axis else 1 for own in range(table.ndim)])
-        off = [np.abs(_along(table, axis) - margin).max() for axis, margin in enumerate(margins[:-1])]
-        if max([*off, *(each.off(table) for each in rows)]) <= close * total:
+        if _off(table, margins, rows) <= close * total:
             break
     return np.asarray(table)
+
+
+def _off(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows]) -> float:
+    """The largest distance of the table's margins and sums of rows from those that it is to have."""
+    off = [np.abs(_along(table, axis) - margin).max() for axis, margin in enumerate(margins)]
+    return float(max([*off, *(each.off(table) for each in rows)]))
 
 
 def _along(table: Floats, axis: int) -> Floats:

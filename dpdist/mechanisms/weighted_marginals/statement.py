@@ -61,14 +61,15 @@ LAID_OUT = (
 )
 OF_VALUES = (
     "Beside tables, sums of values are measured: {sums}. A record adds its weight, in units of the weight's bound, times "
-    "the position of its value, from −1 at the lowest level to 1 at the highest. Switching it off moves each of these "
+    "the position of its value, from −1 at the lowest level to 1 at the highest. Leaving it out moves each of these "
     "sums by at most 1 unit in L1, and any other values by at most 2, as a table. They count as tables in the split of "
     "ε: together they have {part} of it, and discrete Laplace noise of scale {scale} units on every sum."
 )
 WITH_VALUES = (
     "A noisy sum of values and the sum that noisy counts say are averaged by precision. A column's counts are then "
     "multiplied by one number for each step of its values, so that they have this sum. So are the rows of a pair, where "
-    "sums by its other column were measured. If a pair cannot have all its margins and sums, the margins hold."
+    "sums by its other column were measured. If no table of a pair has its margins and sums, the margins hold. The sums "
+    "are then moved towards those of independent columns until a table has them."
 )
 
 

@@ -117,12 +117,15 @@ class MechanismsKind(SimulatedKind):
                 made[f"{name}_{size}"] = Caption(
                     f"{size} error of {name}s in direct standard errors", error.format(size), "direct standard errors"
                 )
-            reading = f"Proportion of published cells whose nominal 90 % interval holds the direct estimate, {name}s."
+            reading = (
+                f"Proportion of cells whose nominal 90 % interval holds the direct estimate, {name}s. "
+                "A cell without an interval counts as missed."
+            )
             made[f"{name}_coverage"] = Caption(f"coverage of direct {name}s by 90 % intervals", reading)
             made[f"{name}_withheld"] = Caption(
                 f"share of cells whose {name} is withheld",
-                "A release withholds a figure that it cannot tell from its noise, and publishes an interval alone. Other "
-                "measures leave these cells out.",
+                "A release withholds a figure that it cannot tell from its noise, and publishes an interval alone. Errors "
+                "leave these cells out.",
             )
         made["seconds"] = Caption(
             "seconds of a release", "With its tables, pages and evaluation, on one core of this machine."
@@ -197,17 +200,17 @@ def _measured(
 
 
 def measures(one: Trial) -> Iterator[tuple[str, float]]:
-    """Errors and coverage of the figures that were published, and the share of cells whose figure was withheld."""
+    """Errors of figures that were published; coverage of all cells; and the share of cells whose figure was withheld."""
     for name in STATISTICS:
         own = one.cells[one.cells["statistic"].str.split().str[0] == name]
         withheld = np.isinf(own["error_in_direct_se"])
         published = own[~withheld]
         if len(own):
             yield f"{name}_withheld", float(withheld.mean())
+            yield f"{name}_coverage", float(own["covered"].mean())
         if len(published):
             yield f"{name}_median", float(published["error_in_direct_se"].median())
             yield f"{name}_largest", float(published["error_in_direct_se"].max())
-            yield f"{name}_coverage", float(published["covered"].mean())
     yield "seconds", one.seconds
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
@@ -19,12 +20,17 @@ from dpdist.studies.kinds.tables_settings import TableFile
 def units_of(study: str, file: TableFile, data: str | None, key: Key) -> pd.DataFrame:
     """The file's records with a positive outcome: columns field, sex and salary, and a size that grows with the salary.
 
-    Raises `StudyError` if the file is not there or has other levels.
+    Raises `StudyError` if the file is not there, or has other columns or levels.
     """
     path = Path(data or ".") / file.path
     if not path.is_file():
         raise StudyError(study, [Problem("cases", f"no file {file.path}", "a Parquet file", "name its folder by --data")])
     own = {name: getattr(file, name) for name in ("field", "sex", "salary")}
+    held = pq.read_schema(path).names
+    if lost := [name for name in own.values() if name not in held]:
+        raise StudyError(
+            study, [Problem("cases", f"no column {lost[0]} in {file.path}", ", ".join(held), "name one of them")]
+        )
     rows = pd.read_parquet(path, columns=list(own.values())).rename(columns={old: new for new, old in own.items()})
     rows = rows[rows["salary"].notna() & (rows["salary"] > 0)].reset_index(drop=True)
     made = pd.DataFrame({"field": rows["field"].astype(str), "sex": rows["sex"].astype(str)})
