@@ -8,6 +8,7 @@ errors from clipping are not included. Errors from setting negative counts to 0 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,21 @@ def write_marginals(folder: Path, release: ReleasedObject) -> bool:
     if not isinstance(release.model(0), CodedTables):
         return False
     rows = [row for stratum in range(len(release.frame.stratum_labels)) for row in _rows(release, stratum)]
-    columns = [*release.frame.strata, *release.job.outcomes]
-    data = {"marginal": pa.array([row["marginal"] for row in rows], pa.string())}
-    data |= {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
-    data |= {name: pa.array([row[name] for row in rows], pa.float64()) for name in NUMBERS}
-    made = pa.table(data)
-    pq.write_table(made, folder / f"{FILE}.parquet")
-    pa_csv.write_csv(made, folder / f"{FILE}.csv")
+    write_cells(folder / FILE, release, "marginal", rows, NUMBERS)
     return True
+
+
+def write_cells(
+    path: Path, release: ReleasedObject, label: str, rows: list[dict[str, Any]], numbers: Sequence[str]
+) -> None:
+    """Writes `path`.parquet and .csv with a row a cell: its text under `label`, its levels `cell`, and numbers."""
+    columns = [*release.frame.strata, *release.job.outcomes]
+    data = {label: pa.array([row[label] for row in rows], pa.string())}
+    data |= {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
+    data |= {name: pa.array([row[name] for row in rows], pa.float64()) for name in numbers}
+    made = pa.table(data)
+    pq.write_table(made, path.with_name(f"{path.name}.parquet"))
+    pa_csv.write_csv(made, path.with_name(f"{path.name}.csv"))
 
 
 def _rows(release: ReleasedObject, stratum: int) -> list[dict[str, Any]]:

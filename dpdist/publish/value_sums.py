@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.estimation.weighted_points import CELL
 from dpdist.mechanisms.coded_tables.fitting import pair_of, rows_of, sums_in
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.coded_tables.value_sums import ValueSums
 from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import effect_of
+from dpdist.publish.marginals import write_cells
 from dpdist.publish.released import ReleasedObject
 
 FILE = "sums"
@@ -44,13 +41,7 @@ def write_value_sums(folder: Path, release: ReleasedObject) -> bool:
     rows = [row for stratum in range(len(release.frame.stratum_labels)) for row in _rows(release, stratum)]
     if not rows:
         return False
-    columns = [*release.frame.strata, *release.job.outcomes]
-    data = {"of": pa.array([row["of"] for row in rows], pa.string())}
-    data |= {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
-    data |= {name: pa.array([row[name] for row in rows], pa.float64()) for name in NUMBERS}
-    made = pa.table(data)
-    pq.write_table(made, folder / f"{FILE}.parquet")
-    pa_csv.write_csv(made, folder / f"{FILE}.csv")
+    write_cells(folder / FILE, release, "of", rows, NUMBERS)
     return True
 
 
