@@ -71,6 +71,28 @@ def listed(edit: Callable[[dict[str, Any]], object]) -> Spoil:
     return spoil
 
 
+def manifested(edit: Callable[[dict[str, Any]], object]) -> Spoil:
+    """The manifest after an edit, under the release id that follows from it."""
+
+    def spoil(public: Path) -> None:
+        manifest = json.loads((public / MANIFEST).read_text())
+        edit(manifest)
+        named(public, manifest)
+
+    return spoil
+
+
+def written(edit: Callable[[dict[str, Any]], object]) -> Spoil:
+    """The manifest after an edit, under the id that the edit leaves."""
+
+    def spoil(public: Path) -> None:
+        manifest = json.loads((public / MANIFEST).read_text())
+        edit(manifest)
+        (public / MANIFEST).write_bytes(canonical(manifest))
+
+    return spoil
+
+
 def text(name: str, content: str | bytes) -> Spoil:
     def spoil(public: Path) -> None:
         (public / name).write_bytes(content.encode() if isinstance(content, str) else content)

@@ -17,9 +17,9 @@ import dpdist
 import dpdist.release
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError, WorkspaceError
+from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import UNFIT
 from dpdist.publish.folder import publishing
-from dpdist.publish.minisign import PublicKey
 from dpdist.storage.workspace import Workspace
 
 WANTED = JOB + "approval: required\n"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -35,6 +36,7 @@ from spoiling import (
     linked_folder,
     listed,
     longer,
+    manifested,
     own_period,
     piped,
     retyped,
@@ -45,11 +47,15 @@ from spoiling import (
     text,
     unchained,
     unvouched,
+    written,
 )
-from test_reference_chain import job, survey
+from test_reference_chain import job, job_text, survey
 
 import dpdist
 from dpdist.core.errors import DataError, WorkspaceError
+from dpdist.core.minisign import SecretKey
+from dpdist.core.public_files import SIGNATURE
+from dpdist.evaluation.verifying import sign
 
 SECONDS = 20
 """In which a release must be refused; ten times what it takes."""
@@ -82,6 +88,7 @@ def _no_hang() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+TABLE = "tables/salaries.csv"
 EXACT = "an exact number in quotes is expected"
 DEEP = "[" * 100_000 + "]" * 100_000
 HOSTILE: dict[str, tuple[Spoil, str]] = {
@@ -209,7 +216,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a file that nobody vouches for": (listed(lambda files: files.pop(POINTS)), "carries no reference|does not tell of it"),
     "a statement that nobody vouches for": (
         listed(lambda files: files.pop(STATEMENT)),
-        "not tell of statement.json",
+        "statement.json: manifest.json does not tell of it",
     ),
     "one file more": (unvouched, "released/extra.json"),
     "one file less": (lambda p: (p / FRAME).unlink(), "released/frame.parquet: no such file"),
@@ -217,6 +224,11 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a linked folder": (linked_folder, "a symbolic link"),
     "a folder in place of a file": (foldered, "no regular file"),
     "a pipe": (piped, "manifest.json: no regular file"),
+    "a manifest of another format": (manifested(said(0, "format")), "manifest.json: format 0"),
+    "a manifest without a format": (manifested(lambda held: held.pop("format")), "manifest.json: no format"),
+    "a manifest under another id": (written(said("0" * 64, "release")), "manifest.json: it is not the file that was"),
+    "a pipe among the tables": (lambda p: os.mkfifo(p / "tables" / "more.csv"), "tables/more.csv: manifest.json does not"),
+    "another table": (lambda p: (p / TABLE).write_text("1"), "tables/salaries.csv: it is not the file that manifest.json"),
 }
 
 
@@ -260,6 +272,65 @@ def test_what_a_release_says_beside_its_chain_is_not_handed_on(chain: Path, tmp_
     public = spoiled(chain, tmp_path, spent("<script>", *first("note")))
     dpdist.run(job(f"{{release: {public}}}", period="2023"), tmp_path / "ws", input=chain / "2023.parquet")
     assert "script" not in (tmp_path / "ws" / "public" / STATEMENT).read_text()
+
+
+@pytest.fixture(scope="module")
+def agency() -> SecretKey:
+    return SecretKey.from_os()
+
+
+def other_release(public: Path, key: SecretKey) -> None:
+    (public / SIGNATURE).write_text(key.sign(b"another manifest", "another"))
+
+
+def written_anew(public: Path, key: SecretKey) -> None:
+    """What a forger can do who has a signed release: another statement, and a manifest that tells of it."""
+    sign(public, key)
+    edited(said("a forger's", "title"), STATEMENT)(public)
+
+
+FORGED: dict[str, tuple[Callable[[Path, SecretKey], object], str]] = {
+    "no signature": (lambda public, key: None, "no such file"),
+    "a signature by another key": (lambda public, key: sign(public, SecretKey.from_os()), "signed by another key"),
+    "a signature of another release": (other_release, "the signature is not of this file"),
+    "a release written anew beside its signature": (written_anew, "the signature is not of this file"),
+    "a signature that is none": (lambda public, key: (public / SIGNATURE).write_text("yes"), "no signature of minisign's"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_release_that_must_be_signed_and_is_not_is_refused_before_anything_is_spent(
+    what: str, chain: Path, agency: SecretKey, tmp_path: Path
+) -> None:
+    """The same folder passes where the job asks for no key."""
+    forge, told = FORGED[what]
+    public = spoiled(chain, tmp_path, lambda public: forge(public, agency))
+    with pytest.raises(DataError, match=f"manifest.json.minisig: .*{told}") as refused:
+        dpdist.run(
+            job(f"{{release: {public}, key: {agency.public.line}}}", period="2023"),
+            tmp_path / "ws",
+            input=chain / "2023.parquet",
+        )
+    assert not (tmp_path / "ws" / "confidential").exists()
+    (problem,) = refused.value.problems
+    assert (problem.where, agency.public.name in problem.allowed) == ("reference.release", True)
+    dpdist.validate(job(f"{{release: {public}}}", period="2023"), input=chain / "2023.parquet")
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_a_release_signed_as_the_job_asks_is_taken(by_file: bool, chain: Path, agency: SecretKey, tmp_path: Path) -> None:
+    """A key beside the job file stands for itself, so that a run does not change with the file; no path is published."""
+    public = spoiled(chain, tmp_path, lambda public: sign(public, agency))
+    (tmp_path / "agency.pub").write_text(agency.public.text)
+    key = "agency.pub" if by_file else agency.public.line
+    (tmp_path / "job.yaml").write_text(job_text(f"{{release: {public}, key: {key}}}", period="2023"))
+    loaded = dpdist.load_job(tmp_path / "job.yaml")
+    assert loaded.reference is not None
+    assert loaded.reference.signer == agency.public.line
+    dpdist.run(loaded, tmp_path / "ws", input=chain / "2023.parquet")
+    published = json.loads((tmp_path / "ws" / "public" / JOB).read_text())["reference"]
+    assert not {"key", "release"} & set(published)
+    assert dpdist.open_release(tmp_path / "ws")
 
 
 PUBLISHED = [

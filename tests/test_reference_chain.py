@@ -57,9 +57,13 @@ def survey(seed: int, n: int = 4000, drift: float = 1.0) -> pd.DataFrame:
     )
 
 
-def job(reference: str, edit: tuple[str, str] = ("", ""), **said: str) -> Job:
+def job_text(reference: str, **said: str) -> str:
     plain = {"period": "2021", "epsilon": "1", "adjacency": "zero_out", "clip": CLIP, "strata": "", "outcome": "salary"}
-    text = JOB.format(reference=reference, **(plain | said))
+    return JOB.format(reference=reference, **(plain | said))
+
+
+def job(reference: str, edit: tuple[str, str] = ("", ""), **said: str) -> Job:
+    text = job_text(reference, **said)
     assert edit[0] in text
     return parse_job(text.replace(*edit) if edit[0] else text)
 

@@ -22,9 +22,9 @@ def approve(
     """Publish a held release, signed, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
     from dpdist.cli.draft import PUBLISHED_TOO
     from dpdist.cli.report import donates
+    from dpdist.core.minisign import SecretKey
     from dpdist.evaluation.holding import approve as approve_release
     from dpdist.evaluation.holding import refuse as refuse_release
-    from dpdist.publish.minisign import SecretKey
 
     def act() -> None:
         if no == (key is not None):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.core.errors import DpdistError
 from dpdist.core.files import write_text
-
-if TYPE_CHECKING:
-    from dpdist.publish.minisign import PublicKey
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or the workspace that holds it.")]
 
@@ -25,11 +22,12 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
     """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not."""
+    from dpdist.core.minisign import PublicKey
     from dpdist.evaluation.verifying import problems, public_of
 
     def act() -> None:
         public = public_of(folder)
-        wrong = problems(public, None if key is None else _public(key))
+        wrong = problems(public, None if key is None else PublicKey.named(key))
         which = {} if wrong else _which(public)
         if as_json:
             print(json.dumps({"whole": not wrong, "problems": wrong, **which}, indent=2))
@@ -63,9 +61,9 @@ def sign(
     key: Annotated[Path, typer.Option("--key", help="File of a secret key that `dpdist keygen` or minisign -W wrote.")],
 ) -> None:
     """Sign a complete release: writes manifest.json.minisig, which minisign can check too."""
+    from dpdist.core.minisign import SecretKey
     from dpdist.evaluation.verifying import public_of
     from dpdist.evaluation.verifying import sign as sign_folder
-    from dpdist.publish.minisign import SecretKey
 
     def act() -> None:
         own = SecretKey.read(key)
@@ -79,7 +77,7 @@ def keygen(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Of the secret key; FILE.pub holds the public one.")],
 ) -> None:
     """Make a pair of keys in the file format of minisign. Guard the secret key: only its file's mode protects it."""
-    from dpdist.publish.minisign import SecretKey
+    from dpdist.core.minisign import SecretKey
 
     def act() -> None:
         public = file.with_name(f"{file.name}.pub")
@@ -91,14 +89,3 @@ def keygen(
         out.print(f"secret key (guard it): {file}\npublic key {made.public.name}: {public}", markup=False)
 
     guarded(act)
-
-
-def _public(key: str) -> PublicKey:
-    """Reads the public key from a file, or takes the text itself as the key."""
-    from dpdist.publish.minisign import PublicKey, SignatureError
-
-    path = Path(key)
-    try:
-        return PublicKey.parse(path.read_text(encoding="utf-8") if path.is_file() else key)
-    except ValueError:
-        raise SignatureError(f"{key}: no public key", "give the file of one") from None

@@ -136,9 +136,21 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
     if unnamed := sorted(own - files.keys()):
         raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
     if damage := _differences(folder, {name: files[name] for name in own}, part):
-        others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
-        raise Damaged(damage[0].file, damage[0].found + others_alike, damage[0].allowed)
+        raise _first_of(damage)
     return frozenset(own)
+
+
+def whole(folder: Path) -> frozenset[str]:
+    """Names of the files of a release. Raises `Damaged`, as `vouched` does, where there is `all_damage` of any kind."""
+    if damage := all_damage(folder):
+        raise _first_of(damage)
+    return frozenset(read_object(folder, MANIFEST)["files"])
+
+
+def _first_of(damage: list[Damaged]) -> Damaged:
+    """The first problem, with the number of further ones."""
+    others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
+    return Damaged(damage[0].file, damage[0].found + others_alike, damage[0].allowed)
 
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, shared, write_json, write_text
+from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.core.printable import control
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.estimation.frame_table import read_job
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.publish.folder import aside, publishing, swap_in
-from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.storage.workspace import Workspace
 
 Decision = Literal["approved", "refused"]

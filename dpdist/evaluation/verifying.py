@@ -10,6 +10,7 @@ from typing import Any
 
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.core.files import write_text
+from dpdist.core.minisign import PublicKey, SecretKey, unsigned
 from dpdist.core.public_files import (
     MANIFEST,
     MISSING,
@@ -17,9 +18,7 @@ from dpdist.core.public_files import (
     UNFIT,
     Damaged,
     all_damage,
-    printable,
     read_object,
-    regular,
     unfit,
 )
 from dpdist.estimation.frame_table import read_job
@@ -27,7 +26,6 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.adjacency import neighbours, unit
 from dpdist.privacy.claims import promised
-from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.publish.released import REMEDY
 from dpdist.publish.statement import unit_figures
 
@@ -65,7 +63,7 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
         lines.append(f"{UNFIT}: {why}")
     elif not lines and (wrong := _unapproved(public)):
         lines.append(f"{SIGNATURE}: {wrong}")
-    if key is not None and (wrong := _unsigned(public, key)):
+    if key is not None and (wrong := unsigned(public, key)):
         lines.append(f"{SIGNATURE}: {wrong}")
     return lines
 
@@ -98,24 +96,10 @@ def sign(public: Path, key: SecretKey) -> None:
     write_text(public / SIGNATURE, key.sign((public / MANIFEST).read_bytes(), comment))
 
 
-def _unsigned(public: Path, key: PublicKey) -> str | None:
-    """The reason why the manifest is not signed by the key; None if it is."""
-    try:
-        text = regular(public, SIGNATURE).read_text(encoding="utf-8")
-        key.check(regular(public, MANIFEST).read_bytes(), text)
-    except Damaged as error:
-        return error.found
-    except SignatureError as error:
-        return printable(error.found)
-    except ValueError:
-        return "no text"
-    return None
-
-
 def _unapproved(public: Path) -> str | None:
     """The reason why none of the keys that the job lists for approval signed the release; None if one did."""
     listed = [PublicKey.parse(each) for each in read_job(public, "released/job.json").approvers]
-    wrong = [_unsigned(public, key) for key in listed]
+    wrong = [unsigned(public, key) for key in listed]
     if not listed or None in wrong:
         return None
     names = ", ".join(key.name for key in listed)

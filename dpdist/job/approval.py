@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from dpdist.job.values import MINISIGN, Frozen
-
-KeyText = Annotated[str, StringConstraints(pattern=MINISIGN)]
-"""A public key as minisign writes it, in the second line of its file."""
+from dpdist.job.values import Frozen, KeyText
 
 
 class Approval(Frozen):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.core.errors import JobError, Problem
+from dpdist.job.values import MINISIGN
 from dpdist.job.yaml_lines import Lines, Where, dotted, mapping, place, value
 
 NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
@@ -21,8 +22,9 @@ MOST_BASES = 5
 SET = "--set"
 READ_LATER: tuple[Where, ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
 """Keys that name files to be opened when the job is planned or run."""
-READ_NOW: tuple[Where, ...] = (("calibration", "path"), ("model", "program"))
-"""Keys that name files, in the job file's folder, to be read with the job."""
+READ_NOW: tuple[Where, ...] = (("calibration", "path"), ("model", "program"), ("reference", "key"))
+"""Keys that name files, in the job file's folder, to be read with the job. A key may stand there itself."""
+NO_PATH = re.compile(rf"://|{MINISIGN}")
 MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
 TO_DO = {
     "fill": ("to be filled", "write it, and delete the mark"),
@@ -147,10 +149,10 @@ def differences(base: Said, over: Said, where: Where) -> Iterator[Where]:
 
 
 def _moved(job: Said, keys: Sequence[Where], move: Callable[[str], str]) -> Said:
-    """The content with the paths under these keys changed. URLs are left alone."""
+    """The content with the paths under these keys changed. URLs and public keys are left alone."""
     for section, key in keys:
         part = job.get(str(section))
-        if isinstance(part, dict) and isinstance(path := part.get(key), str) and "://" not in path:
+        if isinstance(part, dict) and isinstance(path := part.get(key), str) and not NO_PATH.search(path):
             job = job | {str(section): part | {key: move(path)}}
     return job
 

@@ -15,6 +15,7 @@ from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.earlier_form import under_model
 from dpdist.job.layering import Layers, read_layers
 from dpdist.job.validation import validated
+from dpdist.job.values import MINISIGN, PATTERNS
 from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
 
 JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
@@ -158,7 +159,8 @@ def _job(layers: Layers, source: str, folder: Path) -> Job:
     said, lines = layers.said, layers.lines
     if earlier := [_problem(each, lines) for each in under_model(said)]:
         raise JobError(source, earlier)
-    said = _with_calibration(_with_program(said, folder, source, lines), folder, source, lines)
+    said = _with_signer(_with_program(said, folder, source, lines), folder, source, lines)
+    said = _with_calibration(said, folder, source, lines)
     if layers.base is not None:
         said = said | {"extends": {"path": layers.base[0], "differs": layers.differs}}
     try:
@@ -187,6 +189,24 @@ def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines)
         found = f"'{name}' cannot be read ({type(error).__name__})"
         raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, at)]) from None
     return keys | {"model": model | {"program": {"name": path.name, "text": text}}}
+
+
+def _with_signer(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
+    """Replaces the file name of a public key by the key."""
+    reference = keys.get("reference")
+    if not isinstance(reference, dict) or not isinstance(name := reference.get("key"), str):
+        return keys
+    from dpdist.core.minisign import PublicKey, SignatureError  # a library that few jobs need
+
+    try:
+        return keys | {"reference": reference | {"key": PublicKey.named(name, folder).line}}
+    except SignatureError:
+        found, allowed = f"'{name:.80}' is no public key, and no file of one", PATTERNS[MINISIGN]
+        at, remedy = (
+            place(("reference", "key"), lines),
+            "name the .pub file that `dpdist keygen` wrote, or give its second line",
+        )
+        raise JobError(source, [Problem("reference.key", found, allowed, remedy, 1, at)]) from None
 
 
 def _with_calibration(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from pydantic import (
 )
 
 from dpdist.job.data import Simulate, TextFile
-from dpdist.job.values import Budget, Frozen, Period
+from dpdist.job.values import Budget, Frozen, KeyText, Period
 
 HISTOGRAM_SHARE = Fraction(1, 3)
 """Share of a release's ε for histograms, where a job names no reference and histograms replace it."""
-KEYS = ("encoding", "separator", "path", "simulate", "release", "histogram", "period", "provenance")
+KEYS = ("encoding", "separator", "path", "simulate", "release", "key", "histogram", "period", "provenance")
 """The keys of all forms, in the order in which a job is written."""
+UNWRITTEN = frozenset({"key"})
+"""Keys that a written job leaves out where they are unset; the others are null there."""
 
 
 class HistogramReference(Frozen):
@@ -67,6 +69,11 @@ class ReferenceForm(Frozen):
         return None
 
     @property
+    def signer(self) -> str | None:
+        """The public key that must have signed the earlier release, where the job names one."""
+        return None
+
+    @property
     def paid(self) -> HistogramReference | None:
         """The histograms of the current file, where the job has them. They take a part of the budget."""
         return None
@@ -90,7 +97,7 @@ class ReferenceForm(Frozen):
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Writes the keys of every form; those of other forms are null."""
         said, left_out = plain(self), info.exclude or ()
-        others = () if info.exclude_unset or info.exclude_none else KEYS
+        others = () if info.exclude_unset or info.exclude_none else frozenset(KEYS) - UNWRITTEN
         return {name: said.get(name) for name in KEYS if name in said or (name in others and name not in left_out)}
 
 
@@ -132,6 +139,12 @@ class ReleaseReference(ReferenceForm):
     """An earlier release as reference, alone or with histograms of the current file that bring its shapes up to date."""
 
     release: str = Field(description="public folder of an earlier release of reference_tables")
+    key: KeyText | None = Field(
+        default=None,
+        exclude_if=lambda key: key is None,
+        description="public key that must have signed that release: a file that `dpdist keygen` or minisign wrote, beside "
+        "the job, or the key itself; unset: a signature is not looked at",
+    )
     histogram: HistogramReference | None = Field(
         default=None, description="noisy histograms of the current file, paid from the release's budget"
     )
@@ -139,6 +152,10 @@ class ReleaseReference(ReferenceForm):
     @property
     def earlier(self) -> str:
         return self.release
+
+    @property
+    def signer(self) -> str | None:
+        return self.key
 
     @property
     def paid(self) -> HistogramReference | None:

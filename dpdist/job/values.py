@@ -50,6 +50,8 @@ PATTERNS = {
 }
 """The patterns in words, for messages."""
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
+KeyText = Annotated[str, Field(pattern=MINISIGN)]
+"""A public key as minisign writes it, in the second line of its file."""
 Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
 """Text that is printed as it is: one line without control characters."""
 

@@ -243,7 +243,7 @@ class Job(BudgetShares):
             mode="json",
             exclude={
                 **dict.fromkeys(("input", "runtime", "ledger", "record", "compare"), True),
-                "reference": {"path", "release", "encoding", "separator"},
+                "reference": {"path", "release", "key", "encoding", "separator"},
             },
         )
 
@@ -259,7 +259,7 @@ class Job(BudgetShares):
                         "ledger": True,
                         "presentation": True,
                         "input": {"path", *self.input.unsaid},
-                        "reference": {"path", "release", *(self.reference.unsaid if self.reference else ())},
+                        "reference": {"path", "release", "key", *(self.reference.unsaid if self.reference else ())},
                     },
                 ),
                 (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from dpdist.core.minisign import PublicKey
 from dpdist.job import Job, budget_text
 from dpdist.job.families import FAMILIES, family_facts
 from dpdist.mechanisms.reference_tables.donors import DONORS
@@ -17,7 +18,6 @@ from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.borrowing import borrowing, mostly_common
 from dpdist.publish.limits import drifted, saturated, unidentified
-from dpdist.publish.minisign import PublicKey
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 from dpdist.publish.small_cells import entries
 

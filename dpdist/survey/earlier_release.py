@@ -53,7 +53,7 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     """
     assert job.reference is not None
     assert job.reference.earlier is not None
-    carried = read_earlier(Path(job.reference.earlier))
+    carried = read_earlier(Path(job.reference.earlier), job.reference.signer)
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
-from dpdist.core.public_files import MANIFEST, Damaged, first_problem, printable, read_object, vouched
+from dpdist.core.public_files import MANIFEST, SIGNATURE, Damaged, first_problem, printable, read_object, whole
 from dpdist.estimation.frame_table import read_frame, read_job
 from dpdist.estimation.weighted_points import LARGEST_WEIGHT, REFERENCE_FILE, read_points
 from dpdist.job import Adjacency, Job, budget_text
@@ -183,10 +183,16 @@ def composed(chain: Sequence[Mapping[str, Any]], name: str = "epsilon") -> str:
     return budget_text(sum((Fraction(one[name]) for one in chain), Fraction(0)))
 
 
-def read_earlier(folder: Path) -> EarlierPoints:
-    """Reads an earlier release. Raises `DataError`, naming its folder, if it is incomplete or inconsistent."""
+def read_earlier(folder: Path, signer: str | None = None) -> EarlierPoints:
+    """Reads an earlier release. `signer` is the text of the public key that must have signed it.
+
+    Raises `DataError`, naming the folder, if the release is incomplete, inconsistent, or not signed as it must be.
+    """
     try:
-        return _read(folder)
+        files = whole(folder)
+        if signer is not None:
+            _refuse_unsigned(folder, signer)
+        return _read(folder, files)
     except Damaged as error:
         remedy = "name the public folder of an earlier run of mechanism reference_tables, or restore it from a copy"
         found = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
@@ -194,8 +200,18 @@ def read_earlier(folder: Path) -> EarlierPoints:
         raise DataError(printable(folder, 400), [problem]) from None
 
 
-def _read(folder: Path) -> EarlierPoints:
-    files = vouched(folder, "released", STATEMENT, JOB, PROMISE, "released/frame.parquet")
+def _refuse_unsigned(folder: Path, signer: str) -> None:
+    from dpdist.core.minisign import PublicKey, unsigned  # a library that few jobs need
+
+    key = PublicKey.parse(signer)
+    if (wrong := unsigned(folder, key)) is not None:
+        remedy = "take the release as its agency published it, with its signature, or name the key that signed it"
+        raise Damaged(SIGNATURE, wrong, f"a signature of the release by {key.name}, which reference.key names", remedy)
+
+
+def _read(folder: Path, files: frozenset[str]) -> EarlierPoints:
+    if unnamed := [name for name in (STATEMENT, JOB, PROMISE, "released/frame.parquet") if name not in files]:
+        raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
     if f"released/{REFERENCE_FILE}" not in files:
         raise Damaged(
             f"released/{REFERENCE_FILE}", "this release carries no reference", "one of mechanism reference_tables"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dpdist.core.errors import DpdistError, Problem
-from dpdist.publish.minisign import SignatureError
+from dpdist.core.minisign import SignatureError
 
 GIVEN = {"problems": [Problem("y", "text", "numbers", "mend it", 3, ("row 1",), ("7x",))], "exit_code": 2}
 

@@ -66,7 +66,7 @@ _OF_A_CHARGE = "a charge is reserved, then settled"
 MEANT = {
     ("core/errors.py", "found"): _OF_AN_ERROR,
     ("core/public_files.py", "found"): _OF_AN_ERROR,
-    ("publish/minisign.py", "found"): _OF_AN_ERROR,
+    ("core/minisign.py", "found"): _OF_AN_ERROR,
     ("storage/workspace.py", "found"): _OF_AN_ERROR,
     ("survey/findings.py", "found"): _OF_AN_ERROR,
     ("cli/ledger.py", "window"): _OF_PERIODS,

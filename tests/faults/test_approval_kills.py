@@ -10,9 +10,9 @@ import pytest
 from campaign import Server
 from small_release import JOB, survey
 
+from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import UNFIT
 from dpdist.evaluation.verifying import problems
-from dpdist.publish.minisign import PublicKey
 
 REASON = ("--reason", "intervals hold")
 

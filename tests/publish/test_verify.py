@@ -17,9 +17,9 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import sha256
+from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.evaluation.verifying import problems, sign
-from dpdist.publish.minisign import PublicKey, SecretKey, SignatureError
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Makes and checks Ed25519 signatures in the file formats of minisign (https://jedisct1.github.io/minisign/).
+"""Makes and checks Ed25519 signatures of releases in the file formats of minisign (https://jedisct1.github.io/minisign/).
 
 minisign can check them too. A key is the letters `Ed`, a number of 8 bytes, and 32 bytes. A signature is the letters `ED`,
 the key's number, and 64 bytes that sign the BLAKE2b-512 hash of the file. Another 64 bytes sign these 64 and a comment.
@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dpdist.core.errors import DpdistError
+from dpdist.core.public_files import MANIFEST, SIGNATURE, Damaged, printable, regular
 
 PLAIN, HASHED = b"Ed", b"ED"
 """Two algorithms: the signature is over the file itself (earlier versions of minisign), or over its BLAKE2b-512 hash."""
@@ -46,8 +47,12 @@ class PublicKey:
 
     @property
     def text(self) -> str:
-        line = base64.b64encode(PLAIN + self.number + self.key).decode()
-        return f"{_UNTRUSTED}minisign public key {self.name}\n{line}\n"
+        return f"{_UNTRUSTED}minisign public key {self.name}\n{self.line}\n"
+
+    @property
+    def line(self) -> str:
+        """The key's 56 characters, without a comment."""
+        return base64.b64encode(PLAIN + self.number + self.key).decode()
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
@@ -57,6 +62,18 @@ class PublicKey:
         if raw is None or raw[:2] != PLAIN:
             raise SignatureError("no public key of minisign's", "give the file that `dpdist keygen` or minisign wrote")
         return cls(raw[2:10], raw[10:])
+
+    @classmethod
+    def named(cls, name: str, folder: Path = Path()) -> PublicKey:
+        """Reads a key from the file of this name in the folder, or takes the name as the key's text.
+
+        Raises `SignatureError`.
+        """
+        path = folder / name
+        try:
+            return cls.parse(path.read_text(encoding="utf-8") if path.is_file() else name)
+        except (OSError, ValueError, SignatureError):
+            raise SignatureError(f"{name}: no public key", "give the file of one") from None
 
     def check(self, data: bytes, signature: str) -> str:
         """Returns the signed comment. Raises `SignatureError` unless the signature is of `data` and by this key."""
@@ -123,6 +140,20 @@ class SecretKey:
     @property
     def _secret_key(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self.seed)
+
+
+def unsigned(folder: Path, key: PublicKey) -> str | None:
+    """The reason why a release's manifest is not signed by the key; None if it is."""
+    try:
+        text = regular(folder, SIGNATURE).read_text(encoding="utf-8")
+        key.check(regular(folder, MANIFEST).read_bytes(), text)
+    except Damaged as error:
+        return error.found
+    except SignatureError as error:
+        return printable(error.found)
+    except ValueError:
+        return "no text"
+    return None
 
 
 def _digest(data: bytes) -> bytes:
