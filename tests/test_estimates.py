@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -13,6 +14,8 @@ from scipy import stats
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import TOTAL, cross
 from dpdist.estimation.estimators import (
+    NORMAL_90,
+    NORMAL_95,
     Sums,
     clustered_counts_and_means,
     combine_sets,
@@ -332,3 +335,7 @@ def test_a_positive_figure_has_an_interval_on_the_log_scale():
     assert (found.lower[4], found.upper[4]) == (5.0, 5.0)
     assert np.isnan([found.lower[6], found.upper[6]]).all()
     np.testing.assert_array_equal(found.standard_error, plain.standard_error)
+
+
+def test_half_widths_of_intervals_are_quantiles_of_the_normal_law() -> None:
+    assert tuple(scipy.special.ndtri([0.95, 0.975])) == (NORMAL_90, NORMAL_95)

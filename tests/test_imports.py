@@ -87,3 +87,24 @@ def test_every_name_that_is_imported_from_the_package_is_there() -> None:
 def test_an_unknown_name_is_refused_as_of_any_module() -> None:
     with pytest.raises(AttributeError, match="module 'dpdist' has no attribute 'nothing'"):
         dpdist.nothing  # noqa: B018
+
+
+def eager(text: str, library: str = "scipy") -> list[str]:
+    """Imports at the top of a module that load parts of a library, which loads them itself at their first use."""
+    found = list[str]()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == library:
+            found.append(str(node.module))
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.startswith(f"{library}.")]
+    return found
+
+
+def test_scipy_loads_its_parts_at_their_first_use() -> None:
+    """Control: what would load one at once."""
+    assert eager("from scipy.special import ndtri\nimport scipy.stats\nfrom scipy import sparse\nimport scipy") == [
+        *("scipy.special", "scipy.stats", "scipy")
+    ]
+    root = Path(dpdist.__file__).parent
+    found = {str(path.relative_to(root)): eager(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")}
+    assert {path: parts for path, parts in found.items() if parts} == {}

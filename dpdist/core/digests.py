@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from fractions import Fraction
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 
 def digest(value: object) -> str:
@@ -29,7 +29,7 @@ def _parts(value: object) -> Iterator[bytes]:
         for field in fields(value):
             yield field.name.encode()
             yield from _parts(getattr(value, field.name))
-    elif isinstance(value, csr_array):
+    elif isinstance(value, scipy.sparse.csr_array):
         for name in ("shape", "data", "indices", "indptr"):
             yield from _parts(getattr(value, name))
     elif isinstance(value, np.ndarray | np.generic):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from dpdist.core.records import TOTAL, Codes, Frame
 
@@ -21,7 +21,7 @@ class Cells:
 
     by: tuple[str, ...]
     labels: tuple[tuple[str, ...], ...]
-    membership: csr_array
+    membership: scipy.sparse.csr_array
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -50,15 +50,15 @@ def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
         columns.append(np.flatnonzero(inside))
     indptr = np.concatenate([[0], np.cumsum([len(rows) for rows in columns])])
     indices = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
-    matrix = csr_array((np.ones(len(indices)), indices, indptr), shape=(len(labels), len(frame)))
+    matrix = scipy.sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(len(labels), len(frame)))
     return Cells(tuple(by), tuple(labels), matrix)
 
 
-def split_by(cells: Cells, groups: Codes) -> tuple[csr_array, Codes, Codes]:
+def split_by(cells: Cells, groups: Codes) -> tuple[scipy.sparse.csr_array, Codes, Codes]:
     """Splits cells by a grouping of frame rows: membership (pair, frame row), and the cell and group of each pair."""
     coo = cells.membership.tocoo()
     number = int(groups.max()) + 1 if len(groups) else 1
     key = coo.row.astype(np.int64) * number + groups[coo.col]
     distinct, pair = np.unique(key, return_inverse=True)
-    matrix = csr_array((np.ones(len(pair)), (pair, coo.col)), shape=(len(distinct), cells.membership.shape[1]))
+    matrix = scipy.sparse.csr_array((np.ones(len(pair)), (pair, coo.col)), shape=(len(distinct), cells.membership.shape[1]))
     return matrix, (distinct // number).astype(np.int32), (distinct % number).astype(np.int32)

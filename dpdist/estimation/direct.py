@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
+import scipy
 
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.core.table_cells import Cells
@@ -159,7 +159,7 @@ def degrees_of_freedom(
         return df_in_cells(replicated.df, records)
     if sums.psu is not None:
         psu, stages = _stages(sums.psu, frame, design)
-        return met_units(csr_array(cells.membership.tocsc()[:, sums.psu["frame"].to_numpy()]), psu, stages)
+        return met_units(scipy.sparse.csr_array(cells.membership.tocsc()[:, sums.psu["frame"].to_numpy()]), psu, stages)
     met = cells.membership.tocoo()
     strata = np.unique(met.row.astype(np.int64) * len(frame) + frame.design_stratum[met.col]) // max(len(frame), 1)
     return np.asarray(records - np.bincount(strata, minlength=len(cells)))

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.special import stdtrit
+import scipy
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.estimators import Interval, t_interval
@@ -107,7 +106,7 @@ class Sample:
         replicates = None if self.replicates is None else self.replicates[rows]
         return replace(self, weight=self.weight[rows], psu=self.psu[rows], replicates=replicates)
 
-    def df(self, domains: csr_array) -> Floats:
+    def df(self, domains: scipy.sparse.csr_array) -> Floats:
         if self.replicates is not None:
             return df_in_cells(self.replicate_df, np.diff(domains.indptr).astype(np.float64))
         return met_units(domains, self.psu, self.stages)
@@ -118,12 +117,12 @@ def replication(method: ReplicateWeights) -> Replication:
     return Replication(method.overall, factors, method.centre == "mean")
 
 
-def count(sample: Sample, domains: csr_array) -> Estimates:
+def count(sample: Sample, domains: scipy.sparse.csr_array) -> Estimates:
     """Estimates Σ w; in all functions here `domains` is the 0/1 matrix (domain, record)."""
     return total(sample, domains, np.ones(len(sample.weight)))
 
 
-def total(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
+def total(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
     """Estimates Σ w y."""
     ones, zeros = np.ones(domains.shape[0]), np.zeros(domains.shape[0])
     value = domains @ (sample.weight * outcome)
@@ -134,17 +133,19 @@ def total(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
     return _estimates(sample, domains, value, linearised(variable, zeros, ones, domains, sample.psu, sample.stages))
 
 
-def mean(sample: Sample, domains: csr_array, outcome: Floats) -> Estimates:
+def mean(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
     """Estimates Σ w y / Σ w."""
     return ratio(sample, domains, outcome, np.ones(len(outcome)))
 
 
-def proportion(sample: Sample, domains: csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Estimates:
+def proportion(
+    sample: Sample, domains: scipy.sparse.csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> Estimates:
     """Estimates the weighted share of records that meet a condition."""
     return mean(sample, domains, holds.astype(np.float64))
 
 
-def ratio(sample: Sample, domains: csr_array, numerator: Floats, denominator: Floats) -> Estimates:
+def ratio(sample: Sample, domains: scipy.sparse.csr_array, numerator: Floats, denominator: Floats) -> Estimates:
     """Estimates Σ w y / Σ w z."""
     top, bottom = domains @ (sample.weight * numerator), domains @ (sample.weight * denominator)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -157,7 +158,7 @@ def ratio(sample: Sample, domains: csr_array, numerator: Floats, denominator: Fl
     return _estimates(sample, domains, value, linearised(variable, value, bottom, domains, sample.psu, sample.stages))
 
 
-def quantile(sample: Sample, domains: csr_array, outcome: Floats, share: float) -> Estimates:
+def quantile(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:
     """Estimates quantiles by Woodruff's method; the standard error is NaN where the interval of the share leaves [0, 1]."""
     found = []
     for k in range(domains.shape[0]):
@@ -170,10 +171,10 @@ def quantile(sample: Sample, domains: csr_array, outcome: Floats, share: float) 
 def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, float, float]:
     """Quantile, standard error and degrees of freedom of one domain, whose outcomes are sorted."""
     value = _at(outcome, sample.weight, share)
-    alone = csr_array(np.ones((1, len(outcome))))
+    alone = scipy.sparse.csr_array(np.ones((1, len(outcome))))
     below = proportion(sample, alone, outcome <= value)
     df = float(below.df[0])
-    critical = float(stdtrit(df, 0.5 + WOODRUFF / 2.0)) if df > 0 else np.nan
+    critical = float(scipy.special.stdtrit(df, 0.5 + WOODRUFF / 2.0)) if df > 0 else np.nan
     low, high = (float(below.value[0] + sign * critical * below.standard_error[0]) for sign in (-1.0, 1.0))
     if not (low >= 0.0 and high <= 1.0):
         return value, np.nan, df
@@ -190,5 +191,5 @@ def _at(outcome: Floats, weight: Floats, share: float) -> float:
     return float(outcome[used][min(at, len(reached) - 1)])
 
 
-def _estimates(sample: Sample, domains: csr_array, value: Floats, variance: Floats) -> Estimates:
+def _estimates(sample: Sample, domains: scipy.sparse.csr_array, value: Floats, variance: Floats) -> Estimates:
     return Estimates(value, np.sqrt(np.where(np.isfinite(value), variance, np.nan)), sample.df(domains))

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.special import ndtri, stdtrit
+import scipy
 
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells, split_by
@@ -46,8 +45,8 @@ Figures = tuple[Estimate, Estimate, Estimate]
 """Estimates of Σw, Σwy/Σw and Σwy; jobs call them count, mean and total."""
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean", "total")
 """Names of the three figures in a job."""
-NORMAL_90, NORMAL_95 = float(ndtri(0.95)), float(ndtri(0.975))
-"""Half widths of the normal law's 90 % and 95 % intervals, in standard errors."""
+NORMAL_90, NORMAL_95 = 1.6448536269514722, 1.959963984540054
+"""Half widths of the normal law's 90 % and 95 % intervals, in standard errors: its quantiles of .95 and .975."""
 
 
 def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
@@ -101,7 +100,7 @@ def clustered_counts_and_means(
     `sums` are over the records of every pair of a frame row and a PSU that occurs. `frame_row` and `psu` (pair,) give the
     pairs.
     """
-    membership = csr_array(cells.membership.tocsc()[:, frame_row])
+    membership = scipy.sparse.csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
     zeros, ones = np.zeros(len(cells)), np.ones(len(cells))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -130,7 +129,7 @@ class Interval(NamedTuple):
 def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
     """A symmetric t interval at a confidence level, with `df` degrees of freedom."""
     error = np.sqrt(variance)
-    reach = stdtrit(df, 0.5 + level / 2.0) * error
+    reach = scipy.special.stdtrit(df, 0.5 + level / 2.0) * error
     return Interval(value, error, df, value - reach, value + reach)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
 from dpdist.core.table_cells import Cells
@@ -67,7 +67,7 @@ class Direct:
 
     def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
         """Returns value and variance by cell."""
-        held = replace(cells, membership=csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
+        held = replace(cells, membership=scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
         column = self.job.outcome_columns.get((statistic.of or statistic).variable or "")
         domain = None if column is None else (column.bounds or (-np.inf, np.inf), column.whole)
         figures = asked(statistic, held, self.job.outcomes)
@@ -94,7 +94,9 @@ class Direct:
         if self.job.survey.psu is None:
             return variance(shares, np.ones(len(self.row)), stratum, self.design.stage(stratum_sizes(self.frame)))
         labels, unit = np.unique(np.column_stack([stratum, self.psu]), axis=0, return_inverse=True)
-        within = csr_array((np.ones(len(unit)), (np.arange(len(unit)), unit.reshape(-1))), shape=(len(unit), len(labels)))
+        within = scipy.sparse.csr_array(
+            (np.ones(len(unit)), (np.arange(len(unit)), unit.reshape(-1))), shape=(len(unit), len(labels))
+        )
         here = np.bincount(labels[:, 0], minlength=int(labels[:, 0].max()) + 1).astype(np.float64)
         stage: Stage = self.design.stage(self.design.psus if len(self.design.psus) else here)
-        return variance(csr_array(shares @ within), np.ones(len(labels)), labels[:, 0].astype(np.int64), stage)
+        return variance(scipy.sparse.csr_array(shares @ within), np.ones(len(labels)), labels[:, 0].astype(np.int64), stage)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array
+import scipy
 
 from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.core.table_cells import Cells
@@ -57,7 +57,7 @@ class Figures:
                 found = -(found - (self.base.level_of_quantile or 0.0)) / self.slope
         return found if self.statistic.of is None else self.less(found)
 
-    def shares(self, units: Units) -> csr_array:
+    def shares(self, units: Units) -> scipy.sparse.csr_array:
         """What one unit, without its repetitions, adds to the linearised form under the first draw, (cell, unit)."""
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -65,13 +65,15 @@ class Figures:
             if below is not None:
                 total = total_of(below, units)[0]
                 ratio = np.nan_to_num(total_of(above, units)[0] / total)
-                made = diags_array(np.nan_to_num(1.0 / total)) @ (made - diags_array(ratio) @ each_of(below, units))
+                made = scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ (
+                    made - scipy.sparse.diags_array(ratio) @ each_of(below, units)
+                )
             if self.base.name == "proportion" and self.base.above is not None:
                 made = -made
             if self.slope is not None:
-                made = diags_array(-np.nan_to_num(1.0 / self.slope)) @ made
-        made = csr_array(made)
-        return made if self.statistic.of is None else csr_array(made - made[self.origin])
+                made = scipy.sparse.diags_array(-np.nan_to_num(1.0 / self.slope)) @ made
+        made = scipy.sparse.csr_array(made)
+        return made if self.statistic.of is None else scipy.sparse.csr_array(made - made[self.origin])
 
     def _sums(self, units: Units) -> tuple[Sum, Sum | None]:
         """The sum that is the statistic, or numerator and denominator of a ratio."""
@@ -141,7 +143,7 @@ def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figu
     return Figures(statistic, cells, outcomes, None if above is None else np.full(len(cells), above))
 
 
-def across(cells: Cells, columns: Sequence[str]) -> csr_array:
+def across(cells: Cells, columns: Sequence[str]) -> scipy.sparse.csr_array:
     """The 0/1 matrix (cell, frame row) of the larger cell around each cell: a total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
@@ -149,12 +151,19 @@ def across(cells: Cells, columns: Sequence[str]) -> csr_array:
     number = {each: k for k, each in enumerate(dict.fromkeys(rest))}
     group = np.array([number[each] for each in rest])
     base = np.flatnonzero(whole)
-    held = csr_array((np.ones(len(base)), (group[base], base)), shape=(len(number), len(cells))) @ cells.membership
-    return csr_array(csr_array(held)[group])
+    held = (
+        scipy.sparse.csr_array((np.ones(len(base)), (group[base], base)), shape=(len(number), len(cells)))
+        @ cells.membership
+    )
+    return scipy.sparse.csr_array(scipy.sparse.csr_array(held)[group])
 
 
 def variance(
-    shares: csr_array, times: Floats, stratum: Ints, stage: Stage, calibrated: tuple[Floats, Floats] | None = None
+    shares: scipy.sparse.csr_array,
+    times: Floats,
+    stratum: Ints,
+    stage: Stage,
+    calibrated: tuple[Floats, Floats] | None = None,
 ) -> Floats:
     """Variance (cell,) of a sum over units, where each unit is drawn `times` from its design stratum.
 
@@ -162,7 +171,7 @@ def variance(
     unit), and the weights (unit,). With it, the result is the variance of the residuals from a regression on the margins.
     """
     strata = len(stage.size)
-    into = csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))
+    into = scipy.sparse.csr_array((times, (np.arange(len(times)), stratum)), shape=(len(times), strata))
     pairs = np.arange(shares.shape[0] * strata)
     if calibrated is None:
         squares = shares.copy()
@@ -174,7 +183,7 @@ def variance(
     return stratified(total, square, pairs // strata, pairs % strata, stage, shares.shape[0])
 
 
-def _residuals(shares: csr_array, times: Floats, margins: Floats, weight: Floats) -> Floats:
+def _residuals(shares: scipy.sparse.csr_array, times: Floats, margins: Floats, weight: Floats) -> Floats:
     """Residuals of the shares from a regression on the calibration margins, (cell, unit)."""
     gram = np.linalg.pinv((margins * times * weight) @ margins.T)
     slopes = np.asarray(shares @ (times[:, None] * margins.T)) @ gram

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
@@ -37,7 +37,7 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
     `quantile` is a function that gives the quantiles at other levels, (cell,). The limits are NaN where the standard
     error is unknown. They are also NaN where an outcome without bounds has no quantile at a limit's level.
     """
-    critical = float(stdtrit(df, NOMINAL))
+    critical = float(scipy.special.stdtrit(df, NOMINAL))
     lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
     known = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
     lower, upper = (np.where(known, each, np.nan) for each in (lower, upper))

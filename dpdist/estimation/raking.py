@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
@@ -38,7 +38,7 @@ LEAST_ROOM = 1e-9
 class Margin(NamedTuple):
     """Public totals (cell,), and the 0/1 matrix (cell, frame row) of their cells; every row is in one cell."""
 
-    membership: csr_array
+    membership: scipy.sparse.csr_array
     totals: Floats
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from dpdist.core.records import Floats, Ints
 
@@ -42,7 +42,7 @@ class Sum(NamedTuple):
     `inside` is the 0/1 matrix (cell, unit).
     """
 
-    inside: csr_array
+    inside: scipy.sparse.csr_array
     values: Floats
     outcome: int = 0
     cut: Floats | None = None
@@ -55,7 +55,7 @@ def total_of(of: Sum, units: Units) -> Floats:
     return below_of(of.inside, units, of.outcome, of.cut)
 
 
-def each_of(of: Sum, units: Units) -> csr_array:
+def each_of(of: Sum, units: Units) -> scipy.sparse.csr_array:
     """What one unit, without its repetitions, adds to the sum under the first draw, (cell, unit)."""
     made = of.inside.copy()
     if of.cut is None:
@@ -66,7 +66,7 @@ def each_of(of: Sum, units: Units) -> csr_array:
     return made
 
 
-def below_of(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
+def below_of(inside: scipy.sparse.csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
     """The weight with an outcome of at most `cut` (cell,), (draw, cell), computed in batches of cells."""
     assert units.below is not None
     draws, sizes = len(units.weight), np.diff(inside.indptr)
@@ -74,7 +74,7 @@ def below_of(inside: csr_array, units: Units, outcome: int, cut: Floats) -> Floa
     batch = np.cumsum(sizes * draws) // ENTRIES
     for number in np.unique(batch):
         own = np.flatnonzero(batch == number)
-        part = inside if len(own) == len(cut) else csr_array(inside[own])
+        part = inside if len(own) == len(cut) else scipy.sparse.csr_array(inside[own])
         row, value = part.indices.astype(np.int64), np.repeat(cut[own], np.diff(part.indptr))
         each = units.times[row] * units.below(outcome, row, value)
         ends = np.concatenate([np.zeros((draws, 1)), np.cumsum(each, axis=1)], axis=1)

@@ -20,8 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dpstrf
-from scipy.sparse import csr_array
+import scipy
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Lonely
@@ -114,7 +113,7 @@ def stratified(
 
 
 def linearised(
-    variable: Variable, ratio: Floats, scale: Floats, membership: csr_array, psu: Codes | Ints, stages: Stages
+    variable: Variable, ratio: Floats, scale: Floats, membership: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages
 ) -> Floats:
     """Variance (cell,) of Σ (b − R a)/D over a cell's rows; `ratio` is R and `scale` is D, (cell,) each.
 
@@ -156,7 +155,7 @@ def _within(total: Floats, squares: Floats, unit: Ints, stage: Stage) -> Floats:
     return np.where(n > 1, free * np.maximum(spread, 0.0), 0.0)
 
 
-def met_units(membership: csr_array, psu: Codes | Ints, stages: Stages) -> Floats:
+def met_units(membership: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages) -> Floats:
     """Degrees of freedom (cell,): PSUs minus strata among the records of the cell."""
     met = membership.tocoo()
     pair = np.unique(met.row.astype(np.int64) * len(stages.stratum) + psu[met.col])
@@ -206,7 +205,7 @@ def replicate_df(products: Floats) -> float:
     """
     length = np.sqrt(np.diag(products))
     length = np.where(length > 0, length, 1.0)
-    *_, rank, _ = dpstrf(products / np.outer(length, length), tol=RANK_TOLERANCE**2)
+    *_, rank, _ = scipy.linalg.lapack.dpstrf(products / np.outer(length, length), tol=RANK_TOLERANCE**2)
     return float(rank) - 1.0
 
 

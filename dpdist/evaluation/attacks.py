@@ -19,8 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from scipy.special import betaincinv
+import scipy
 
 from dpdist.core.records import Floats, Ints
 
@@ -83,7 +82,11 @@ def scaled(values: Floats, known: Floats) -> Floats:
 
 def distances(one: Points, other: Points) -> Floats:
     """Returns the number of differing categories plus the distances between numbers, (one, other)."""
-    found = cdist(one.values, other.values, "cityblock") if one.values.shape[1] else np.zeros((len(one[0]), len(other[0])))
+    found = (
+        scipy.spatial.distance.cdist(one.values, other.values, "cityblock")
+        if one.values.shape[1]
+        else np.zeros((len(one[0]), len(other[0])))
+    )
     for mine, theirs in zip(one.codes.T, other.codes.T, strict=True):
         found += mine[:, None] != theirs[None]
     return np.asarray(found)
@@ -167,7 +170,7 @@ def shown_by(right: int, answered: int) -> float:
 
     If all guesses are right, it is the largest bound that so many guesses can prove.
     """
-    least = float(betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
+    least = float(scipy.special.betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
     return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
 
 

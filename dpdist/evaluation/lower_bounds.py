@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import betaincinv
+import scipy
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -77,8 +77,8 @@ def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, al
     cut, sign, order = _rule(first, delta)
     one, other = (second[k] for k in order)
     high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
-    p = float(betaincinv(high, len(one) - high + 1, alarm / 2)) if high else 0.0
-    q = float(betaincinv(low + 1, len(other) - low, 1 - alarm / 2)) if low < len(other) else 1.0
+    p = float(scipy.special.betaincinv(high, len(one) - high + 1, alarm / 2)) if high else 0.0
+    q = float(scipy.special.betaincinv(low + 1, len(other) - low, 1 - alarm / 2)) if low < len(other) else 1.0
     return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
 
 

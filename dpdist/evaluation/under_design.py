@@ -10,21 +10,23 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import chdtrc, ndtri
+import scipy
 
 from dpdist.core.records import Floats
+from dpdist.estimation.estimators import NORMAL_90
 
 NOMINAL = 0.9
-REACH = float(-ndtri((1.0 - NOMINAL) / 2.0))
+REACH = NORMAL_90
 """Half width of a 90 % interval in standard errors."""
 SAME = 1e-9
 """Relative difference below which two figures count as equal; a smaller relative standard error counts as 0."""
 LEAST_COVERED = 0.7
-SMALL_RATIO = float(ndtri((1.0 + LEAST_COVERED) / 2.0)) / REACH
+SMALL_RATIO = NormalDist().inv_cdf((1.0 + LEAST_COVERED) / 2.0) / REACH
 """Ratio of a standard error to the right one at which 90 % intervals cover LEAST_COVERED."""
 FAR_RELATIVE = 0.1
 """Relative error, or relative half width of an interval, above which a count that the design fixes is called inaccurate."""
@@ -64,7 +66,7 @@ def too_small(base: pd.DataFrame, level: float) -> bool:
     if not ratio < SMALL_RATIO:
         return False
     df = np.clip(np.nan_to_num(df, nan=1.0), 1.0, 1e6)
-    return ratio == 0.0 or bool(2.0 * np.mean(chdtrc(df, df / ratio**2)) < level)
+    return ratio == 0.0 or bool(2.0 * np.mean(scipy.special.chdtrc(df, df / ratio**2)) < level)
 
 
 def fixed(rows: pd.DataFrame, fewest: int) -> Fixed | None:

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import bdtr, stdtr
+import scipy
 
 from dpdist.core.records import TOTAL, Floats
 from dpdist.evaluation.differences import by_chance, noise_error
@@ -167,9 +167,11 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     number, above = int(base.sum()), int((apart > 0).sum())
     lean = float(np.median(apart)) if number else np.nan
     alone = _alone(rows[base], grand)
-    sides = 2.0 * float(bdtr(floor(alone * min(above, number - above) / number), alone, 0.5)) if number else 1.0
+    sides = (
+        2.0 * float(scipy.special.bdtr(floor(alone * min(above, number - above) / number), alone, 0.5)) if number else 1.0
+    )
     distance = np.abs(gap) / (error * wide)
-    tail = np.maximum(2.0 * stdtr(_df(rows), -distance), np.exp(-np.sqrt(2.0) * distance))
+    tail = np.maximum(2.0 * scipy.special.stdtr(_df(rows), -distance), np.exp(-np.sqrt(2.0) * distance))
     furthest = int(np.nanargmin(tail))
     direct_error = rows["direct_se"].to_numpy(dtype=float)
     known_error = ~without_error(rows["direct"].to_numpy(dtype=float), direct_error)
@@ -183,7 +185,9 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
         above=above / number if number else np.nan,
         lean=lean,
         grand=grand,
-        too_few=bool(bdtr(ceil(alone * float(allowed.mean())), alone, NOMINAL) < alarm * COVERAGE) if number else False,
+        too_few=bool(scipy.special.bdtr(ceil(alone * float(allowed.mean())), alone, NOMINAL) < alarm * COVERAGE)
+        if number
+        else False,
         one_sided=sides < alarm * SIDE and abs(lean) > LEAN,
         off=off,
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
@@ -232,7 +236,7 @@ def _df(rows: pd.DataFrame) -> Floats:
 
 def _too_far(grand: Grand, level: float) -> bool:
     """True where chance does not explain the grand figure's distance, and its interval misses the direct figure."""
-    return bool(not grand.held and 2.0 * stdtr(grand.df, -abs(grand.in_chance)) < level)
+    return bool(not grand.held and 2.0 * scipy.special.stdtr(grand.df, -abs(grand.in_chance)) < level)
 
 
 def _grand(rows: pd.DataFrame) -> Grand | None:

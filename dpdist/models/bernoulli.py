@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import betaincinv
+import scipy
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Records
@@ -39,7 +39,7 @@ class Bernoulli(ConjugateModel):
         With the same uniforms, similar statistics give similar draws.
         """
         total, ones = statistics[0]
-        p = betaincinv(PRIOR_A + ones, PRIOR_B + max(total - ones, 0.0), open_uniforms(rng, (draws,)))
+        p = scipy.special.betaincinv(PRIOR_A + ones, PRIOR_B + max(total - ones, 0.0), open_uniforms(rng, (draws,)))
         return Draws({"probability": np.clip(p, *INSIDE)})
 
     def centre(self, statistics: Floats) -> Draws:

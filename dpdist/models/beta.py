@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import betainc, betaincinv, expit, gammaln, polygamma, psi
+import scipy
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints, Records
@@ -51,13 +51,13 @@ class Beta(OutcomeModel):
         posterior = BetaPosterior(*check_shares(statistics)[0])
         t, log_precision = grid.draw(posterior, LOG_PRECISION, open_uniforms(rng, (draws, 2)))
         centre, scale = posterior.conditional(log_precision)
-        return Draws({"mean": expit(centre + scale * t), "precision": np.exp(log_precision)})
+        return Draws({"mean": scipy.special.expit(centre + scale * t), "precision": np.exp(log_precision)})
 
     box = ((-LOGIT_BOX, LOGIT_BOX), LOG_PRECISION)
 
     def at(self, coordinates: Floats) -> Draws:
         """Parameters at (logit φ, log λ)."""
-        return Draws({"mean": expit(coordinates[:, 0]), "precision": np.exp(coordinates[:, 1])})
+        return Draws({"mean": scipy.special.expit(coordinates[:, 0]), "precision": np.exp(coordinates[:, 1])})
 
     def log_prior(self, coordinates: Floats) -> Floats:
         """Log prior of (logit φ, log λ): φ uniform, λ Pareto."""
@@ -77,7 +77,7 @@ class Beta(OutcomeModel):
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, precision = theta["mean"][:, None], theta["precision"][:, None]
-        found = betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
+        found = scipy.special.betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
         return self.within_bounds(np.asarray(found, dtype=np.float64), value)
 
     @property
@@ -114,8 +114,8 @@ class BetaPosterior:
         mean = 1.0 / (1.0 + odds)
         rest = odds * mean
         a, b = precision * mean, precision * rest
-        shapes = a * self.log_y + b * self.log1m_y - self.total * (gammaln(a) + gammaln(b))
-        own = self.total * gammaln(precision) + np.log(scale) - PRECISION_TAIL * log_precision
+        shapes = a * self.log_y + b * self.log1m_y - self.total * (scipy.special.gammaln(a) + scipy.special.gammaln(b))
+        own = self.total * scipy.special.gammaln(precision) + np.log(scale) - PRECISION_TAIL * log_precision
         return np.asarray(shapes + np.log(mean * rest) + own)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
@@ -127,12 +127,16 @@ class BetaPosterior:
         low, high = np.full(precision.shape, -LOGIT_LIMIT), np.full(precision.shape, LOGIT_LIMIT)
         for _ in range(BISECTIONS):
             centre = (low + high) / 2.0
-            mean, rest = expit(centre), expit(-centre)
-            shapes = self.total * (psi(precision * rest) - psi(precision * mean)) + self.log_y - self.log1m_y
+            mean, rest = scipy.special.expit(centre), scipy.special.expit(-centre)
+            shapes = (
+                self.total * (scipy.special.psi(precision * rest) - scipy.special.psi(precision * mean))
+                + self.log_y
+                - self.log1m_y
+            )
             rising = precision * mean * rest * shapes + rest - mean > 0.0
             low, high = np.where(rising, centre, low), np.where(rising, high, centre)
-        mean, rest = expit(centre), expit(-centre)
-        trigammas = polygamma(1, precision * mean) + polygamma(1, precision * rest)
+        mean, rest = scipy.special.expit(centre), scipy.special.expit(-centre)
+        trigammas = scipy.special.polygamma(1, precision * mean) + scipy.special.polygamma(1, precision * rest)
         information = (rest - mean) ** 2 + 2.0 * mean * rest + self.total * (precision * mean * rest) ** 2 * trigammas
         return centre, 1.0 / np.sqrt(information)
 
@@ -158,18 +162,18 @@ def share_features(y: Floats) -> Floats:
 def share_table(mean: Floats, precision: Floats) -> Table:
     """The functions (−log B(a, b), a − 1, b − 1) of the parameters, with a = λφ and b = λ(1 − φ), (3, draw)."""
     a, b = precision * mean, precision * (1.0 - mean)
-    parts = gammaln(precision), gammaln(a), gammaln(b)
+    parts = scipy.special.gammaln(precision), scipy.special.gammaln(a), scipy.special.gammaln(b)
     size = 1.0 + np.abs(parts).sum(axis=0).max()
     return Table.of(parts[0] - parts[1] - parts[2], a - 1.0, b - 1.0, formed_from=size)
 
 
 def simulated_share(mean: Floats, precision: Floats, uniforms: Floats) -> Floats:
-    return np.clip(betaincinv(precision * mean, precision * (1.0 - mean), uniforms), *INSIDE)
+    return np.clip(scipy.special.betaincinv(precision * mean, precision * (1.0 - mean), uniforms), *INSIDE)
 
 
 def limited_beta_mean(mean: Floats, precision: Floats, bounds: tuple[float, float]) -> Floats:
     """E min(max(Y, lower), upper) of a beta law, from E Y·1(Y ≤ t) = mean·I_t(a + 1, b)."""
     low, high = np.clip(bounds, 0.0, 1.0)
     a, b = precision * mean, precision * (1.0 - mean)
-    inside = mean * (betainc(a + 1.0, b, high) - betainc(a + 1.0, b, low))
-    return np.asarray(inside + low * betainc(a, b, low) + high * betainc(b, a, 1.0 - high))
+    inside = mean * (scipy.special.betainc(a + 1.0, b, high) - scipy.special.betainc(a + 1.0, b, low))
+    return np.asarray(inside + low * scipy.special.betainc(a, b, low) + high * scipy.special.betainc(b, a, 1.0 - high))

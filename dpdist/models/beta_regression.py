@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Records
@@ -42,13 +42,13 @@ class BetaRegression(RegressionModel):
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
-        mean = expit(self.location(theta))[0][self.pattern(frame_row)]
+        mean = scipy.special.expit(self.location(theta))[0][self.pattern(frame_row)]
         y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
         return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E w = 1 and E(y | x) with y limited to its public bounds, of every frame row, (draw, row)."""
-        mean, precision = expit(self.location(theta)), theta["precision"][:, None]
+        mean, precision = scipy.special.expit(self.location(theta)), theta["precision"][:, None]
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds))
 
     @property
@@ -64,7 +64,7 @@ class BetaRegression(RegressionModel):
         return {"coefficients": self.with_aliased(drawn["coefficients"]), "precision": drawn["lambda"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
-        mean, size = expit(self.location(draws)), self.summed(draws)
+        mean, size = scipy.special.expit(self.location(draws)), self.summed(draws)
 
         def table(pattern: int) -> Table:
             exact = share_table(mean[:, pattern], draws["precision"])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
@@ -87,7 +87,7 @@ def counted_again(cells: Design, counts: Floats) -> Floats:
     The counts are (draw, row) for the frame rows of the stratum.
     """
     rows = np.arange(len(cells.pattern))
-    held = csr_array((np.ones(len(rows)), (cells.pattern, rows)))
+    held = scipy.sparse.csr_array((np.ones(len(rows)), (cells.pattern, rows)))
     summed: Floats = np.asarray((held @ counts.T).T)
     return np.maximum(summed, 1.0)
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy
-from scipy.special import gammaln
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints, Records
@@ -113,13 +112,13 @@ class NegativeBinomial(OutcomeModel):
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, dispersion = draws["mean"], draws["dispersion"]
         size = tile_records(len(draws))
-        base = -gammaln(dispersion) - dispersion * np.log1p(mean / dispersion)
+        base = -scipy.special.gammaln(dispersion) - dispersion * np.log1p(mean / dispersion)
         slope = np.log(mean) - np.log(mean + dispersion)
-        sizes = 1.0 + np.abs(gammaln(dispersion)) + dispersion * np.log1p(mean / dispersion)
+        sizes = 1.0 + np.abs(scipy.special.gammaln(dispersion)) + dispersion * np.log1p(mean / dispersion)
         slopes = np.abs(np.log(mean)) + np.abs(np.log(mean + dispersion))
         for low in range(0, len(records), size):
             y = records.outcome[low : low + size, None]
-            rising, factorial = gammaln(y + dispersion), gammaln(y + 1.0)
+            rising, factorial = scipy.special.gammaln(y + dispersion), scipy.special.gammaln(y + 1.0)
             values = rising - factorial + base + y * slope
             magnitude = (np.abs(rising) + np.abs(factorial) + sizes + y * slopes).max(axis=1)
             yield Tile(np.arange(low, low + len(y)), values, magnitude)
@@ -144,7 +143,9 @@ class NegativeBinomialPosterior:
             found, size = np.zeros(len(log_dispersion)), tile_records(len(log_dispersion))
             for low in range(0, len(rows), size):
                 y, alpha = rows[low : low + size].T
-                found += alpha @ (gammaln(y[:, None] + np.exp(log_dispersion)) - gammaln(y + 1.0)[:, None])
+                found += alpha @ (
+                    scipy.special.gammaln(y[:, None] + np.exp(log_dispersion)) - scipy.special.gammaln(y + 1.0)[:, None]
+                )
             return found
 
         series = np.polynomial.Chebyshev.interpolate(rising, DEGREE, domain=list(LOG_DISPERSION))
@@ -156,7 +157,12 @@ class NegativeBinomialPosterior:
         centre, scale = self.conditional(dispersion)
         log_mean = centre + scale * t[:, None]
         mean = np.exp(log_mean)
-        own = self.rising(log_dispersion) - self.total * gammaln(dispersion) + SHAPE * log_dispersion - RATE * dispersion
+        own = (
+            self.rising(log_dispersion)
+            - self.total * scipy.special.gammaln(dispersion)
+            + SHAPE * log_dispersion
+            - RATE * dispersion
+        )
         share = -np.log1p(dispersion / mean)
         counts = self.sum_y * share - self.total * dispersion * np.log1p(mean / dispersion)
         return np.asarray(own + np.log(scale) + counts - log_mean**2 / (2.0 * LOG_MEAN_SD**2))

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy
-from scipy.special import gammaln
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints, Records
@@ -85,13 +84,13 @@ class NegativeBinomialMixture(OutcomeModel):
         mean, share, size = draws["mean"], draws["share"], tile_records(len(draws))
         for low in range(0, len(records), size):
             y = records.outcome[low : low + size, None]
-            factorial, found = gammaln(y + 1.0), list[Floats]()
+            factorial, found = scipy.special.gammaln(y + 1.0), list[Floats]()
             magnitude = np.abs(np.log(share)) + np.abs(np.log1p(-share)) + np.abs(factorial)
             for own in draws["dispersion"].T:
                 base, slope = own * np.log1p(mean / own), np.log(mean) - np.log(mean + own)
-                rising = gammaln(y + own) - gammaln(own)
+                rising = scipy.special.gammaln(y + own) - scipy.special.gammaln(own)
                 found.append(rising - factorial - base + y * slope)
-                sizes = np.abs(gammaln(y + own)) + np.abs(gammaln(own)) + base
+                sizes = np.abs(scipy.special.gammaln(y + own)) + np.abs(scipy.special.gammaln(own)) + base
                 magnitude = magnitude + sizes + y * (np.abs(np.log(mean)) + np.abs(np.log(mean + own)))
             values = np.logaddexp(np.log(share) + found[0], np.log1p(-share) + found[1])
             yield Tile(np.arange(low, low + len(y)), values, magnitude.max(axis=1))

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from scipy.special import gammaincinv, gammaln, pdtr, pdtrc
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints, Records
@@ -41,7 +40,7 @@ class Poisson(ConjugateModel):
         With the same uniforms, similar statistics give similar draws.
         """
         total, sum_y = statistics[0]
-        standard = gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
+        standard = scipy.special.gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
         return Draws({"rate": np.maximum(standard / (PRIOR_RATE + total), SMALLEST)})
 
     def centre(self, statistics: Floats) -> Draws:
@@ -60,7 +59,7 @@ class Poisson(ConjugateModel):
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
-        found = np.where(value >= 0, pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
+        found = np.where(value >= 0, scipy.special.pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
         return self.within_bounds(found, value)
 
     @property
@@ -82,7 +81,7 @@ class Poisson(ConjugateModel):
 
 def count_features(y: Floats) -> Floats:
     """Factors (1, y, log y!) of the Poisson log density, (record, 3); they multiply (−rate, log rate, −1)."""
-    return np.column_stack([np.ones(len(y)), y, gammaln(y + 1.0)])
+    return np.column_stack([np.ones(len(y)), y, scipy.special.gammaln(y + 1.0)])
 
 
 def limited_poisson_mean(rate: Floats, bounds: tuple[float, float]) -> Floats:
@@ -90,7 +89,7 @@ def limited_poisson_mean(rate: Floats, bounds: tuple[float, float]) -> Floats:
     low, high = whole(bounds)
 
     def at_most(k: float) -> Floats:
-        return np.asarray(pdtr(k, rate) if k >= 0.0 else np.zeros_like(rate))
+        return np.asarray(scipy.special.pdtr(k, rate) if k >= 0.0 else np.zeros_like(rate))
 
-    inside = rate if np.isinf(high) else rate * at_most(high - 1.0) + high * pdtrc(max(high, 0.0), rate)
+    inside = rate if np.isinf(high) else rate * at_most(high - 1.0) + high * scipy.special.pdtrc(max(high, 0.0), rate)
     return np.asarray(inside + (low * at_most(low - 1.0) - rate * at_most(low - 2.0) if low > 0.0 else 0.0))

@@ -13,8 +13,8 @@ from itertools import combinations_with_replacement
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from dpdist.core.records import Floats, Ints
 
@@ -74,7 +74,7 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
     for number, present in enumerate(patterns):
         alike = pattern.reshape(-1) == number
         log_posterior[alike] = space.log_prior + found.counts[alike] @ utility(present)
-    log_posterior -= logsumexp(log_posterior, axis=1, keepdims=True)
+    log_posterior -= scipy.special.logsumexp(log_posterior, axis=1, keepdims=True)
     return float(np.abs(log_posterior[found.pairs[:, 0]] - log_posterior[found.pairs[:, 1]]).max(initial=0.0))
 
 

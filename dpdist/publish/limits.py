@@ -14,8 +14,8 @@ from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
@@ -137,7 +137,7 @@ def wider(interval: Interval, by: Wider) -> Interval:
     lower, upper = interval.lower - by.below, interval.upper + by.above
     reach = np.maximum(upper - interval.value, interval.value - lower)
     moved = (by.below > 0) | (by.above > 0)
-    error = np.where(moved, reach / stdtrit(interval.df, 0.95), interval.standard_error)
+    error = np.where(moved, reach / scipy.special.stdtrit(interval.df, 0.95), interval.standard_error)
     gone = by.none > 0
     value, error, df = (np.where(gone, np.nan, values) for values in (interval.value, error, interval.df))
     return Interval(value, error, df, lower, upper)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import stdtrit
+import scipy
 
 from dpdist.core.records import TOTAL, Floats
 from dpdist.job import Job, Statistic, Table
@@ -88,7 +88,7 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
         _laid_out(rows[name], shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
     )
     with np.errstate(invalid="ignore"):
-        margin = stdtrit(df, 0.95) * error
+        margin = scipy.special.stdtrit(df, 0.95) * error
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
     columns = _columns(text, said, groups, value)

@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.job import Runtime
 from dpdist.runtime.attempts import one_thread, unit_of
-from dpdist.runtime.dask_executor import STAN, elsewhere, local
 from dpdist.runtime.failures import raise_together, stop_or_note
 
 R = TypeVar("R")
@@ -65,10 +64,13 @@ def executor(
 
     `stan` is true if tasks start subprocesses of Stan. `shared` is a folder or URL that external workers must reach too.
     """
-    needs = STAN if stan else {}
     if runtime.executor == "serial":
         yield Serial(runtime, listener)
-    elif runtime.scheduler is None:
+        return
+    from dpdist.runtime.dask_executor import STAN, elsewhere, local
+
+    needs = STAN if stan else {}
+    if runtime.scheduler is None:
         with local(runtime, needs, listener) as workers:
             yield workers
     else:

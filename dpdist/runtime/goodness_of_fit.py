@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
 
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
@@ -216,6 +216,6 @@ def _blocks(records: Records, draws: int) -> list[Records]:
 
 def _within(cells: Cells, inside: NDArray[np.bool_]) -> Cells:
     """Restricts the rows of every cell to frame rows that are `inside`."""
-    membership = csr_array(cells.membership @ diags_array(inside.astype(np.float64)))
+    membership = scipy.sparse.csr_array(cells.membership @ scipy.sparse.diags_array(inside.astype(np.float64)))
     membership.eliminate_zeros()
     return replace(cells, membership=membership)

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
-from zarr.codecs import BloscCodec
 
 from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Draws, Parameter
@@ -24,9 +22,11 @@ from dpdist.storage.bucket import Bucket
 from dpdist.storage.record_axis import RaggedAxis
 from dpdist.storage.store import Store
 
+if TYPE_CHECKING:
+    import zarr
+
 GROUPS = {"unweighted": "unweighted", "weighting": "weighting", "final": "posterior"}
 """Groups of posterior.zarr, by fit. ArviZ expects the name `posterior` for the final fit."""
-_CODEC = BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,14 @@ def _opened(path: Path) -> zarr.Array[Any]:
 
 @lru_cache(maxsize=16)
 def _open(path: Path, stamp: tuple[int, int]) -> zarr.Array[Any]:
+    import zarr
+
     return zarr.open_array(path, mode="r+")
 
 
 def _new_group(path: Path) -> zarr.Group:
+    import zarr
+
     if path.exists():
         shutil.rmtree(path)
     return zarr.create_group(path, zarr_format=3)
@@ -172,13 +176,15 @@ def _array(
     dims: tuple[str, ...],
     array: dict[str, str],
 ) -> None:
+    from zarr.codecs import BloscCodec
+
     group.create_array(
         name,
         shape=shape,
         chunks=chunks,
         dtype="float64",
         fill_value=float("nan"),
-        compressors=_CODEC,
+        compressors=BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"),
         dimension_names=dims,
         attributes=dict(array),
     )

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from dpdist.core.records import Floats
 
@@ -44,7 +44,7 @@ def mean_interval(values: Floats) -> Interval:
     mean, n = float(values.mean()), len(values)
     if n < 2:
         return Interval(-np.inf, mean, np.inf)
-    half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2.0) * values.std(ddof=1) / np.sqrt(n))
+    half = float(scipy.special.stdtrit(n - 1, 0.5 + CONFIDENCE / 2.0) * values.std(ddof=1) / np.sqrt(n))
     return Interval(mean - half, mean, mean + half)
 
 
@@ -77,6 +77,6 @@ def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
     if variance <= (ROUNDING * theirs.mean) ** 2:
         return Verdict.YES if abs(difference) <= ROUNDING * abs(theirs.mean) else Verdict.NO
     parts = [each.variance**2 / (each.replicates - 1) for each in (ours, theirs) if each.replicates > 1]
-    half = float(stdtrit(variance**2 / sum(parts), 0.5 + CONFIDENCE / 2.0) * np.sqrt(variance))
+    half = float(scipy.special.stdtrit(variance**2 / sum(parts), 0.5 + CONFIDENCE / 2.0) * np.sqrt(variance))
     margin = MARGIN_IN_SD * float(np.sqrt((ours.sd**2 + theirs.sd**2) / 2.0))
     return Interval(difference - half, difference, difference + half).within(-margin, margin)

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from dpdist.core.records import Floats, Ints
 from dpdist.job import Job
@@ -188,7 +188,7 @@ def chance(law: Ints, missing: int) -> tuple[float, float]:
 
 
 def _log_choose(n: Ints, k: Ints) -> Floats:
-    return np.asarray(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0))
+    return np.asarray(scipy.special.gammaln(n + 1.0) - scipy.special.gammaln(k + 1.0) - scipy.special.gammaln(n - k + 1.0))
 
 
 def _in_common(a: Hashes, b: Hashes) -> int:

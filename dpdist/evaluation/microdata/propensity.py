@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.evaluation.microdata.coded import Coded
@@ -37,7 +37,7 @@ def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Pr
     weight = np.concatenate([each.weight / (2.0 * each.weight.sum()) for each in (confidential, synthetic)])
     number = len(confidential.weight)
     y = (np.arange(len(both)) >= number).astype(float)
-    score = expit(x @ logistic(x, y, weight))
+    score = scipy.special.expit(x @ logistic(x, y, weight))
     return Propensity(float(weight @ (score - 0.5) ** 2), _largest(score, weight * (2.0 * y - 1.0)))
 
 
@@ -57,7 +57,7 @@ def logistic(x: Floats, y: Floats, weight: Floats, ridge: float = RIDGE) -> Floa
     beta, penalty = np.zeros(x.shape[1]), np.full(x.shape[1], ridge)
     penalty[0] = 0.0
     for _ in range(NEWTON_STEPS):
-        p = expit(x @ beta)
+        p = scipy.special.expit(x @ beta)
         gradient = x.T @ (weight * (y - p)) - penalty * beta
         step = np.linalg.lstsq(hessian(x, p, weight) + np.diag(penalty), gradient, rcond=None)[0]
         beta = beta + step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-300))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_95
@@ -31,7 +31,7 @@ def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]
     y = (records.codes[:, outcome] == level).astype(float)
     weight = records.weight / records.weight.mean()
     beta = logistic(x, y, weight, ridge=1e-6)
-    p = expit(x @ beta)
+    p = scipy.special.expit(x @ beta)
     inverse = np.linalg.pinv(hessian(x, p, weight))
     scores = x * (weight * (y - p))[:, None]
     covariance = inverse @ (scores.T @ scores) @ inverse

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
-from scipy.sparse import csr_array, vstack
-from scipy.sparse.linalg import lsmr
+import scipy
 
 from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
@@ -75,7 +74,7 @@ def outcome_needed(tables: Sequence[Table]) -> bool:
     return any(statistic.name != "count" for table in tables for statistic in table.statistics)
 
 
-def consistent(noisy: Floats, membership: csr_array) -> Floats:
+def consistent(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
     """The additive figures that are nearest to noisy ones in least squares, (cell,).
 
     Additive means that margins are sums of cells. `membership` is (cell, frame row). All figures have noise of one
@@ -84,7 +83,7 @@ def consistent(noisy: Floats, membership: csr_array) -> Floats:
     return np.asarray(membership @ finest(noisy, membership))
 
 
-def finest(noisy: Floats, membership: csr_array) -> Floats:
+def finest(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
     """Figures of the frame rows, (row,), whose sums over cells are nearest to the noisy ones in least squares.
 
     Rows that are in the same cells of all tables get equal figures. The fit is unweighted. With local sensitivities the
@@ -94,7 +93,7 @@ def finest(noisy: Floats, membership: csr_array) -> Floats:
         return np.zeros(membership.shape[1])
     # The matrix of crossed margins has few distinct singular values, and the solver needs about one step for each.
     steps = 10 * min(membership.shape) + 100
-    found, stopped, *_ = lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0, maxiter=steps)
+    found, stopped, *_ = scipy.sparse.linalg.lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0, maxiter=steps)
     if stopped == OUT_OF_STEPS:
         raise ArithmeticError(f"least squares over {membership.shape[0]} cells did not converge in {steps} steps")
     return np.asarray(found)
@@ -114,9 +113,9 @@ def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Float
     return found
 
 
-def stacked(tables: Sequence[Cells]) -> csr_array:
+def stacked(tables: Sequence[Cells]) -> scipy.sparse.csr_array:
     """Membership of the cells of several tables in one matrix, (cell, frame row)."""
-    return csr_array(vstack([cells.membership for cells in tables]))
+    return scipy.sparse.csr_array(scipy.sparse.vstack([cells.membership for cells in tables]))
 
 
 def _over_cells(per_row: Extremes, cells: Cells) -> Extremes:

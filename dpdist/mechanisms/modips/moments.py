@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+import scipy
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Records
@@ -73,7 +73,7 @@ class Moments(Sanitized):
         start = 0 if self.weights is None else len(self.count)
         b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -held, held)
         uniforms = open_uniforms(rng, (len(sums), 1 + (len(self.count) if self.matrix is None else self.matrix.shape[1])))
-        normals, total = ndtri(uniforms[:, 1:]), held.sum(axis=1)
+        normals, total = scipy.special.ndtri(uniforms[:, 1:]), held.sum(axis=1)
         if self.matrix is None:
             centre, explained, spread = b / held, (b * b / held).sum(axis=1), normals / np.sqrt(held)
         else:
@@ -139,7 +139,7 @@ class Moments(Sanitized):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws outcomes, clipped to their public bounds, with their cell's mean weight."""
         cell = self.pattern(frame_row)
-        noise = ndtri(open_uniforms(rng, (len(frame_row),)))
+        noise = scipy.special.ndtri(open_uniforms(rng, (len(frame_row),)))
         values = theta["mean"][0][cell] + theta["standard_deviation"][0] * noise
         outcome = np.exp(values) if self.law == "lognormal" else values
         return np.clip(outcome, *self.outcome_bounds), self.weight(theta)[0][cell]
@@ -153,7 +153,7 @@ def limited_normal_mean(mean: Floats, sd: Floats, bounds: tuple[float, float]) -
 
     def above(limit: float) -> Floats:
         t = (mean - limit) / sd
-        return np.asarray(t * ndtr(t) + np.exp(-0.5 * t**2) / np.sqrt(2.0 * np.pi))
+        return np.asarray(t * scipy.special.ndtr(t) + np.exp(-0.5 * t**2) / np.sqrt(2.0 * np.pi))
 
     return np.clip(bounds[0] + sd * (above(bounds[0]) - above(bounds[1])), *bounds)
 

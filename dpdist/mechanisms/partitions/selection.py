@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import gammaln, xlogy
+import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.partitions.sensitivity import UNIT
@@ -22,7 +22,7 @@ def aic(counts: Floats) -> Floats:
     """
 
     def g(value: Floats) -> Floats:
-        return np.asarray(gammaln(value + 1.0) - xlogy(value, value))
+        return np.asarray(scipy.special.gammaln(value + 1.0) - scipy.special.xlogy(value, value))
 
     return np.asarray(2.0 * counts.shape[-1] - 2.0 * (g(counts.sum(axis=-1)) - g(counts).sum(axis=-1)))
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.clipping import Cell
@@ -58,7 +58,7 @@ def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, n
 def _weights(cell: Cell, limits: Limits, held: Floats, product: Floats, noise: Noise) -> Floats:
     """The cell's weights in the order of its outcomes; `held` and `product` are noisy Σv and Σvc, (cell,)."""
     ranks = (pd.Series(own).rank().to_numpy() for own in (cell.outcome, cell.weight))
-    of_outcome, of_weight = (ndtri((rank - 0.5) / len(rank)) for rank in ranks)
+    of_outcome, of_weight = (scipy.special.ndtri((rank - 0.5) / len(rank)) for rank in ranks)
     ordered = np.sort(cell.weight)
     distinct, which = np.unique(np.column_stack(limits), axis=0, return_inverse=True)
     scale = limits.cap * held.clip(0.0)

@@ -17,8 +17,7 @@ a noisy count by more than noise and sampling explain, that bin and its neighbou
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import block_diag
-from scipy.special import ndtri, softmax
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins
@@ -71,7 +70,9 @@ def explained(share: Floats, total: float, variance: float) -> Floats:
     is often 6 of its standard deviations away somewhere.
     """
     chance = 0.5 * ALARM / len(share)
-    return np.asarray(-np.sqrt(variance / 2.0) * np.log(chance) - ndtri(0.5 * chance) * np.sqrt(total * share))
+    return np.asarray(
+        -np.sqrt(variance / 2.0) * np.log(chance) - scipy.special.ndtri(0.5 * chance) * np.sqrt(total * share)
+    )
 
 
 def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Floats) -> tuple[float, Floats, Floats]:
@@ -83,14 +84,14 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Fl
     theta, scale = theta - theta.mean(), _scale(variance, noisy)
 
     def loss(theta: Floats, scale: Floats) -> float:
-        residual = noisy - total * softmax(theta)
+        residual = noisy - total * scipy.special.softmax(theta)
         misfit = np.log(scale) + 2.0 * np.logaddexp(0.0, -np.abs(residual) / scale)
         misfit += np.abs(residual) / scale
         bent = np.maximum(tail @ theta, 0.0) / BENT
         return float(misfit.sum() + 0.5 * (theta @ penalty @ theta + bent @ bent))
 
     for _ in range(FIT_STEPS):
-        p = softmax(theta)
+        p = scipy.special.softmax(theta)
         rate, expected = np.diag(p) - np.outer(p, p), total * p
         slope = total * rate
         pull = np.tanh((noisy - expected) / (2.0 * scale)) / scale
@@ -101,12 +102,12 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Fl
         while loss(theta + length * step, scale) > loss(theta, scale) and length > CLOSE:
             length /= 2.0
         theta = theta + length * step
-        scale = _scale(variance, total * softmax(theta))
+        scale = _scale(variance, total * scipy.special.softmax(theta))
         if np.abs(step).max() < CLOSE**0.5:
             break
     evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)
     # That a tail is concave is an assumption and adds no information. So the covariance is computed without it.
-    return float(evidence), softmax(theta), rate @ np.linalg.inv(held - bent.T @ bent) @ rate
+    return float(evidence), scipy.special.softmax(theta), rate @ np.linalg.inv(held - bent.T @ bent) @ rate
 
 
 def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
@@ -139,4 +140,4 @@ def _penalty(bins: Bins, roughness: float) -> Floats:
         rough = np.diff(np.eye(size), n=3, axis=0) if own.all() and size > 3 else np.zeros((1, size))
         blocks.append(rough.T @ rough / roughness**2)
     jumps = (np.eye(len(wide))[ends] - np.eye(len(wide))[ends - 1]) / JUMP
-    return np.asarray(block_diag(*blocks)) + jumps.T @ jumps + np.eye(len(wide)) / WIDTH**2
+    return np.asarray(scipy.linalg.block_diag(*blocks)) + jumps.T @ jumps + np.eye(len(wide)) / WIDTH**2

@@ -9,7 +9,7 @@ distribution share a shift. Small cells and yes-or-no outcomes have none.
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit, logit
+import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.models.copula import expectations
@@ -34,7 +34,7 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
     For a yes-or-no outcome the shift is added to the logit of the cell's share.
     """
     if kind == "binary":
-        return law._replace(share=expit(logit(law.share) + by))
+        return law._replace(share=scipy.special.expit(scipy.special.logit(law.share) + by))
     slopes = law.slopes.copy()
     slopes[:, :, 0] += by
     return law._replace(slopes=slopes)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.models.copula.marginal import Marginal
@@ -47,7 +47,7 @@ def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, be
     at = one.until(between)
     edges = np.unique(np.concatenate([BINS, at]))
     outcome = of_outcome[(edges[:-1, None] >= at).sum(axis=1)]
-    density, chance = np.exp(-(edges**2) / 2.0) / np.sqrt(2.0 * np.pi), np.diff(ndtr(edges))
+    density, chance = np.exp(-(edges**2) / 2.0) / np.sqrt(2.0 * np.pi), np.diff(scipy.special.ndtr(edges))
     middle = (edges[1:] + edges[:-1]) / 2.0
     splines = basis(np.divide(-np.diff(density), chance, out=middle, where=chance > 1e-14))
     means = {int(k): marginals[k].averages(BINS) for k in np.unique(outcome)}

@@ -8,7 +8,7 @@ reference's own law. This is exact for that law. For another law the error is of
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtr
+import scipy
 
 from dpdist.core.records import Floats, Ints, Records
 from dpdist.models.copula.bins import BINS
@@ -49,13 +49,13 @@ def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]
 
 def _chances(mean: Floats, sd: Floats, edges: Floats) -> Floats:
     """Probability of every bin under N(mean, sd²), (draw, bin); the outermost bins include the tails."""
-    below = ndtr((edges[1:-1] - mean[:, None]) / sd[:, None])
+    below = scipy.special.ndtr((edges[1:-1] - mean[:, None]) / sd[:, None])
     return np.diff(below, prepend=0.0, append=1.0, axis=1)
 
 
 def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
     """Mean of an outcome whose score follows N(located, sd²), (draw, …); `values` (bin,) are its means in BINS."""
-    below = ndtr((BINS[1:-1] - located[..., None]) / sd[:, None, None])
+    below = scipy.special.ndtr((BINS[1:-1] - located[..., None]) / sd[:, None, None])
     return np.asarray(values[-1] - below @ np.diff(values))
 
 

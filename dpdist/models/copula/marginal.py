@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from dpdist.core.records import Floats, Ints
 
@@ -98,21 +98,23 @@ class Marginal:
         gap = self.low[following] - self.high[node]
         between = np.where(gap > 0, self.high[node] + share * gap, at + share * (next_at - at))
         found = np.where((values == start) | (last != node) | (node == following), at, between)
-        return np.asarray(ndtri(np.clip(found, self.edge, 1.0 - self.edge)))
+        return np.asarray(scipy.special.ndtri(np.clip(found, self.edge, 1.0 - self.edge)))
 
     def until(self, values: Floats) -> Floats:
         """Normal scores of the probability at or below the given values, which need not be nodes."""
         above = np.searchsorted(self.value, values, side="right")
-        return np.asarray(ndtri(np.clip(np.concatenate([[0.0], self.high])[above], self.edge, 1.0 - self.edge)))
+        return np.asarray(
+            scipy.special.ndtri(np.clip(np.concatenate([[0.0], self.high])[above], self.edge, 1.0 - self.edge))
+        )
 
     def values(self, scores: Floats) -> Floats:
         """Values F⁻¹(Φ(score)), within the reference's range; the value of an atom comes back exactly."""
-        p = np.clip(ndtr(scores), self.edge, 1.0 - self.edge)
+        p = np.clip(scipy.special.ndtr(scores), self.edge, 1.0 - self.edge)
         return np.asarray(np.interp(p, *self._steps))
 
     def averages(self, edges: Floats) -> Floats:
         """Mean value between neighbouring scores, (edge − 1,), if scores are standard normal."""
-        p, (at, heights, areas) = ndtr(edges), self._areas
+        p, (at, heights, areas) = scipy.special.ndtr(edges), self._areas
         # Between two corners F⁻¹ is a line, and the area below it a parabola; k is the last corner at or below p.
         k = np.clip(np.searchsorted(at, p, side="right") - 1, 0, len(at) - 2)
         width = at[k + 1] - at[k]

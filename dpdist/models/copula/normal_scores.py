@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from dpdist.core.keys import uniforms_of
 from dpdist.core.records import Codes, Floats, Ints, Records
@@ -66,14 +66,14 @@ def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) ->
     `uniforms` (record, 3) are for the part, the weight and the outcome.
     """
     part = (uniforms[:, 0] > 1.0 - law.share[0, cell]).astype(np.int64)
-    z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * ndtri(uniforms[:, 1])
+    z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * scipy.special.ndtri(uniforms[:, 1])
     weight, outcome = np.empty(len(cell)), part.astype(np.float64)
     for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
         weight[own] = facts.marginals[number].values(z_w[own])
     if kind != "binary":
         splines = basis(z_w)
         located = (splines * law.slopes[0, cell]).sum(axis=1)
-        left = located + law.residual[0, cell] * ndtri(uniforms[:, 2])
+        left = located + law.residual[0, cell] * scipy.special.ndtri(uniforms[:, 2])
         z_y = facts.tie[cell] * splines[:, 1] + facts.untied[cell] * left
         for own, number in _outcomes(facts, cell, part, weight):
             outcome[own] = facts.marginals[number].values(z_y[own])

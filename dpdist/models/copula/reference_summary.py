@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from scipy.special import expit, logit
+import scipy
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Ints
@@ -52,7 +52,7 @@ class Law(NamedTuple):
 
     def free(self) -> Law:
         """The parameters on scales without limits: logit p, μ, log τ, β and log σ, in the letters of this class."""
-        return Law(logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
+        return Law(scipy.special.logit(self.share), self.mean, np.log(self.sd), self.slopes, np.log(self.residual))
 
     def less(self, other: Law) -> Law:
         """Differences of parameters on the scales of `free`; 0 where two values are equal, as for two shares of 1."""
@@ -62,7 +62,7 @@ class Law(NamedTuple):
     def moved(self, by: Law) -> Law:
         """The law after its parameters, on the scales of `free`, were moved by these differences."""
         moved = Law(*(own + other for own, other in zip(self.free(), by, strict=True)))
-        return Law(expit(moved.share), moved.mean, np.exp(moved.sd), moved.slopes, np.exp(moved.residual))
+        return Law(scipy.special.expit(moved.share), moved.mean, np.exp(moved.sd), moved.slopes, np.exp(moved.residual))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.special import ndtri
 
 from dpdist.core.records import Floats, Ints
 from dpdist.models.numerics.chi import chi_quantiles
@@ -142,7 +141,7 @@ class Conjugate(NamedTuple):
         for u in range(units):
             sd[:, u] = np.sqrt(self.scatter[u]) / chi_quantiles(float(self.degrees[u]), own[:, u, 0])
             root = np.linalg.cholesky(self.precision[u])
-            spread = solve_triangular(root, ndtri(own[:, u, 1:]).T, lower=True, trans="T").T
+            spread = scipy.linalg.solve_triangular(root, scipy.special.ndtri(own[:, u, 1:]).T, lower=True, trans="T").T
             location[:, u] = self.location[u] + sd[:, u, None] * spread
         return sd, location
 

@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.linalg import LinAlgError
-from scipy.linalg import cholesky, solve_triangular
-from scipy.special import multigammaln, ndtri
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Floats
@@ -88,9 +87,9 @@ class Conjugate:
         chi = np.array([chi_quantiles(nu - k, uniforms[:, k]) for k in range(d)])
         if not chi.min() > 1e-30:
             raise Improper(TOO_SMALL)
-        root = scale @ normal.inverse_bartlett(chi, ndtri(uniforms[:, d : d + normals]))
-        noise = ndtri(uniforms[:, d + normals :]).reshape(draws, p, d)
-        flat = solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
+        root = scale @ normal.inverse_bartlett(chi, scipy.special.ndtri(uniforms[:, d : d + normals]))
+        noise = scipy.special.ndtri(uniforms[:, d + normals :]).reshape(draws, p, d)
+        flat = scipy.linalg.solve_triangular(root_k, noise.transpose(1, 0, 2).reshape(p, -1), lower=True, trans="T")
         spread = flat.reshape(p, draws, d).transpose(1, 0, 2)
         coefficients = np.full((draws, len(self.design.names), d), np.nan)
         coefficients[:, self.design.kept, :] = b_hat + spread @ root.transpose(0, 2, 1)
@@ -104,7 +103,7 @@ class Conjugate:
         root_k, _, root_s, nu = self.posterior(statistics)
         d = self.dimension
         log_k, log_s = (2.0 * float(np.log(np.diag(root)).sum()) for root in (root_k, root_s))
-        scatter = nu * d / 2.0 * np.log(2.0) + multigammaln(nu / 2.0, d) - nu / 2.0 * log_s
+        scatter = nu * d / 2.0 * np.log(2.0) + scipy.special.multigammaln(nu / 2.0, d) - nu / 2.0 * log_s
         return float(scatter - d / 2.0 * log_k - d / 2.0 * np.log(2.0 * np.pi) * statistics[:, 0].sum())
 
     def posterior(self, statistics: Floats) -> tuple[Floats, Floats, Floats, float]:
@@ -119,14 +118,16 @@ class Conjugate:
         raw = statistics[:, d + 1 :].sum(axis=0)
         zz = raw[normal.unpacked(d)] + prior.location.T @ prior.precision @ prior.location
         try:
-            root_k = cholesky(k, lower=True)
+            root_k = scipy.linalg.cholesky(k, lower=True)
             if np.any(np.diag(root_k) ** 2 <= SINGULAR * np.diag(k)):
                 raise LinAlgError("a pivot that is rounding error")
-            b_hat = solve_triangular(root_k, solve_triangular(root_k, xz, lower=True), lower=True, trans="T")
+            b_hat = scipy.linalg.solve_triangular(
+                root_k, scipy.linalg.solve_triangular(root_k, xz, lower=True), lower=True, trans="T"
+            )
             scale = zz - b_hat.T @ xz
             if self.improper and np.any(np.diag(scale) <= SINGULAR * np.diag(zz)):
                 raise Improper("outcome or weight has no variation left within the predictors' groups")
-            root_s = cholesky((scale + scale.T) / 2.0 + prior.scale, lower=True)
+            root_s = scipy.linalg.cholesky((scale + scale.T) / 2.0 + prior.scale, lower=True)
         except LinAlgError:
             reason = "some predictor's group has no privacy weight left, or log weight is a line in log outcome"
             raise Improper(reason) from None

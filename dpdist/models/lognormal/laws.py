@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtr
+import scipy
 
 from dpdist.core.records import Floats
 
@@ -16,12 +16,14 @@ def limited_lognormal_mean(mu: Floats, variance: Floats, bounds: tuple[float, fl
     def below(limit: float) -> Floats:
         """E Y·1(Y < limit)."""
         whole = np.exp(mu + variance / 2.0)
-        return np.asarray(whole * ndtr((np.log(limit) - mu - variance) / sd))
+        return np.asarray(whole * scipy.special.ndtr((np.log(limit) - mu - variance) / sd))
 
-    inside = np.exp(mu + variance / 2.0) if np.isinf(high) else below(high) + high * ndtr((mu - np.log(high)) / sd)
+    inside = (
+        np.exp(mu + variance / 2.0) if np.isinf(high) else below(high) + high * scipy.special.ndtr((mu - np.log(high)) / sd)
+    )
     if low <= 0.0:
         return np.asarray(inside)
-    return np.asarray(inside - below(low) + low * ndtr((np.log(low) - mu) / sd))
+    return np.asarray(inside - below(low) + low * scipy.special.ndtr((np.log(low) - mu) / sd))
 
 
 def sample_law(beta: Floats, kappa_x: Floats, kappa_y: Floats, sigma_y: Floats, sigma_pi: Floats) -> tuple[Floats, Floats]:

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.linalg import cholesky
-from scipy.special import ndtr, ndtri
+import scipy
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints, Records
@@ -142,13 +141,13 @@ class Lognormal(Conjugate):
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
         sigma = theta["covariance"][0]
         if self.synthesis == "fbs":
-            noise = ndtri(open_uniforms(rng, (len(frame_row), d)))
-            z = mean + noise @ cholesky(sigma, lower=True).T
+            noise = scipy.special.ndtri(open_uniforms(rng, (len(frame_row), d)))
+            z = mean + noise @ scipy.linalg.cholesky(sigma, lower=True).T
             y = np.exp(z[:, :-1])
             w = self.expected_weight(theta, frame_row, y) if self.expected else np.exp(z[:, -1])
             return self._limited(y), w
-        noise = ndtri(open_uniforms(rng, (len(frame_row), d - 1)))
-        root = np.sqrt(sigma[:1, :1]) if d == 2 else cholesky(sigma[:-1, :-1], lower=True)
+        noise = scipy.special.ndtri(open_uniforms(rng, (len(frame_row), d - 1)))
+        root = np.sqrt(sigma[:1, :1]) if d == 2 else scipy.linalg.cholesky(sigma[:-1, :-1], lower=True)
         y = np.exp(mean[:, :-1] + sigma[:-1, -1] + noise @ root.T)
         modelled = np.exp(mean[:, -1] + sigma[-1, -1] / 2.0)
         w = modelled if self.fixed_weight is None else np.full_like(modelled, self.fixed_weight)
@@ -199,7 +198,7 @@ class Lognormal(Conjugate):
         mean, sigma = self._means(theta)[:, self.design.pattern[row], j], theta["covariance"]
         with np.errstate(divide="ignore"):
             away = np.log(np.maximum(value, 0.0)) - mean - sigma[:, j, -1, None]
-        found = ndtr(away / np.sqrt(sigma[:, j, j, None]))
+        found = scipy.special.ndtr(away / np.sqrt(sigma[:, j, j, None]))
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, found))
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:

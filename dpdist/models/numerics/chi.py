@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.polynomial.chebyshev import chebval
-from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
 from dpdist.core.records import Floats
 
@@ -24,7 +24,7 @@ def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
     used, as for few degrees of freedom.
     """
     if len(uniforms) > 4 * NODES:
-        z = ndtri(uniforms)
+        z = scipy.special.ndtri(uniforms)
         middle, half = (z.max() + z.min()) / 2.0, (z.max() - z.min()) / 2.0
         values = _at_normal_quantile(degrees, middle + half * _POINTS)
         centre = values[NODES // 2]
@@ -32,10 +32,19 @@ def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
         terms = np.flatnonzero(np.abs(series) > EPSILON * values.min())
         if len(terms) and terms[-1] < NODES - 4:
             return np.asarray(centre + chebval((z - middle) / half, series[: terms[-1] + 1]))
-    return np.asarray(np.sqrt(2.0 * gammaincinv(degrees / 2.0, uniforms)))
+    return np.asarray(np.sqrt(2.0 * scipy.special.gammaincinv(degrees / 2.0, uniforms)))
 
 
 def _at_normal_quantile(degrees: float, z: Floats) -> Floats:
     """The χ quantile at the probability of a normal quantile z."""
     shape = degrees / 2.0
-    return np.asarray(np.sqrt(2.0 * np.where(z < 0.0, gammaincinv(shape, ndtr(z)), gammainccinv(shape, ndtr(-z)))))
+    return np.asarray(
+        np.sqrt(
+            2.0
+            * np.where(
+                z < 0.0,
+                scipy.special.gammaincinv(shape, scipy.special.ndtr(z)),
+                scipy.special.gammainccinv(shape, scipy.special.ndtr(-z)),
+            )
+        )
+    )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from scipy.special import stdtrit
+import scipy
 
 from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
@@ -222,7 +222,7 @@ class Cube:
             rows[name].to_numpy(dtype=float).reshape(shape) for name in ("estimate", "standard_error", "df")
         )
         with np.errstate(invalid="ignore"):
-            margin = stdtrit(df, 0.95) * error
+            margin = scipy.special.stdtrit(df, 0.95) * error
         names = [statistic.name for statistic in self.table.statistics]
         quality = rated(self.job.presentation.quality, names, value, error, margin)
         shown = quality.printed.ravel()

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Literal
 
 import numpy as np
+import scipy
 from pydantic import Field
-from scipy.special import ndtri, stdtrit
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
@@ -113,7 +113,11 @@ def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: 
     sets = [model.simulate(theta, rows, own.generator("synthesis", set=k))[0] for k, theta in enumerate(thetas, 1)]
     means, variances = (np.array([[f(one)] for one in sets]) for f in (np.mean, _of_the_mean))
     total = combine_sets(means, variances, float("inf"))
-    factor = ndtri(0.5 + LEVEL / 2.0) if not np.isfinite(total.df[0]) else stdtrit(total.df[0], 0.5 + LEVEL / 2.0)
+    factor = (
+        scipy.special.ndtri(0.5 + LEVEL / 2.0)
+        if not np.isfinite(total.df[0])
+        else scipy.special.stdtrit(total.df[0], 0.5 + LEVEL / 2.0)
+    )
     return float(total.value[0]), float(total.standard_error[0]), float(factor)
 
 
