@@ -38,13 +38,6 @@ def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
 def _at_normal_quantile(degrees: float, z: Floats) -> Floats:
     """The χ quantile at the probability of a normal quantile z."""
     shape = degrees / 2.0
-    return np.asarray(
-        np.sqrt(
-            2.0
-            * np.where(
-                z < 0.0,
-                scipy.special.gammaincinv(shape, scipy.special.ndtr(z)),
-                scipy.special.gammainccinv(shape, scipy.special.ndtr(-z)),
-            )
-        )
-    )
+    low = scipy.special.gammaincinv(shape, scipy.special.ndtr(z))
+    high = scipy.special.gammainccinv(shape, scipy.special.ndtr(-z))
+    return np.asarray(np.sqrt(2.0 * np.where(z < 0.0, low, high)))
