@@ -25,9 +25,29 @@ hypothesis.settings.load_profile("fixed")
 """Every test of a property sees the same examples each time, however slow the machine."""
 
 
+SYSTEM = "system"
+"""The mark of tests that need a program which no Python package brings."""
+COMPILED = "stan_cache"
+"""The fixture that compiles Stan programs, for which a test needs a C++ compiler."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Under `-m quick` a file that does not have the word is not read: a signal comes before all tests are collected."""
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+        return None
+    return None if "quick" in collection_path.read_text(encoding="utf-8") else True
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on real files run where DPDIST_DATA points to them, those on namespaces where those may be made, those on other
-    users where one can become another; elsewhere they are deselected, and counted as such."""
+    """Marks what compiles, and leaves out what this machine cannot run.
+
+    Tests on real files run where DPDIST_DATA points to them, those on namespaces where those may be made, those on other
+    users where one can become another. Elsewhere they are deselected, and counted as such.
+    """
+    for item in items:
+        if COMPILED in getattr(item, "fixturenames", ()) or item.get_closest_marker("namespaces"):
+            item.add_marker(SYSTEM)
     out = {"real_data"} if not os.environ.get("DPDIST_DATA") else set()
     out |= {"namespaces"} if os.geteuid() != 0 or not shutil.which("ip") else set()
     out |= {"other_users"} if os.geteuid() != 0 else set()
@@ -35,6 +55,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left]
     if left:
         config.hook.pytest_deselected(items=left)
+
+
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+"""How many tests were deselected, by mark."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Counts what is left out, so that nothing is left out silently. A process of `-n` hands its counts to the first."""
+    for config in {item.config for item in items}:
+        counts = config.stash.setdefault(LEFT_OUT, dict.fromkeys((SYSTEM, "long", "slow", "real_data"), 0))
+        for item in items:
+            for mark in counts.keys() & {marker.name for marker in item.iter_markers()}:
+                counts[mark] += 1
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["left_out"] = counts
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Takes the counts of a process of `-n`; every process collects the same tests."""
+    counts = getattr(node, "workeroutput", {}).get("left_out")
+    if counts is not None:
+        node.config.stash[LEFT_OUT] = counts
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts = {mark: count for mark, count in config.stash.get(LEFT_OUT, {}).items() if count}
+    if counts:
+        listed = ", ".join(f"{count} {mark}" for mark, count in counts.items())
+        terminalreporter.write_line(f"left out by their marks: {listed} (a test can have several; docs/architecture.md)")
 
 
 os.environ.pop("DPDIST_LEDGER", None)  # what tests release is counted where they say so, not in anybody's own ledger

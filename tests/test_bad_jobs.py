@@ -12,6 +12,8 @@ from dpdist.core.errors import JobError, Problem
 from dpdist.core.printable import escaped
 from dpdist.job.loading import load_job
 
+pytestmark = pytest.mark.quick
+
 FOLDER = Path(__file__).parent / "bad_jobs"
 BAD = sorted(FOLDER.glob("*.yaml"))
 SECONDS = 1.0

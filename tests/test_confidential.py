@@ -19,6 +19,8 @@ from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.publish.released import ReleasedObject, write_release
 
+pytestmark = pytest.mark.quick
+
 SECRET = 31415.9265
 
 

@@ -22,6 +22,7 @@ def loaded(statement: str) -> set[str]:
     return set(found.stdout.split())
 
 
+@pytest.mark.quick
 def test_importing_the_package_loads_no_heavy_library() -> None:
     """Control: a name that is asked for loads what it needs."""
     assert loaded("import dpdist") == set()

@@ -26,6 +26,8 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models import LIKELIHOODS
 from dpdist.privacy import weight_search
 
+pytestmark = pytest.mark.quick
+
 JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
 
 TEXT = """\

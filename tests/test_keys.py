@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from dpdist.core.keys import Key, open_uniforms
 
+pytestmark = pytest.mark.quick
+
 KEY = Key(b"tests/test_keys")
 fixed = settings(derandomize=True, deadline=None)
 addresses = st.tuples(st.text(max_size=4), st.text(max_size=4), st.integers(0, 30), st.integers(0, 30))

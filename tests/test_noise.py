@@ -60,6 +60,7 @@ def whole_fits(noise: np.ndarray, b: float) -> bool:
     return bool(low <= some <= high and least <= rest <= most)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("scale", [Fraction(1, 5), Fraction(2), Fraction(40)])
 def test_whole_noise_has_the_stated_law_and_no_other(scale: Fraction) -> None:
     noise = whole_laplace(scale, SIZE)

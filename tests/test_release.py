@@ -63,6 +63,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workspace
 
 
+@pytest.mark.quick
 def test_a_run_leaves_what_is_promised(finished: Path) -> None:
     public = {
         *(f"tables/{name}.{kind}" for name in ("salaries", "all") for kind in ("csv", "wide.csv", "parquet")),
@@ -219,6 +220,7 @@ def test_publishing_a_confidential_value_is_a_type_error(finished: Path) -> None
         replace(release, promise=Confidential({"epsilon": "1"}))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "runtime", [{"executor": "serial"}, {"executor": "dask", "workers": 1}, {"executor": "dask", "workers": 2}]
 )

@@ -18,6 +18,8 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.wording import PUBLIC_X, SECRET_SIZES
 
+pytestmark = pytest.mark.quick
+
 TABLES, SANITIZED, STRICT, COMPOSED = "reference_tables", "sanitized_statistics", "laplace_strict", "laplace_composed"
 BOTH = ("zero_out", "substitution")
 CASES = [

@@ -20,6 +20,8 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.privacy.weight_search import search
 from dpdist.sampling.exact import ExactSampler
 
+pytestmark = pytest.mark.quick
+
 SIZE = 40_000
 N, DRAWS, TARGET, KEY, WEIGHTS = 120, 60, 2.0, Key(b"\x06" * 32), Weights(rule="fixed_point")
 SAMPLER = ExactSampler(DRAWS)

@@ -26,6 +26,8 @@ from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
 from dpdist.publish import measurements
 
+pytestmark = pytest.mark.quick
+
 
 def first_cases(noisy: bool) -> dict[str, str]:
     """The first small job of every mechanism that needs no Markov chain, by the mechanism's name."""

@@ -20,6 +20,8 @@ from dpdist.models.poisson import Poisson
 from dpdist.models.protocol import Distributed, Draws
 from dpdist.privacy.weight_search import weigh
 
+pytestmark = pytest.mark.quick
+
 LIMIT = 4.9
 OUTCOME_ALONE = [
     name

@@ -52,6 +52,7 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(dpdist.run(parse_job(JOB + PRESENTATION), folder / "ws", input=folder / "survey.parquet"))
 
 
+@pytest.mark.system
 def test_records_and_measurements_give_the_published_totals_in_r(public: Path) -> None:
     program = shutil.which("Rscript")
     assert program is not None, NEEDED
@@ -76,6 +77,7 @@ def test_records_and_measurements_give_the_published_totals_in_r(public: Path) -
     assert not np.allclose(direct, published("records", "count")[:2], rtol=1e-5), "without noise this would show nothing"
 
 
+@pytest.mark.system
 def test_the_pages_example_for_r_gives_the_figure_that_the_page_names(public: Path) -> None:
     """That for Python is run in test_page. Those for Stata and SAS are not run: these programs are not free."""
     html = (public / "index.html").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import minisign
 import pytest
 from small_release import JOB, survey
 from typer.testing import CliRunner
@@ -168,8 +169,53 @@ def test_a_replayed_folder_is_never_whole(public: Path) -> None:
     assert verify(public) == (1, [f"{UNFIT}: of a replay"])
 
 
-def test_minisign_accepts_what_dpdist_signs(public: Path, tmp_path: Path) -> None:
-    """Debian's own program, with keys that dpdist has made."""
+class MinisignLibrary:
+    """Another implementation of minisign's formats, of the package py-minisign."""
+
+    def generate(self, public: Path, secret: Path) -> None:
+        pair = minisign.KeyPair.generate()
+        public.write_bytes(bytes(pair.public_key))
+        secret.write_bytes(bytes(pair.secret_key))
+
+    def sign(self, secret: Path, file: Path, hashed: bool) -> None:
+        signature = minisign.SecretKey.from_file(secret).sign(file.read_bytes(), prehash=hashed, trusted_comment="a file")
+        file.with_name(f"{file.name}.minisig").write_bytes(bytes(signature))
+
+    def verified(self, public: Path, file: Path) -> str:
+        """The trusted comment of a signature that is right."""
+        signature = minisign.Signature.from_file(file.with_name(f"{file.name}.minisig"))
+        minisign.PublicKey.from_file(public).verify_file(file)
+        return signature.trusted_comment
+
+
+class MinisignProgram:
+    """The program of minisign's author, as Debian has it."""
+
+    def generate(self, public: Path, secret: Path) -> None:
+        self._run("-G", "-W", "-p", public, "-s", secret)
+
+    def sign(self, secret: Path, file: Path, hashed: bool) -> None:
+        self._run("-S", *([] if hashed else ["-l"]), "-s", secret, "-m", file)
+
+    def verified(self, public: Path, file: Path) -> str:
+        lines = self._run("-V", "-p", public, "-m", file).splitlines()
+        return next(line for line in lines if line.startswith("Trusted comment: ")).removeprefix("Trusted comment: ")
+
+    def _run(self, *arguments: str | Path) -> str:
+        done = subprocess.run(["minisign", *arguments], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(params=[MinisignLibrary, pytest.param(MinisignProgram, marks=pytest.mark.system)])
+def other(request: pytest.FixtureRequest) -> MinisignLibrary | MinisignProgram:
+    """Somebody else's minisign."""
+    made: MinisignLibrary | MinisignProgram = request.param()
+    return made
+
+
+def test_minisign_accepts_what_dpdist_signs(public: Path, tmp_path: Path, other: MinisignLibrary | MinisignProgram) -> None:
+    """With keys that dpdist has made. Control: not after the file has changed."""
     secret, line = tmp_path / "agency.key", ["verify", str(public), "--key", str(tmp_path / "agency.key.pub")]
     runner = CliRunner()
     assert runner.invoke(app, ["keygen", str(secret)]).exit_code == 0
@@ -177,31 +223,27 @@ def test_minisign_accepts_what_dpdist_signs(public: Path, tmp_path: Path) -> Non
     assert runner.invoke(app, ["keygen", str(secret)]).exit_code == 1, "a key is not overwritten"
     assert runner.invoke(app, ["sign", str(public), "--key", str(secret)]).exit_code == 0
     assert runner.invoke(app, line).exit_code == 0
-    said = minisign("-V", "-p", f"{secret}.pub", "-m", str(public / MANIFEST))
+    comment = other.verified(Path(f"{secret}.pub"), public / MANIFEST)
     name = json.loads((public / MANIFEST).read_text())["release"]
-    assert f"Trusted comment: dataset:small period:2021 release:{name}\n" in said
+    assert comment == f"dataset:small period:2021 release:{name}"
+    (public / MANIFEST).write_bytes((public / MANIFEST).read_bytes() + b" ")
+    with pytest.raises((AssertionError, minisign.VerifyError)):
+        other.verified(Path(f"{secret}.pub"), public / MANIFEST)
 
 
-def minisign(*said: str) -> str:
-    try:
-        done = subprocess.run(["minisign", *said], capture_output=True, text=True, check=False, timeout=60)
-    except FileNotFoundError:
-        raise AssertionError("no minisign: apt-get install minisign") from None
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("way", [[], ["-l"]], ids=["hashed", "as it is"])
-def test_dpdist_accepts_what_minisign_signs(public: Path, tmp_path: Path, way: list[str]) -> None:
-    """With keys of either; `-l`: as versions before 0.6 signed."""
-    minisign("-G", "-W", "-p", f"{tmp_path}/pub", "-s", f"{tmp_path}/sec")
-    own = SecretKey.read(tmp_path / "sec")
-    (tmp_path / "own").write_text(own.text)
-    for secret in ("sec", "own"):
-        minisign("-S", *way, "-s", f"{tmp_path}/{secret}", "-m", str(public / MANIFEST))
+@pytest.mark.parametrize("hashed", [True, False], ids=["hashed", "as it is"])
+def test_dpdist_accepts_what_minisign_signs(
+    public: Path, tmp_path: Path, other: MinisignLibrary | MinisignProgram, hashed: bool
+) -> None:
+    """With keys of either; as it is: as versions of minisign before 0.6 signed."""
+    other.generate(tmp_path / "pub", tmp_path / "sec")
+    key = SecretKey.read(tmp_path / "sec")
+    (tmp_path / "copy").write_text(key.text)
+    for secret in ("sec", "copy"):
+        other.sign(tmp_path / secret, public / MANIFEST, hashed)
         assert verify(public, "--key", f"{tmp_path}/pub") == (0, [f"whole: {public}"])
-        assert verify(public, "--key", own.public.text.splitlines()[1])[0] == 0
-    assert own.public == PublicKey.parse((tmp_path / "pub").read_text())
+        assert verify(public, "--key", key.public.text.splitlines()[1])[0] == 0
+    assert key.public == PublicKey.parse((tmp_path / "pub").read_text())
 
 
 def test_another_key_no_signature_and_a_changed_one_are_named(public: Path, key: SecretKey) -> None:

@@ -13,6 +13,8 @@ from dpdist.core.errors import FitError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime.executors import Executor, executor
 
+pytestmark = pytest.mark.quick
+
 SERIAL, ONE, TWO = Runtime(executor="serial"), Runtime(executor="dask", workers=1), Runtime(executor="dask", workers=2)
 
 

@@ -65,6 +65,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.quick
 def test_what_one_keeps_another_takes_and_what_is_dropped_is_gone(view: View) -> None:
     here, there = view(), view()
     files = [write(here.confidential / name, name) for name in ("a", "parts/b", "parts/deep/c")]
@@ -98,6 +99,7 @@ def test_a_unit_is_finished_for_everybody_with_its_mark_and_all_its_files(view: 
     assert not view().finished("unit")
 
 
+@pytest.mark.quick
 def test_of_two_writers_of_a_mark_the_first_decides_and_the_second_takes_it(view: View) -> None:
     """They have written the same bytes; where one has not, its files and mark give way together."""
     one, other = view(), view()
