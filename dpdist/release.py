@@ -21,7 +21,7 @@ from dpdist.evaluation.acceptance import ACCEPTED, bounded_sums, gate_noise, mea
 from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
 from dpdist.evaluation.gate_limits import refuse_unreachable
-from dpdist.evaluation.holding import publish_approved
+from dpdist.evaluation.holding import publish_approved, publish_unless_refused
 from dpdist.evaluation.opening import release_in
 from dpdist.evaluation.report.page import write_report_again
 from dpdist.evaluation.verifying import refuse_unverified
@@ -128,7 +128,7 @@ def run(
 
     Returns
     -------
-    The release. As a path it is its public folder, or that folder's URL.
+    The release. As a path it is its public folder, or that folder's URL. If the release is held, its `held` is True.
 
     Raises
     ------
@@ -186,10 +186,12 @@ def _run(
                 release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
                 meter.settle(key)
             release = release if gates is None else _accepted(space, plan, release, *gates, listener)
-            _publish(space, release, listener)
+            _publish(space, release, listener, held=_held_at_first(space, job))
             meter.name_release(key, listener)
             with private():
                 evaluate(space, plan, key, listener)
+            if job.held_on_a_verdict and not space.replayed:
+                publish_unless_refused(space)
         except Exception:
             log.exception("failed")
             raise
@@ -272,19 +274,24 @@ def publish(
             release = read_release(made / "released")
             release = release if job is None else derived(release, job_of(job))
             refuse_formats(release.job)
-        _publish(space, release, listener)
+        on_a_verdict = release.job.held_on_a_verdict and made == space.held  # which was given when the records were there
+        _publish(space, release, listener, held=on_a_verdict or release.job.approval is not None)
         name_again(space, listener)
         if page:
             write_report_again(space, listener)
         return release_in(space)
 
 
-def _publish(space: Workspace, release: ReleasedObject, listener: Listener) -> None:
-    """Writes the public folder.
+def _held_at_first(space: Workspace, job: Job) -> bool:
+    """True if a run holds its release, until it is approved or has a verdict. A replay is not published, so none waits."""
+    return job.approval is not None or (job.held_on_a_verdict and not space.replayed)
 
-    A release that needs approval is written to `held/`, which only its owner can read, until it is approved.
+
+def _publish(space: Workspace, release: ReleasedObject, listener: Listener, held: bool) -> None:
+    """Writes the public folder; or, where the release is held, `held/`, which only its owner can read.
+
+    A held release that was approved before is published.
     """
-    held = release.job.approval is not None
     folder = space.held if held else space.public
     if space.keyed:
         said = [SIMULATED.replace("\n", " ").strip(), *release.promise["cautions"]]

@@ -1,4 +1,4 @@
-"""The command `dpdist approve`: publishes a held release with a signature, or refuses it, and stores the reason given."""
+"""The command `dpdist approve`: publishes a held release, signed by a key, or refuses it, and stores the reason given."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from dpdist.core.errors import JobError, Problem
 def approve(
     workspace: Annotated[str, typer.Argument(metavar="DIR", help="The workspace of a run that ended in hold.")],
     reason: Annotated[str, typer.Option("--reason", help="Why, in a line; kept in the confidential folder.")],
-    key: Annotated[Path | None, typer.Option("--key", help="Secret key of whoever approves; it signs the release.")] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Secret key of whoever approves; it signs the release. `approval: required` needs one."),
+    ] = None,
     no: Annotated[
         bool, typer.Option("--refuse", help="Refuse it instead: it stays held until somebody approves it.")
     ] = False,
 ) -> None:
-    """Publish a held release, signed, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
+    """Publish a held release, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
     from dpdist.cli.draft import PUBLISHED_TOO
     from dpdist.cli.report import donates
     from dpdist.core.minisign import SecretKey
@@ -27,17 +30,18 @@ def approve(
     from dpdist.evaluation.holding import refuse as refuse_release
 
     def act() -> None:
-        if no == (key is not None):
-            found = "a key to refuse with" if no else "no key to approve with"
+        if no and key is not None:
+            found = "a key to refuse with"
             raise JobError("of approve", [Problem("--key", found, "--key FILE, or --refuse", "give one of the two")])
-        if key is not None:
-            own = SecretKey.read(key)
-            if donates(workspace):
-                out.print(f"caution: {PUBLISHED_TOO}", markup=False)
-            where = approve_release(workspace, own, reason)
-            out.print(f"approved by {own.public.name}, published: {where}", markup=False)
-        else:
+        if no:
             refuse_release(workspace, reason)
             out.print("refused: it stays held until somebody approves it, and its budget stays spent", markup=False)
+            return
+        secret = None if key is None else SecretKey.read(key)
+        if donates(workspace):
+            out.print(f"caution: {PUBLISHED_TOO}", markup=False)
+        where = approve_release(workspace, secret, reason)
+        by = "" if secret is None else f" by {secret.public.name}"
+        out.print(f"approved{by}, published: {where}", markup=False)
 
     guarded(act)

@@ -51,6 +51,12 @@ class Evaluated:
         """Returns the evaluation's verdict on the published intervals."""
         return verdict_text(stated(self._material))
 
+    def verdict_line(self) -> str:
+        """Returns the verdict in one line, with the release that it is on."""
+        job, space = self._material.job, self._space
+        head = stated(self._material).head
+        return f"CONFIDENTIAL VERDICT on {job.dataset} {job.period} ({space.shown(space.newest)}): {head}"
+
     @property
     def exists(self) -> bool:
         """False where a run's confidential folder is elsewhere, or has no evaluation."""

@@ -79,7 +79,8 @@ class Draft:
 
     def text(self) -> str:
         """Returns the text of the job file."""
-        return "\n".join([*self._head(), *self._columns(), *self._design(), *self._cost(), *self._tables()]) + "\n"
+        parts = (self._head(), self._columns(), self._design(), self._cost(), self._publication(), self._tables())
+        return "\n".join(line for part in parts for line in part) + "\n"
 
     def _head(self) -> Iterator[str]:
         yield "# Begun by `dpdist init`. Lines marked TODO are yours; `dpdist validate` names those that are left."
@@ -177,6 +178,9 @@ class Draft:
             yield 'reference: {histogram: {epsilon: "0.3"}}  # a part of the budget; with an earlier public file: {path: …}'
         elif self.spec.needs_reference:
             yield "# TODO fill: reference: {path: …}, an earlier file of this survey that is public"
+
+    def _publication(self) -> Iterator[str]:
+        yield "publish: unless_refused  # a verdict of `do not publish` holds the release; this choice is in no ε"
 
     def _tables(self) -> Iterator[str]:
         if not self.by or self.outcome is None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from dpdist.job import Job
     from dpdist.publish.opened import Release
 
+REFUSED = 4
+"""Exit code of a run whose release is held, because its confidential verdict says "do not publish"."""
 NO_PAGE = "confidential/report.html was not written"
 
 
@@ -116,15 +118,23 @@ def run(
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown, traces) as listener:
             said: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
             public = run_job(said, workspace, input, replay, listener)
-        # a file or a pipe may be read by others than the custodian
-        _for_custodian(workspace, made=True, verdict=out.file.isatty() and not quiet and not as_json)
+        custodian_reads = out.file.isatty() and not quiet and not as_json  # a file or a pipe may be read by others
+        _for_custodian(workspace, made=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
             again = f"`dpdist report {workspace}` shows it"
             beside(lambda: out.print(reporting.run_text(workspace)), "the release could not be shown", again)
+        held = said.held_on_a_verdict and public.held
+        if not quiet and not as_json:
+            _last_line(workspace, held, custodian_reads)
+        if held:
+            ended.append(REFUSED)
 
+    ended = list[int]()
     guarded(act, show_values, as_json)
+    if ended:  # after `guarded`, which would say that the run failed
+        raise typer.Exit(REFUSED)
 
 
 def publish(
@@ -152,6 +162,29 @@ def publish(
             out.print(f"{'Held' if public.held else 'Published again'}: {public}", markup=False)
 
     guarded(act, as_json=as_json)
+
+
+def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
+    """Prints what decides whether to publish: that the verdict holds the release, or the verdict and what it is on.
+
+    The verdict is confidential, so it is printed for the custodian alone; others read where it stands.
+    """
+    from dpdist.cli import custodian
+
+    shown = f"`dpdist report {workspace} --confidential` shows the verdict"
+
+    def verdict() -> None:
+        with custodian.evaluated(workspace) as evaluation:
+            out.print(evaluation.verdict_line(), markup=False)
+
+    if held:
+        approve = f"look at it with `dpdist report {workspace} --confidential`, and publish it with"
+        command = f"`dpdist approve {workspace} --reason '…'`"
+        out.print(f"Held, because the confidential verdict says 'do not publish': {approve} {command}", markup=False)
+    elif custodian_reads:
+        beside(verdict, "the verdict could not be made", shown)
+    else:
+        out.print(f"The verdict on its accuracy is confidential: {shown}", markup=False)
 
 
 def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) -> None:

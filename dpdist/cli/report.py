@@ -41,7 +41,7 @@ ABREAST = 2
 WIDTH = 80
 LEGEND = "SE is one standard error. 90 % intervals are `lower` and `upper` in the files of public/tables."
 FEW = {0: "no record", 1: "one record"}
-APPROVE = "dpdist approve {} --key FILE --reason '…'"
+APPROVE = "dpdist approve {} {}--reason '…'"
 NOT_GIVEN = "not given"
 NOT_IDENTIFIED = "not identified"
 LISTED = {
@@ -124,7 +124,8 @@ def run_text(workspace: str | Path) -> RenderableType:
     """Formats the end of a run: which folder may be published, and which must not be."""
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
-        advised = advice(read_job(space.newest, "released/job.json"), space.place)
+        job = read_job(space.newest, "released/job.json")
+        advised, signed = advice(job, space.place), "" if job.held_on_a_verdict else "--key FILE "
         return facts_text(
             _stopped(said)
             | _warned(space)
@@ -138,7 +139,11 @@ def run_text(workspace: str | Path) -> RenderableType:
                 "synthetic sets": str(said["synthetic_sets"]),
                 **({"published too": PUBLISHED_TOO} if _donates(space) else {}),
                 "how far off it is": f"`dpdist report {space.place} --confidential`",
-                **({"publish it": f"`{APPROVE.format(space.place)}`, once it is approved"} if _is_held(space) else {}),
+                **(
+                    {"publish it": f"`{APPROVE.format(space.place, signed)}`, once it is approved"}
+                    if _is_held(space)
+                    else {}
+                ),
             }
         )
 

@@ -1,7 +1,8 @@
-"""Handles a release that is held: opens it for inspection, then approves it under a key, or refuses it with a reason.
+"""Handles a release that is held: opens it for inspection, then approves it, or refuses it with a reason.
 
-A job with `approval: required` publishes nothing without an approval. A person who reads the evaluation first decides by
-the records. No ε covers that decision, as the statement of such a release says.
+A job with `approval: required` publishes nothing without an approval under a key. A job with `publish: unless_refused`
+holds its release until the evaluation is made. Afterwards it holds the release only if the verdict says "do not publish".
+In both cases the records decide, or a person who has read the evaluation. No ε covers that, as the statement says.
 """
 
 from __future__ import annotations
@@ -15,41 +16,49 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import private, shared, write_json, write_text
+from dpdist.core.files import private, sha256, shared, write_json, write_text
 from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.core.printable import control
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.estimation.frame_table import read_job
+from dpdist.evaluation.report.page import material_of, stated
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.publish.folder import aside, publishing, swap_in
 from dpdist.storage.workspace import Workspace
 
 Decision = Literal["approved", "refused"]
+UNSIGNED = ""
+"""In place of a key, where a release that a verdict held is approved without one."""
 LONGEST = 1000
 """Largest number of characters of a reason."""
 
 
-def approve(workspace: str | Path, key: SecretKey, reason: str) -> str:
-    """Publishes a held release, signed by the key. Returns the place of the public folder.
+def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
+    """Publishes a held release, signed by the key if there is one. Returns the place of the public folder.
 
     Parameters
     ----------
     workspace : the workspace of a run whose release is held.
-    key : the key of whoever approves. Its public half is what `dpdist verify --key` then takes.
+    key : the key of whoever approves. Its public half is what `dpdist verify --key` then takes. Only a release that a
+        verdict holds can be approved without one.
     reason : stored in the confidential folder, with the date and the key's name.
 
     Raises
     ------
     WorkspaceError : nothing is held; the release was changed, or repeats another run's draws; there is no reason; or
-        the job lists keys and this is none of them. A killed approval is completed by the same command.
+        the job wants a key, or one of a list, and this is none. A killed approval is completed by the same command.
     """
-    name = key.public.text.splitlines()[-1]
+    name = UNSIGNED if key is None else key.public.text.splitlines()[-1]
     with _held(workspace, reason, name) as (space, said):
         if _published(space) is None:
             _refuse_unlisted(space, name)
-            comment = " ".join(f"{each}:{said[each]}" for each in ("dataset", "period", "release"))
-            signature = key.sign((space.held / MANIFEST).read_bytes(), f"{comment} approved")
-            _decide(space, said["release"], "approved", reason, key=name, signature=signature)
+            made = space.held / MANIFEST
+            if key is None:
+                _decide(space, said["release"], "approved", reason, manifest=sha256(made))
+            else:
+                comment = " ".join(f"{each}:{said[each]}" for each in ("dataset", "period", "release"))
+                signature = key.sign(made.read_bytes(), f"{comment} approved")
+                _decide(space, said["release"], "approved", reason, key=name, signature=signature)
         publish_approved(space)
         return space.shown(space.public) if not space.store.shared else str(space.public)
 
@@ -74,7 +83,7 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
             found = "no reason, or none of a line"
             raise WorkspaceError(space.place, found, f"say why, in one line of at most {LONGEST} characters", 2)
         if not space.store.take(space.held / MANIFEST) and (key is None or _published(space) != key):
-            remedy = "name the workspace of a run whose job says `approval: required`, and that nobody has approved yet"
+            remedy = "name the workspace of a run that ended in hold, and that nobody has approved yet"
             raise WorkspaceError(space.place, "nothing is held in it", remedy, 2)
         if space.replayed:
             found = "it repeats another run's draws, which are not for publication"
@@ -86,18 +95,21 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
 
 
 def _published(space: Workspace) -> str | None:
-    """Returns the key under which the held release is already public; None where it is not.
+    """Returns the key under which the held release is already public, or UNSIGNED; None where it is not public.
 
     A killed approval may leave the held folder, or a part of it, beside the public one. If the held folder is of another
     release, that one is not public.
     """
     own = [each for each in decisions(space) if each["decision"] == "approved"]
-    files = (space.public / MANIFEST, space.public / SIGNATURE)
-    if not own or not all(space.store.take(path) for path in files):
+    if not own or not space.store.take(space.public / MANIFEST):
         return None
-    manifest, signature = (path.read_bytes() for path in files)
-    held = space.held / MANIFEST
-    same = signature == str(own[-1].get("signature")).encode() and (not held.exists() or held.read_bytes() == manifest)
+    manifest, held = (space.public / MANIFEST).read_bytes(), space.held / MANIFEST
+    if held.exists() and held.read_bytes() != manifest:
+        return None
+    if "signature" not in own[-1]:
+        return UNSIGNED if own[-1].get("manifest") == sha256(space.public / MANIFEST) else None
+    signed = space.public / SIGNATURE
+    same = space.store.take(signed) and signed.read_bytes() == str(own[-1]["signature"]).encode()
     return str(own[-1].get("key")) if same else None
 
 
@@ -127,44 +139,95 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
 def publish_approved(space: Workspace) -> bool:
     """Publishes a held release if the last decision approved it; returns whether it did.
 
-    The signature in the decision must be of this very manifest: a release that has changed since then stays held. The
-    public folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
+    The decision must be of this very manifest: a release that has changed since then stays held.
     """
-    if _published(space) is None:
-        made = (space.held / MANIFEST).read_bytes()
-        release = read_object(space.held, MANIFEST)["release"]
-        own = [each for each in decisions(space) if each["release"] == release]
-        if not own or own[-1]["decision"] != "approved":
+    if _published(space) is not None:
+        _move_to_public(space, None, shown=True)
+        return True
+    last = _last_decision(space)
+    if last is None or last["decision"] != "approved":
+        return False
+    _refuse_unlisted(space, str(last.get("key", UNSIGNED)))
+    _refuse_other(space, last)
+    _move_to_public(space, last.get("signature"))
+    return True
+
+
+def publish_unless_refused(space: Workspace) -> bool:
+    """Publishes a held release unless its confidential verdict says "do not publish"; returns whether it did.
+
+    A release that somebody approved is already public, and one that somebody refused stays held.
+    """
+    with publishing(space.held):
+        if not space.store.take(space.held / MANIFEST):
+            return True
+        if _last_decision(space) is not None or stated(material_of(space)).stops:
             return False
-        _refuse_unlisted(space, str(own[-1].get("key")))
-        try:
-            PublicKey.parse(own[-1]["key"]).check(made, own[-1]["signature"])
-        except (SignatureError, KeyError, ValueError):
-            raise space.damaged(space.decisions, "is damaged: its signature is not of the release") from None
-        with publishing(space.public):
-            _copy_in(space.held, space.public, own[-1]["signature"])
+        signature = space.public / SIGNATURE
+        same = _same_manifest(space) and space.store.take(signature)
+        _move_to_public(space, signature.read_text(encoding="utf-8") if same else None)
+        return True
+
+
+def _same_manifest(space: Workspace) -> bool:
+    public, held = space.public / MANIFEST, space.held / MANIFEST
+    return space.store.take(public) and public.read_bytes() == held.read_bytes()
+
+
+def _last_decision(space: Workspace) -> dict[str, Any] | None:
+    """The last decision on the held release; None where nobody has decided."""
+    release = read_object(space.held, MANIFEST)["release"]
+    return next((each for each in reversed(decisions(space)) if each["release"] == release), None)
+
+
+def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
+    """Raises `WorkspaceError` where a decision is not of the held manifest: it has no signature of it, or no checksum."""
+    made = space.held / MANIFEST
+    if "signature" not in decision and "key" not in decision:
+        if decision.get("manifest") != sha256(made):
+            raise space.damaged(space.decisions, "is damaged: its checksum is not of the release")
+        return
+    try:
+        PublicKey.parse(decision["key"]).check(made.read_bytes(), decision["signature"])
+    except (SignatureError, KeyError, ValueError):
+        raise space.damaged(space.decisions, "is damaged: its signature is not of the release") from None
+
+
+def _move_to_public(space: Workspace, signature: str | None, shown: bool = False) -> None:
+    """Puts the held release in the public folder's place; `shown` if a killed approval has done so.
+
+    The public folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
+    """
     with publishing(space.public):
+        if not shown:
+            _copy_in(space.held, space.public, signature)
         space.store.show(space.public)
     (space.held / MANIFEST).unlink(missing_ok=True)  # first, because a folder without a manifest is no held release
     space.store.drop([space.held / MANIFEST])
     shutil.rmtree(space.held, ignore_errors=True)
     space.store.drop([space.held])
-    return True
 
 
-def _copy_in(held: Path, public: Path, signature: str) -> None:
-    """Copies the held folder, with a signature and without its mark, to the public place, readable for everybody."""
+def _copy_in(held: Path, public: Path, signature: str | None) -> None:
+    """Copies the held folder, with any signature and without its mark, to the public place, readable for everybody."""
     made = aside(public)
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(held, made, ignore=shutil.ignore_patterns(UNFIT))
-    write_text(made / SIGNATURE, signature)
+    if signature is not None:
+        write_text(made / SIGNATURE, signature)
     shared(made)
     swap_in(made, public)
 
 
 def _refuse_unlisted(space: Workspace, key: str) -> None:
-    """Raises `WorkspaceError` where the job lists the keys that may approve, and this key is not among them."""
-    listed = read_job(space.held, "released/job.json").approvers
+    """Raises `WorkspaceError` where the job wants an approval under a key, or under a listed one, and this is none."""
+    job = read_job(space.held, "released/job.json")
+    listed = job.approvers
+    if key == UNSIGNED:
+        if job.approval is not None:
+            found = "its job says `approval: required`, and there is no key to approve with"
+            raise WorkspaceError(space.place, found, "approve it with --key FILE, or refuse it with --refuse", 2)
+        return
     if listed and key not in listed:
         names = ", ".join(PublicKey.parse(each).name for each in listed)
         found = f"its job does not list the key {PublicKey.parse(key).name} among those that may approve ({names})"

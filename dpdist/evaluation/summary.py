@@ -27,12 +27,16 @@ LOOKED = (
 
 
 class Overall(NamedTuple):
-    """The verdicts on all statistics: a first line, the grand figures, a sentence each, and whether the release fails."""
+    """The verdicts on all statistics: a first line, the grand figures, and a sentence each.
+
+    `fails` is true where a fault was found. `stops` is true where the release must not be published.
+    """
 
     head: str
     bias: list[str]
     sentences: list[str]
     fails: bool
+    stops: bool
 
 
 def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Overall:
@@ -43,8 +47,9 @@ def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Over
     found = verdicts(tables, clustered)
     said = [f"{name}: {NOTHING}" if each is None else in_words(name, each) for name, each in found.items()]
     fails = any(each is not None and each.fails for each in found.values())
+    stops = any(each is not None and each.stops for each in found.values())
     head = head_of(list(found.values()), list(found))
-    return Overall(head, list(bias_lines(found.items())), [*said, WITHHELD] if fails else said, fails)
+    return Overall(head, list(bias_lines(found.items())), [*said, WITHHELD] if fails else said, fails, stops)
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | None]:

@@ -110,6 +110,11 @@ class JobKeys(Frozen):
         description="required, or {required: true, keys: […]}: what a run makes is held aside, and `dpdist approve` alone "
         "publishes it",
     )
+    publish: Annotated[Literal["always", "unless_refused"], Field(exclude_if=lambda when: when == "always")] = Field(
+        default="always",
+        description="unless_refused: where the confidential verdict says `do not publish`, the release is held until "
+        "`dpdist approve` publishes it. This choice is in no ε",
+    )
     presentation: Presentation = Field(
         default=Presentation(), description="titles, labels, units and rules of print; it never changes a figure"
     )

@@ -154,6 +154,11 @@ class Job(BudgetShares):
         return self.approval.keys if isinstance(self.approval, Approval) else ()
 
     @property
+    def held_on_a_verdict(self) -> bool:
+        """True if the confidential verdict decides whether the release is held. With `approval` every release is held."""
+        return self.publish == "unless_refused" and self.approval is None
+
+    @property
     def public_counts(self) -> tuple[str, ...] | None:
         """Columns by whose combinations exact sample counts are published; None where none are."""
         if self.predictors is not None:

@@ -25,6 +25,10 @@ APPROVAL = (
     "This release was held, and published when somebody had approved it. Who approves may look at the confidential "
     "evaluation first. That choice depends on the records, and it is in no ε. {who}"
 )
+PUBLICATION = (
+    "A release that its confidential evaluation finds unfit is held, until its custodian publishes it with a reason. "
+    "Whether and when this release was published depends on the records, and this is in no ε."
+)
 ANYBODY = "The job lists no keys: whoever has any key may approve."
 LISTED = "The job lists the keys that may approve: {names}."
 ADDS_UP = (
@@ -61,6 +65,7 @@ def statement(release: ReleasedObject) -> dict[str, Any]:
         "trust_model": TRUST_MODEL,
         **_stated(job),
         **({"approval": approval(job)} if job.approval is not None else {}),
+        **({"publication": PUBLICATION} if job.held_on_a_verdict else {}),
         "domain": domain(job),
         "synthetic_sets": 0 if job.mechanism.whole_tables else job.synthetic_sets,
         "metered": release.promise.get("metered", False),

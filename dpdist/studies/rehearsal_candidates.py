@@ -20,7 +20,7 @@ from dpdist.job.yaml_lines import dotted, flow
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 
-OF_THE_RUN = ("ledger", "runtime", "record", "approval", "accept", "correction")
+OF_THE_RUN = ("ledger", "runtime", "record", "approval", "publish", "accept", "correction")
 """Keys that belong to a run on the confidential file. The recommended job keeps them; a trial leaves them out."""
 NOT_TRIED = ("calibration", "compare")
 """Keys that only the job's own mechanism uses. No recommended job has them."""

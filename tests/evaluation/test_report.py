@@ -274,6 +274,8 @@ def test_a_run_tells_the_verdict_first_on_a_terminal_and_nowhere_else(finished: 
     shown = on_a_terminal(*told)
     assert "CONFIDENTIAL VERDICT: do not publish" in shown
     assert shown.index("CONFIDENTIAL VERDICT") < shown.index("how far off it is")
+    last = shown.strip().splitlines()[-1]
+    assert last.startswith(f"CONFIDENTIAL VERDICT on tiny 2020 ({finished}/public): do not publish: "), last
     words = " ".join(shown.split())
     assert re.search(r"pay, mean of salary: 90 %[^:]*: it is biased\.[^:]*Do not publish\.", words)
     log = tmp_path / "events.jsonl"

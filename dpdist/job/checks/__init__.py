@@ -12,6 +12,7 @@ from dpdist.job.checks.mechanisms import noise_of_budget
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
 from dpdist.job.checks.predictors import predictors
 from dpdist.job.checks.presentation import presentation
+from dpdist.job.checks.publication import publication
 from dpdist.job.checks.running import scheduler_contradictions
 from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
 from dpdist.job.checks.units import units
@@ -45,6 +46,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *calibration(job),
         *noise_of_budget(job),
         *acceptance(job),
+        *publication(job),
         *comparators(job),
         *presentation(job),
         *scheduler_contradictions(job.runtime),

@@ -1,0 +1,213 @@
+"""`publish: unless_refused`: a release whose confidential verdict says "do not publish" waits for the custodian."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_release import JOB, survey
+from typer.testing import CliRunner, Result
+
+import dpdist
+import dpdist.release
+from dpdist.cli.main import app
+from dpdist.core.errors import JobError
+from dpdist.core.public_files import UNFIT
+from dpdist.storage.workspace import Workspace
+
+UNLESS = "publish: unless_refused\n"
+GOOD = JOB.replace('"3"', '"300"')
+"""Noise is a hundredth of the sampling error, so no verdict is bad by chance: at ε = 3 one in a few dozen is."""
+CLIPPED = JOB.replace("salary: {bounds: [0, 200000]", "salary: {bounds: [0, 30000]").replace('"3"', '"30"')
+"""Nine salaries in ten are clipped, so all means are far below the direct ones."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    survey(300).to_parquet(tmp_path / "survey.parquet")
+    (tmp_path / "clipped.yaml").write_text(CLIPPED + UNLESS)
+    (tmp_path / "good.yaml").write_text(GOOD + UNLESS)
+    return tmp_path
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def run(folder: Path, job: str = "clipped", *more: str) -> Result:
+    return command("run", f"{folder}/{job}.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != UNFIT)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_a_refused_release_is_held_with_exit_code_4(folder: Path) -> None:
+    ended = run(folder)
+    assert ended.exit_code == 4, ended.output
+    assert not (folder / "ws" / "public").exists()
+    last = ended.output.splitlines()[-1]
+    assert last.startswith("Held, because the confidential verdict says 'do not publish'"), last
+    assert f"`dpdist approve {folder}/ws --reason '…'`" in last
+    assert command("verify", f"{folder}/ws/held").exit_code == 1
+    assert "do not publish" in dpdist.report(folder / "ws", confidential=True)
+
+
+def test_the_last_json_event_says_held_and_not_failed(folder: Path) -> None:
+    ended = run(folder, "clipped", "--json")
+    last = json.loads(ended.output.splitlines()[-1])
+    assert (ended.exit_code, last) == (4, {"event": "held", "held": f"{folder}/ws/held"})
+
+
+def test_control_a_release_without_a_fault_is_public_at_once(folder: Path) -> None:
+    ended = run(folder, "good")
+    assert ended.exit_code == 0, ended.output
+    assert not (folder / "ws" / "held").exists()
+    assert command("verify", f"{folder}/ws").exit_code == 0
+    assert not (folder / "ws" / "public" / UNFIT).exists()
+
+
+def test_control_always_publishes_what_the_verdict_refuses(folder: Path) -> None:
+    """Statement and job of a release whose job says nothing name neither the key nor a choice."""
+    for text in ("", "publish: always\n"):
+        (folder / "clipped.yaml").write_text(CLIPPED + text)
+        assert run(folder).exit_code == 0
+    release = dpdist.open_release(folder / "ws")
+    assert "publication" not in release.statement
+    assert "publish" not in json.loads((release / "manifest.json").read_text())["job"]
+
+
+def test_python_returns_a_release_that_says_that_it_is_held(folder: Path) -> None:
+    assert dpdist.run(folder / "clipped.yaml", folder / "ws", folder / "survey.parquet").held
+    assert not dpdist.run(folder / "good.yaml", folder / "good", folder / "survey.parquet").held
+
+
+def test_statement_and_page_say_that_the_choice_is_in_no_epsilon(folder: Path) -> None:
+    """The same words whether the verdict held the release or not, since they must not tell which."""
+    run(folder, "good")
+    passed = dpdist.open_release(folder / "ws").statement["publication"]
+    held = dpdist.run(folder / "clipped.yaml", folder / "held", folder / "survey.parquet").statement["publication"]
+    assert passed == held
+    assert "in no ε" in passed
+    assert passed in (folder / "ws" / "public" / "index.html").read_text()
+
+
+def test_the_custodian_approves_with_a_reason_and_without_a_key(folder: Path) -> None:
+    run(folder)
+    held = contents(folder / "ws" / "held")
+    assert command("approve", f"{folder}/ws").exit_code == 2
+    ended = command("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
+    assert (ended.exit_code, f"published: {folder}/ws/public" in ended.output) == (0, True), ended.output
+    assert contents(folder / "ws" / "public") == held
+    assert not (folder / "ws" / "held").exists()
+    assert command("verify", f"{folder}/ws").exit_code == 0
+    (decision,) = json.loads((folder / "ws" / "confidential" / "decisions.json").read_text())
+    assert (decision["decision"], decision["reason"]) == ("approved", "clipping is stated on the page")
+    assert run(folder).exit_code == 0, "the same run, started again, publishes what was approved"
+    assert contents(folder / "ws" / "public") == held
+
+
+def test_a_key_signs_what_is_approved(folder: Path) -> None:
+    run(folder)
+    command("keygen", f"{folder}/head")
+    assert command("approve", f"{folder}/ws", "--key", f"{folder}/head", "--reason", "fine").exit_code == 0
+    assert command("verify", f"{folder}/ws", "--key", f"{folder}/head.pub").exit_code == 0
+
+
+def test_an_approval_is_of_the_held_release_alone(folder: Path) -> None:
+    """A decision that names another manifest publishes nothing."""
+    run(folder)
+    release = json.loads((folder / "ws" / "held" / "manifest.json").read_text())["release"]
+    decision = {"release": release, "decision": "approved", "reason": "fine", "date": "2026-01-01", "manifest": "0" * 64}
+    (folder / "ws" / "confidential" / "decisions.json").write_text(json.dumps([decision]))
+    assert run(folder).exit_code == 2
+    assert not (folder / "ws" / "public").exists()
+
+
+def test_what_the_custodian_refused_stays_held(folder: Path) -> None:
+    run(folder)
+    assert command("approve", f"{folder}/ws", "--refuse", "--reason", "too far off").exit_code == 0
+    assert run(folder).exit_code == 4
+    assert not (folder / "ws" / "public").exists()
+
+
+def test_published_again_it_stays_where_it_was(folder: Path) -> None:
+    """`publish` sees no record, so it makes no new verdict: held stays held, public stays public."""
+    run(folder)
+    (folder / "labels.yaml").write_text(CLIPPED + UNLESS + "presentation: {title: Salaries}\n")
+    assert command("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Held")
+    assert not (folder / "ws" / "public").exists()
+    command("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
+    assert command("publish", f"{folder}/ws").output.startswith("Published again")
+    assert not (folder / "ws" / "held").exists()
+
+
+def test_a_signature_stays_when_the_same_run_publishes_the_same_bytes(folder: Path) -> None:
+    run(folder, "good")
+    command("keygen", f"{folder}/head")
+    assert command("sign", f"{folder}/ws", "--key", f"{folder}/head").exit_code == 0
+    before = contents(folder / "ws" / "public")
+    assert run(folder, "good").exit_code == 0
+    assert contents(folder / "ws" / "public") == before
+
+
+class Killed(BaseException):
+    """In place of a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize(("job", "code"), [("good", 0), ("clipped", 4)])
+@pytest.mark.parametrize("step", ["evaluate", "publish_unless_refused"])
+def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, job: str, code: int, step: str
+) -> None:
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as broken:
+        broken.setattr(dpdist.release, step, kill)
+        with pytest.raises(Killed):
+            dpdist.run(folder / f"{job}.yaml", folder / "ws", folder / "survey.parquet")
+    space = Workspace.at(folder / "ws")
+    assert not space.public.exists(), "nothing is public before the verdict"
+    before = contents(space.held)
+    assert run(folder, job).exit_code == code
+    assert contents(space.newest) == before
+
+
+def test_a_replay_is_never_public_and_needs_no_verdict(folder: Path) -> None:
+    run(folder)
+    words = ["run", f"{folder}/clipped.yaml", "-w", f"{folder}/again", "--input", f"{folder}/survey.parquet"]
+    assert command(*words, "--replay", f"{folder}/ws/confidential").exit_code == 0
+    assert (folder / "again" / "public" / UNFIT).exists()
+    assert contents(folder / "again" / "public") == contents(folder / "ws" / "held")
+
+
+def test_beside_approval_every_release_is_held_for_a_key(folder: Path) -> None:
+    """`init` writes `publish`, and who adds `approval` to its job leaves it there."""
+    (folder / "good.yaml").write_text(GOOD + UNLESS + "approval: required\n")
+    assert run(folder, "good").exit_code == 0
+    assert command("approve", f"{folder}/ws", "--reason", "fine").exit_code == 2
+    statement = dpdist.open_release(folder / "ws" / "held").statement
+    assert ("approval" in statement, "publication" in statement) == (True, False)
+
+
+GATED = 'accept: {epsilon: "0.3", gates: [{measure: largest, of: count, limit: 0.3}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("publish: maybe\n", "always"),
+        ("publish: true\n", "always"),
+        (UNLESS + GATED, "gates"),
+        (UNLESS + "mechanism: {name: laplace}\n", "no verdict"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_spent(more: str, words: str) -> None:
+    job = JOB.replace("mechanism: {name: laplace_strict}\n", "") if "mechanism" in more else JOB
+    with pytest.raises(JobError, match=words) as refused:
+        dpdist.parse_job(job + more)
+    assert "publish" in {problem.where for problem in refused.value.problems}
