@@ -19,7 +19,7 @@ def rehearse(
         Path | None, typer.Option("--public", help="A public file with the job's columns; unset: the job's reference.")
     ] = None,
     records: Annotated[
-        int | None, typer.Option("--records", min=4, help="Use at most this many of its records, chosen at random.")
+        int | None, typer.Option("--records", min=6, help="Use at most this many of its records, chosen at random.")
     ] = None,
     chains: Annotated[
         bool, typer.Option("--chains", help="Also try mechanisms that draw by Markov chains; needs a compiler, takes long.")
@@ -32,7 +32,7 @@ def rehearse(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run the mechanisms that a job allows on halves of a public file, and recommend one. Spends nothing.
+    """Run the mechanisms that a job allows on thirds of a public file, and recommend one. Spends nothing.
 
     The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml."""
     from dpdist.job.loading import load_job
@@ -48,19 +48,21 @@ def rehearse(
         for trial in made.trials:
             drawn = f"{trial.draws} draw{'s' if trial.draws > 1 else ''}"
             errors = f"score {trial.score:.2f} ({drawn}), median error {trial.error:.2f} direct SE, "
-            covered = f"coverage {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s a draw"
+            covered = f"coverage of the truth {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s a draw"
             out.print(f"{trial.candidate.label} ({trial.candidate.guarantee}): {errors}{covered}", markup=False)
         out.print("A score of at most 1 is good enough (rule: on the page).", markup=False)
         out.print(f"{made.verdict}: {made.best.candidate.label}", markup=False)
         if (again := made.confirmed) is not None:
             errors = f"score {again.score:.2f}, median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
-            out.print(f"On the other half: {errors}", markup=False)
+            out.print(f"On the other third: {errors}", markup=False)
         for each in advice(made):
             out.print(f"What to change: {each}", markup=False)
         for each in made.best.candidate.changed:
             out.print(f"Changed: {each}", markup=False)
         if made.caution:
             out.print(f"caution: in the public file {made.caution}", markup=False)
+        if made.unjudged:
+            out.print(f"not judged: {made.unjudged}", markup=False)
         out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
 
     guarded(act, show_values=True)

@@ -1,8 +1,8 @@
-"""Runs a rehearsal: tries every mechanism that a job allows on halves of a public file, and recommends one.
+"""Runs a rehearsal: tries every mechanism that a job allows on thirds of a public file, and recommends one.
 
-The public file is the job's reference, a named file, or a simulated survey. One half plays the current file, and the other
-half its reference. The job's own input is never opened. The recommended mechanism is then run with the halves exchanged, on
-data that did not influence the choice. It must be good enough there too.
+The public file is the job's reference, a named file, or a simulated survey. One third plays the current file, one its
+reference, and one the truth. The job's own input is never opened. The recommended mechanism is then run with another third
+as the current file, whose errors did not influence the choice. It must be good enough there too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
+from dpdist.studies.parts import Parts
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
-from dpdist.studies.rehearsal_halves import Halves, halved, public_reference, public_source
+from dpdist.studies.rehearsal_thirds import Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
@@ -58,10 +59,11 @@ def rehearse(
     from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
     source = public_source(job, public)
-    halves = halved(job, source, records)
+    thirds = in_thirds(job, source, records)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
-        findings = tried(job, halves, public_reference(job, public), Path(name), listener, chains)
-    made = Rehearsal(job, source.name, halves.table.num_rows, findings, small(findings.trials[0].candidate, halves))
+        findings = tried(job, thirds, public_reference(job, public), Path(name), listener, chains)
+    caution = small(findings.trials[0].candidate, thirds)
+    made = Rehearsal(job, source.name, thirds.table.num_rows, findings, caution, thirds.caution)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "rehearsal.csv", _csv(made.trials))
     write_text(out / "confirmation.csv", _csv([each for each in findings.confirmed.values() if each is not None]))
@@ -71,19 +73,19 @@ def rehearse(
 
 
 def tried(
-    job: Job, halves: Halves, ground: dict[str, Any], folder: Path, listener: Listener, chains: bool = False
+    job: Job, thirds: Thirds, ground: dict[str, Any], folder: Path, listener: Listener, chains: bool = False
 ) -> Findings:
-    """Tries all mechanisms on one half, and the best ones on the other half too.
+    """Tries all mechanisms on one third, and the best ones on another third too.
 
     Raises `JobError` where no mechanism could be run.
     """
-    current, earlier = halves.written(0, folder)
-    wanted, refused = candidates(job, str(earlier), ground, chains)
+    splits = splits_of(thirds, 0, folder)
+    wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
     trials = list[Trial]()
     with stage(listener, "rehearse", len(wanted)) as tick:
         for number, each in enumerate(wanted):
             try:
-                trials.append(trial(each, current, folder / f"run-{number}"))
+                trials.append(trial(each, splits[0], folder / f"run-{number}"))
                 shutil.rmtree(folder / f"run-{number}")
             except DpdistError as error:
                 refused.append(Refused(each.label, _first(error)))
@@ -92,15 +94,15 @@ def tried(
         reasons = "; ".join(f"{each.label}: {each.reason}" for each in refused[:3])
         problem = Problem("rehearsal", "no mechanism can be run on the public file", "", f"see why: {reasons}")
         raise JobError(job.dataset, [problem])
-    trials = drawn_again(trials, current, folder, listener)
-    current, _ = halves.written(1, folder)
+    trials = drawn_again(trials, splits, folder, listener)
+    others = splits_of(thirds, 1, folder)
 
     def again(candidate: Candidate) -> Trial | None:
         with stage(listener, "confirm", 1) as tick:
             try:
-                return repeated_trial(candidate, current, folder, DRAWS)
+                return repeated_trial(candidate, others, folder, range(DRAWS))
             except DpdistError as error:
-                refused.append(Refused(f"{candidate.label}, on the other half", _first(error)))
+                refused.append(Refused(f"{candidate.label}, on the other third", _first(error)))
                 return None
             finally:
                 tick(1)
@@ -108,7 +110,13 @@ def tried(
     return Findings(*confirmed(trials, again), refused)
 
 
-def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: Listener) -> list[Trial]:
+def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[Parts, Parts]:
+    """The files of a current third. The other two thirds are reference and truth, and then exchanged."""
+    first, second = (thirds.written(current, swapped, folder / f"third-{current}-{swapped:d}") for swapped in (False, True))
+    return first, second
+
+
+def drawn_again(trials: list[Trial], splits: Sequence[Parts], folder: Path, listener: Listener) -> list[Trial]:
     """Repeats, under new noise, the trials that may turn out best; a single draw would let chance choose."""
     best = min(each.score for each in trials if each.candidate.strict or not any(one.candidate.strict for one in trials))
     near = [each.score <= OUT_OF_REACH * best or each.score == best for each in trials]
@@ -116,7 +124,7 @@ def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: List
         found = []
         for each, again in zip(trials, near, strict=True):
             try:
-                more = [repeated_trial(each.candidate, current, folder, DRAWS - 1)] if again else []
+                more = [repeated_trial(each.candidate, splits, folder, range(1, DRAWS))] if again else []
             except DpdistError:  # The mechanism refuses this draw, so the first draw stays the only one.
                 more = []
             found.append(repeated(each, more))
@@ -124,20 +132,20 @@ def drawn_again(trials: list[Trial], current: Path, folder: Path, listener: List
     return found
 
 
-def repeated_trial(candidate: Candidate, current: Path, folder: Path, draws: int) -> Trial:
-    """A trial that combines several releases of a half, each under new noise. Raises `DpdistError`."""
+def repeated_trial(candidate: Candidate, splits: Sequence[Parts], folder: Path, draws: Sequence[int]) -> Trial:
+    """A trial of several releases of a third, each under new noise, its splits in turn. Raises `DpdistError`."""
     made = list[Trial]()
-    for _ in range(draws):
+    for draw in draws:
         workspace = Path(tempfile.mkdtemp(dir=folder))
-        made.append(trial(candidate, current, workspace / "run"))
+        made.append(trial(candidate, splits[draw % len(splits)], workspace / "run"))
         shutil.rmtree(workspace)
     return repeated(made[0], made[1:])
 
 
-def small(best: Candidate, halves: Halves) -> str:
+def small(best: Candidate, thirds: Thirds) -> str:
     """The warning that `validate` would give on small sample counts in the public file; a rehearsal runs in any case."""
     whole = job_of(best.recommended).by_record
-    frame = take_census(whole, TableSource(halves.table, text_only=halves.text_only)).frame
+    frame = take_census(whole, TableSource(thirds.table, text_only=thirds.text_only)).frame
     return small_counts.caution(whole, small_counts.counted(whole, frame))
 
 
@@ -151,10 +159,12 @@ def recommended(made: Rehearsal, out: Path) -> str:
         terms["reference"] = _named(terms["reference"], out)
     score = f"score {best.score:.2f} over {best.draws} draws"
     head = [f"{made.verdict}: {best.candidate.label}, {best.candidate.guarantee}; {score}."]
-    head += [f"Median error of the worst statistic: {best.error:.2f} direct standard errors on a half of {made.source}."]
+    head += [f"Median error of the worst statistic: {best.error:.2f} direct standard errors on a third of {made.source}."]
     if made.confirmed is not None:
-        head += [f"On the other half: {made.confirmed.error:.2f}, and intervals hold {made.confirmed.coverage:.2f}."]
+        held = f"intervals hold {made.confirmed.coverage:.2f} of the truth"
+        head += [f"On the other third: {made.confirmed.error:.2f}; {held}."]
     head += [f"Caution: in the public file {made.caution}"] if made.caution else []
+    head += [f"Not judged: {made.unjudged}."] if made.unjudged else []
     head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed from the job."]
     head += [f"  {each}" for each in best.candidate.changed]
     return "".join(f"# {line}\n" for line in head) + written({key: each for key, each in terms.items() if each})

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from dpdist.evaluation.under_design import NOMINAL
 from dpdist.studies.rehearsal_trials import (
     GOOD_BIAS,
     GOOD_COVERAGE,
@@ -16,12 +17,12 @@ from dpdist.studies.rehearsal_trials import (
 )
 
 FEW = 10
-"""Number of records of a cell, in one half of the file, below which its direct standard error is itself uncertain."""
+"""Number of records of a cell, in one third of the file, below which its direct standard error is itself uncertain."""
 NAMED = 8
 """Largest number of cells that are named."""
 COARSEN = (
     "Publish these cells in coarser ones: merge their levels in `columns`, leave a column out of the table, or make two "
-    "tables of fewer columns. A whole file has twice the records of a half"
+    "tables of fewer columns. A whole file has three times the records of a third"
 )
 LARGER = (
     "These cells have records enough: raise the budget, state narrower public bounds, or put the skewed ones into strata "
@@ -29,26 +30,29 @@ LARGER = (
 )
 NOISY = "Most cells are too noisy: raise the budget (`dpdist plan --for-error 0.5` says to what), or publish fewer figures"
 SHIFTED = "Figures are off to one side: clipping or borrowed shapes bias them. Raise the budget, or merge small cells"
-MISSED = "Intervals hold too few direct estimates: quote them with care, merge small cells, or take another mechanism"
+MISSED = (
+    "Intervals miss the truth more often than direct ones do: quote them with care, merge small cells, or take another "
+    "mechanism"
+)
 
 
 def advice(made: Rehearsal) -> list[str]:
     """Returns sentences on figures that exceed their limits, and on remedies; empty if a mechanism is good enough."""
     if made.good:
         return []
-    halves = {"the first half": made.best, "the other half": made.confirmed}
-    return list(dict.fromkeys(line for name, each in halves.items() if each is not None for line in _of_trial(name, each)))
+    thirds = {"the first third": made.best, "the other third": made.confirmed}
+    return list(dict.fromkeys(line for name, each in thirds.items() if each is not None for line in _of_trial(name, each)))
 
 
-def _of_trial(half: str, trial: Trial) -> Iterator[str]:
+def _of_trial(third: str, trial: Trial) -> Iterator[str]:
     rows = trial.by_statistic
     far = rows[rows["largest"] > GOOD_LARGEST]
     for row in far.to_dict("records"):
         cells = _far_cells(trial, row["table"], row["statistic"])
         few = cells[cells["records"] < FEW]
         yield (
-            f"{half}, {row['table']}, {row['statistic']}: {len(cells)} of {row['cells']} cells are more than "
-            f"{GOOD_LARGEST:g} direct standard errors off, {len(few)} of them with fewer than {FEW} records in the half: "
+            f"{third}, {row['table']}, {row['statistic']}: {len(cells)} of {row['cells']} cells are more than "
+            f"{GOOD_LARGEST:g} direct standard errors off, {len(few)} of them with fewer than {FEW} records in the third: "
             f"{_listed(cells)}"
         )
         if len(few):
@@ -58,10 +62,14 @@ def _of_trial(half: str, trial: Trial) -> Iterator[str]:
     limits = {"median": (GOOD_ERROR, NOISY), "bias": (GOOD_BIAS, SHIFTED)}
     for figure, (limit, remedy) in limits.items():
         for row in rows[rows[figure].abs() > limit].to_dict("records"):
-            yield f"{half}, {row['table']}, {row['statistic']}: {figure} error {row[figure]:.2f}, limit {limit:g}"
+            yield f"{third}, {row['table']}, {row['statistic']}: {figure} error {row[figure]:.2f}, limit {limit:g}"
             yield remedy
-    for row in rows[rows["coverage"] < GOOD_COVERAGE].to_dict("records"):
-        yield f"{half}, {row['table']}, {row['statistic']}: intervals hold {row['coverage']:.2f}, limit {GOOD_COVERAGE:g}"
+    beyond = (NOMINAL - rows["direct"]).clip(lower=0.0)
+    for row in rows[rows["coverage"] + beyond < GOOD_COVERAGE].to_dict("records"):
+        yield (
+            f"{third}, {row['table']}, {row['statistic']}: intervals hold {row['coverage']:.2f} of the truth, direct ones "
+            f"{row['direct']:.2f}; limit {GOOD_COVERAGE:g}, less what direct ones lack of {NOMINAL:g}"
+        )
         yield MISSED
 
 

@@ -33,7 +33,7 @@ Terms: TypeAlias = dict[str, Any]
 
 
 class Candidate(NamedTuple):
-    """A job to try on one half of a public file, as keys and values without input.
+    """A job to try on a third of a public file, as keys and values without input.
 
     `recommended` is the job to write if this one is chosen, also without input. `changed` lists the keys whose values
     differ from the given job's.
@@ -83,7 +83,7 @@ def candidates(
         elif loaded.sampler.name == "stan" and not chains and not _of_the_job(job, loaded):
             refused.append(Refused(label, CHAINS))
         else:
-            run = _of_a_half(terms, loaded, reference)
+            run = _of_a_third(terms, loaded, reference)
             runs.append(Candidate(label, run, promise.total.name, loaded.strict, terms, tuple(_changed(job, terms))))
     return runs, refused
 
@@ -201,13 +201,13 @@ def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
     return "; ".join(min(causes, key=len)[:2])
 
 
-def _of_a_half(terms: Terms, job: Job, reference: str) -> Terms:
-    """The job for a trial: without keys of a run, with the ε that gates leave, and with the other half as reference."""
+def _of_a_third(terms: Terms, job: Job, reference: str) -> Terms:
+    """The job for a trial: without keys of a run, with the ε that gates leave, and with another third as reference."""
     run = {key: each for key, each in terms.items() if key not in OF_THE_RUN}
     if job.accept is not None:
         run["budget"] = run["budget"] | {"epsilon": budget_text(job.budget.epsilon - job.accept.epsilon)}
     if job.has_reference:
-        run["reference"] = {"path": reference, "provenance": "a half of a public file"}
+        run["reference"] = {"path": reference, "provenance": "a third of a public file"}
     return run
 
 

@@ -34,7 +34,13 @@ def page(made: Rehearsal) -> str:
         figure=drawn,
         refused=by_reason(made.refused),
         advice=advice(made),
+        shown=shown,
     )
+
+
+def shown(coverage: float) -> str:
+    """A coverage as text; a dash where no interval is judged."""
+    return "–" if np.isnan(coverage) else f"{coverage:.2f}"
 
 
 def by_reason(refused: Sequence[Refused]) -> dict[str, str]:

@@ -157,6 +157,7 @@ def test_a_studys_statement_says_that_no_guarantee_holds(tmp_path: Path) -> None
 def test_a_withheld_cell_is_counted_and_not_judged() -> None:
     """A quarter of the counts have no figure: errors are of the others, coverage of all. Control: all figures are there."""
     cells = pd.DataFrame({"statistic": "count", "error_in_direct_se": [0.5, 1.0, 3.0, np.inf], "covered": [1, 1, 0, 0]})
+    cells["direct_covered"] = 1.0
     candidate = Candidate("a", {}, "strict", True, {}, ())
     found, whole = (
         dict(measures(Trial(candidate, each, 0, 1.0))) for each in (cells, cells[np.isfinite(cells["error_in_direct_se"])])

@@ -1,4 +1,4 @@
-"""A rehearsal runs what a job's columns allow on halves of a public file, and recommends by a rule that it states."""
+"""A rehearsal runs what a job's columns allow on thirds of a public file, and recommends by a rule that it states."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
+from dpdist.studies.parts import beside_truth
 from dpdist.studies.rehearsal import recommended, rehearse, small
 from dpdist.studies.rehearsal_advice import COARSEN, LARGER, NOISY, advice
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
-from dpdist.studies.rehearsal_halves import halved, public_reference, public_source
 from dpdist.studies.rehearsal_page import page
+from dpdist.studies.rehearsal_thirds import in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
@@ -101,34 +102,62 @@ def test_rehearsal_csv_has_every_cell_of_every_mechanism(rehearsed: tuple[Path, 
     assert made.trials[0].candidate.label in set(again["mechanism"])
 
 
-def test_halves_are_halves_of_every_cell(tmp_path: Path) -> None:
-    """They are disjoint and make the whole; a record that is alone in its cell serves as reference in both."""
+def test_thirds_are_equal_in_every_cell(tmp_path: Path) -> None:
+    """They are disjoint and make the whole. What makes no third of its cell is in every reference, and in nothing else."""
     rows = people(1)
-    rows.loc[0, "region"] = "west"
+    rows.loc[:1, "region"] = "west"
     rows.to_parquet(tmp_path / "earlier.parquet")
     job = parse_job(
         JOB.replace("south, east]", "south, east, west]").replace("earlier.parquet", f"{tmp_path}/earlier.parquet")
     )
-    halves = halved(job, public_source(job, None), None)
-    whole = halves.table.to_pandas()
-    sizes = whole.groupby(["region", halves.half]).size().unstack()
-    assert (sizes[0] - sizes[1]).abs().max() <= 1
-    assert sizes.loc["west"].tolist()[2:] == [1.0]
-    parts = []
-    for current in (0, 1):
-        paths = halves.written(current, tmp_path)
-        own, other = (pd.read_parquet(path) for path in paths)
-        assert len(own) + len(other) == len(rows)
-        assert "west" not in set(own["region"])
-        parts.append(own)
-    both = pd.concat([*parts, whole[halves.half == 2]]).sort_values(list(whole)).reset_index(drop=True)
-    assert both.equals(whole.sort_values(list(whole)).reset_index(drop=True))
+    thirds = in_thirds(job, public_source(job, None), None)
+    whole = thirds.table.to_pandas()
+    sizes = whole.groupby(["region", thirds.third]).size().unstack()
+    assert (sizes[0].isna() | (sizes[0] == sizes[1]) & (sizes[1] == sizes[2])).all()
+    assert sizes.loc["west", 3] == 2
+    assert (thirds.cells, thirds.thin) == (4, 1)
+    assert thirds.caution.startswith("1 of 4 cells have fewer than 6 records")
+    order = list(whole)
+    for current, swapped in ((0, False), (0, True), (1, False)):
+        now, before, truth = (pd.read_parquet(path) for path in thirds.written(current, swapped, tmp_path / "split"))
+        assert "west" not in {*now["region"], *truth["region"]}
+        assert now.groupby("region").size().equals(truth.groupby("region").size())
+        both = pd.concat([now, before, truth]).sort_values(order).reset_index(drop=True)
+        assert both.equals(whole.sort_values(order).reset_index(drop=True))
+
+
+def test_a_file_with_too_few_records_for_thirds_is_refused(tmp_path: Path) -> None:
+    """Control: with three records a cell there are thirds, and the page says that no interval is judged."""
+    rows = people(1, 60).groupby("region").head(2)
+    rows.to_parquet(tmp_path / "earlier.parquet")
+    job = parse_job(JOB.replace("earlier.parquet", f"{tmp_path}/earlier.parquet"))
+    with pytest.raises(JobError, match=r"too few records for three parts[^\n]*\n.*\n.*--public"):
+        in_thirds(job, public_source(job, None), None)
+    people(1, 60).groupby("region").head(3).to_parquet(tmp_path / "earlier.parquet")
+    assert in_thirds(job, public_source(job, None), None).caution.startswith("3 of 3 cells have fewer than 6")
+
+
+def test_records_that_the_job_leaves_out_do_not_unbalance_thirds(tmp_path: Path) -> None:
+    """Those outside the universe, and those without an outcome where the job drops them."""
+    rows = people(1).assign(status=["in", "out", "in"] * 300)
+    rows.loc[rows.index % 4 == 0, "income"] = np.nan
+    rows.to_parquet(tmp_path / "earlier.parquet")
+    text = JOB.replace("earlier.parquet", f"{tmp_path}/earlier.parquet").replace("1000000], ", "1000000], missing: drop, ")
+    text = text.replace("  weight: {", "  status: {levels: [in, out]}\n  weight: {")
+    job = parse_job(
+        text + "universe: [{column: status, keep: [in]}]\nassumed_public: [the number of records with an income]\n"
+    )
+    thirds = in_thirds(job, public_source(job, None), None)
+    assert thirds.table.num_rows == 600
+    parts = thirds.written(0, False, tmp_path / "split")
+    sizes = [len(pd.read_parquet(path).dropna()) for path in (parts.current, parts.truth)]
+    assert sizes[0] == sizes[1] > 100
 
 
 def test_at_most_so_many_records_are_taken(tmp_path: Path) -> None:
     people(1).to_parquet(tmp_path / "earlier.parquet")
     job = parse_job(JOB.replace("earlier.parquet", f"{tmp_path}/earlier.parquet"))
-    assert halved(job, public_source(job, None), 500).table.num_rows == 500
+    assert in_thirds(job, public_source(job, None), 500).table.num_rows == 500
 
 
 def test_the_recommended_job_runs(rehearsed: tuple[Path, Rehearsal]) -> None:
@@ -152,7 +181,7 @@ def test_small_counts_that_a_run_refuses_are_told(tmp_path: Path, rehearsed: tup
     rows.to_parquet(tmp_path / "few.parquet")
     job = parse_job(JOB.replace("south, east]", "south, east, west]").replace("earlier", f"{tmp_path}/few"))
     best = candidates(job, "earlier.parquet", PUBLIC)[0][0]
-    told = small(best, halved(job, public_source(job, None), None))
+    told = small(best, in_thirds(job, public_source(job, None), None))
     assert told.startswith("1 of 4 published sample counts are below 3, 0 of them of one record")
     made = rehearsed[1]
     assert made.caution == ""
@@ -175,7 +204,8 @@ def made_up(label: str, strict: bool, error: float, covered: float) -> Trial:
     """A trial with this error and this coverage in every cell."""
     cells = pd.DataFrame({"table": "t", "statistic": "count", "cell": list("abcdefghij"), "bias": error, "draw": 0})
     held = (np.arange(10) < 10 * covered).astype(float)
-    return Trial(Candidate(label, {}, "", strict, {}, ()), cells.assign(error_in_direct_se=error, covered=held), 0, 1.0)
+    cells = cells.assign(error_in_direct_se=error, covered=held, direct_covered=1.0)
+    return Trial(Candidate(label, {}, "", strict, {}, ()), cells, 0, 1.0)
 
 
 def test_the_order_is_that_of_the_rule() -> None:
@@ -235,7 +265,7 @@ def test_where_none_is_good_enough_the_page_says_which_cells_are_off_and_what_to
 
     off = of(Trial(far.candidate, cells, 0, 1.0))
     said = advice(off)
-    assert said[0].startswith("the first half, t, count: 2 of 10 cells are more than 4 direct standard errors off")
+    assert said[0].startswith("the first third, t, count: 2 of 10 cells are more than 4 direct standard errors off")
     assert "a (3 records), b (500 records)" in said[0]
     assert said[1:3] == [COARSEN, LARGER]
     assert COARSEN in page(off)
@@ -393,12 +423,19 @@ def test_clamped_mechanisms_are_given_a_prior_and_wait_for_the_option() -> None:
 
 
 def missing_cell(missing: list[int]) -> pd.DataFrame:
-    """Rows of an evaluation of ten cells, of which some were not published."""
+    """Rows of an evaluation of ten cells, of which some were not published. The truth is the direct estimate."""
     direct = np.full(10, 100.0)
     published = np.where(np.isin(np.arange(10), missing), np.nan, 101.0)
     rows = pd.DataFrame({"region": list("abcdefghij"), "statistic": "count", "variable": None, "records": 20})
     rows = rows.assign(direct=direct, direct_se=10.0, synthetic=published, synthetic_se=5.0)
-    return rows.assign(synthetic_lower=published - 8.0, synthetic_upper=published + 8.0)
+    rows = rows.assign(synthetic_lower=published - 8.0, synthetic_upper=published + 8.0)
+    return rows.join(beside_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, 0.0)))
+
+
+def estimates_of(rows: pd.DataFrame, apart: float) -> pd.DataFrame:
+    """Direct estimates of a part of the file, all `apart` from those of an evaluation, with 19 degrees of freedom."""
+    keys = rows[["region", "statistic", "variable"]]
+    return keys.assign(value=rows["direct"] + apart, error=rows["direct_se"], df=19.0)
 
 
 def test_a_figure_that_is_missing_counts_against_a_mechanism() -> None:
@@ -411,6 +448,46 @@ def test_a_figure_that_is_missing_counts_against_a_mechanism() -> None:
     assert (few.good, few.coverage) == (False, 0.8)
 
 
+def test_an_interval_is_judged_by_a_third_with_an_error_of_its_own() -> None:
+    """The published interval reaches 8, and a direct one 17: together 19. Control: both miss a truth that is 30 off.
+
+    Where a direct error holds random sizes, the published one loses as much. 8 √(1 − (10² − 9²)/5²) is 3.9, and with 15.6
+    it reaches 16.0.
+    """
+    rows = missing_cell([])[["region", *missing_cell([]).columns[1:-2]]]
+    for apart, published, direct in ((17.0, 1.0, 1.0), (21.0, 0.0, 1.0), (30.0, 0.0, 0.0)):
+        found = beside_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, apart))
+        assert (found["covered"] == published).all(), apart
+        assert (found["direct_covered"] == direct).all(), apart
+    given = estimates_of(rows, 0.0).assign(error=9.0)
+    assert (beside_truth(rows, given, estimates_of(rows, 16.5).assign(error=9.0))["covered"] == 0.0).all()
+    assert (beside_truth(rows, given, estimates_of(rows, 15.5).assign(error=9.0))["covered"] == 1.0).all()
+    alone = estimates_of(rows, 0.0).assign(error=np.nan)
+    assert beside_truth(rows, alone, estimates_of(rows, 0.0)).isna().all(axis=None), "one record has no error"
+
+
+def test_what_direct_intervals_miss_too_is_no_fault_of_a_mechanism() -> None:
+    """Both miss three of ten: good. Control: direct ones miss one, so the mechanism misses too many."""
+    trial = made_up("a", True, 0.2, 0.7)
+    both = Trial(trial.candidate, trial.cells.assign(direct_covered=trial.cells["covered"]), 0, 1.0)
+    assert both.good
+    alone = Trial(trial.candidate, trial.cells.assign(direct_covered=[0.0] + [1.0] * 9), 0, 1.0)
+    assert not alone.good
+    assert alone.score == pytest.approx(2.0)
+    unjudged = Trial(trial.candidate, trial.cells.assign(covered=np.nan, direct_covered=np.nan), 0, 1.0)
+    assert unjudged.good, "errors alone are judged"
+
+
+def test_the_largest_error_of_one_draw_does_not_decide() -> None:
+    """One draw of four is far off: the median is not. Control: three of four are."""
+    near, far = made_up("a", True, 0.3, 1.0), made_up("a", True, 0.3, 1.0)
+    far = Trial(far.candidate, far.cells.assign(error_in_direct_se=[0.3] * 9 + [80.0]), 0, 1.0)
+    once, often = repeated(near, [near, near, far]), repeated(far, [far, far, near])
+    assert once.by_statistic["largest"].tolist() == [0.3]
+    assert once.good
+    assert not often.good
+
+
 def test_a_statistic_without_any_direct_error_is_no_good_one() -> None:
     """Nothing can be judged: it does not come first."""
     one = Candidate("one", {}, "strict", True, {}, ())
@@ -418,7 +495,7 @@ def test_a_statistic_without_any_direct_error_is_no_good_one() -> None:
     assert Trial(one, cells_of(one, "t", "count", rows), 0, 1.0).error == float("inf")
 
 
-def test_the_verdict_asks_the_other_half_too() -> None:
+def test_the_verdict_asks_the_other_third_too() -> None:
     """One that was good by chance is not recommended as good; the next is tried. Controls: it holds; none holds."""
     first, second = made_up("first", True, 0.2, 1.0), made_up("second", True, 0.3, 0.9)
     bad = made_up("", True, 0.2, 0.5)

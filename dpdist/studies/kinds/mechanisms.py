@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,14 @@ from dpdist.job.mechanisms import SPECS
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS, PopulationName, population, population_job
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.repeated_samples import SIZE, sampled
+from dpdist.studies.kinds.sample_jobs import WEIGHT
+from dpdist.studies.parts import Parts, numbered, parted, thirds
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_trials import Trial, trial
 from dpdist.studies.settings import Study
 
 STATISTICS = ("count", "mean")
-MEASURES = ("median", "largest", "coverage", "withheld")
+MEASURES = ("median", "largest", "coverage", "direct_coverage", "withheld")
 REFUSED = "refused"
 PUBLIC = "a study of public or simulated files"
 OF_FILES = (
@@ -43,7 +45,7 @@ class MechanismCase(Frozen):
     file: str | None = Field(default=None, description="in the folder that `dpdist study --data` names")
     job: str | None = Field(default=None, description="a job file, or the name of a shipped job")
     population: PopulationName | None = Field(default=None, description="simulated, in place of a file and its job")
-    records: int = Field(ge=100, le=1_000_000, description="of the part or sample that is released, and of the reference")
+    records: int = Field(ge=100, le=1_000_000, description="of each third: current file, reference, truth")
     weight_bounds: tuple[float, float] = Field(description="public, for mechanisms without a reference")
     outcome_bounds: tuple[float, float] | None = Field(default=None, description="public, in place of the job's")
     adjacency: Adjacency = "substitution"
@@ -94,13 +96,6 @@ class MechanismsStudy(Study):
         return self.model_copy(update={"data": folder})
 
 
-class Parts(NamedTuple):
-    """Path of the file to release, and path of the file that serves as its reference."""
-
-    current: Path
-    earlier: Path
-
-
 class MechanismsKind(SimulatedKind):
     settings = MechanismsStudy
     heads = ("Label", "Guarantee class", "Fixed on")
@@ -118,10 +113,13 @@ class MechanismsKind(SimulatedKind):
                     f"{size} error of {name}s in direct standard errors", error.format(size), "direct standard errors"
                 )
             reading = (
-                f"Proportion of cells whose nominal 90 % interval holds the direct estimate, {name}s. "
-                "A cell without an interval counts as missed."
+                f"Proportion of cells whose nominal 90 % interval holds the {name} of a third part, which has an error of "
+                "its own. Both are given the cells' numbers of records. "
             )
-            made[f"{name}_coverage"] = Caption(f"coverage of direct {name}s by 90 % intervals", reading)
+            missed = "A cell without an interval counts as missed."
+            made[f"{name}_coverage"] = Caption(f"coverage of true {name}s by 90 % intervals", reading + missed)
+            direct = "The intervals are those of the released part's direct estimates."
+            made[f"{name}_direct_coverage"] = Caption(f"coverage of true {name}s by direct intervals", reading + direct)
             made[f"{name}_withheld"] = Caption(
                 f"share of cells whose {name} is withheld",
                 "A release withholds a figure that it cannot tell from its noise, and publishes an interval alone. Errors "
@@ -190,9 +188,7 @@ def _measured(
             continue
         _same_class(study, arm, made)
         try:
-            one = trial(
-                made, parts.current, folder.with_name(f"{folder.name}-{number}"), key.child(f"{arm.label} {epsilon}")
-            )
+            one = trial(made, parts, folder.with_name(f"{folder.name}-{number}"), key.child(f"{arm.label} {epsilon}"))
         except DpdistError:
             yield Result(arm.label, epsilon, REFUSED, 1.0)
             continue
@@ -207,7 +203,9 @@ def measures(one: Trial) -> Iterator[tuple[str, float]]:
         published = own[~withheld]
         if len(own):
             yield f"{name}_withheld", float(withheld.mean())
+        if own["covered"].notna().any():
             yield f"{name}_coverage", float(own["covered"].mean())
+            yield f"{name}_direct_coverage", float(own["direct_covered"].mean())
         if len(published):
             yield f"{name}_median", float(published["error_in_direct_se"].median())
             yield f"{name}_largest", float(published["error_in_direct_se"].max())
@@ -224,15 +222,24 @@ def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> N
 
 
 def _parts(study: MechanismsStudy, case: MechanismCase, key: Key, folder: Path) -> Parts:
-    """Writes the part to release and the reference: disjoint parts of a file, or two samples of a population."""
-    made = Parts(folder / "current.parquet", folder / "earlier.parquet")
+    """Writes the part to release, the reference and the truth: thirds of a part of a file, or of a population's sample."""
+    rng = key.generator("split")
     if case.population is not None:
         units = population(case.population, study.key_of(case.name).generator("population")).rename(columns={"size": SIZE})
         low, high = case.outcome_bounds or (-np.inf, np.inf)
-        units = units.assign(y=np.clip(units["y"], low, high))
-        for name, path in zip(made._fields, made, strict=True):
-            sampled(units, case.records, key.generator(name)).to_parquet(path)
-        return made
+        rows, job = sampled(units.assign(y=np.clip(units["y"], low, high)), 3 * case.records, rng), case_job(case, "1")
+        rows[WEIGHT] *= 3.0
+    else:
+        rows, job = _read(study, case), load_job(str(case.job))
+        rows = rows.iloc[np.sort(rng.permutation(len(rows))[: 3 * case.records])].reset_index(drop=True)
+    made = Parts(*(folder / f"{name}.parquet" for name in Parts._fields))
+    for path, kept in zip(made, parted(thirds(numbered(rows[list(job.categories)]), rng)), strict=True):
+        rows[kept].reset_index(drop=True).to_parquet(path)
+    return made
+
+
+def _read(study: MechanismsStudy, case: MechanismCase) -> pd.DataFrame:
+    """The case's file, in its job's universe. Raises `StudyError` if there is no such file."""
     path, job = Path(study.data or ".") / str(case.file), load_job(str(case.job))
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
@@ -240,18 +247,13 @@ def _parts(study: MechanismsStudy, case: MechanismCase, key: Key, folder: Path) 
     rows = pd.read_parquet(path)
     for keep in job.universe:
         rows = rows[rows[keep.column].isin(keep.keep)]
-    rows = rows.dropna(subset=list(case.complete))
-    order = key.generator("split").permutation(len(rows))
-    half = min(case.records, len(rows) // 2)
-    rows.iloc[np.sort(order[:half])].reset_index(drop=True).to_parquet(made.current)
-    rows.iloc[np.sort(order[half : 2 * half])].reset_index(drop=True).to_parquet(made.earlier)
-    return made
+    return rows.dropna(subset=list(case.complete))
 
 
 def _source(case: MechanismCase) -> str:
     if case.population is not None:
         return f"samples of {UNITS:,} simulated units, {DESCRIBED[case.population]}"
-    return f"disjoint parts of {case.file} under job {case.job}"
+    return f"disjoint thirds of {case.file} under job {case.job}"
 
 
 def _fixed_on(candidate: str) -> str:

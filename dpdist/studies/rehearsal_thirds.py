@@ -1,4 +1,4 @@
-"""Finds the public file for a rehearsal, and splits it into two halves."""
+"""Finds the public file for a rehearsal, and splits it into three parts of equal sizes in every cell."""
 
 from __future__ import annotations
 
@@ -16,31 +16,52 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Ints
 from dpdist.job import Job, Simulate
 from dpdist.job.reference import SimulatedReference
+from dpdist.studies.parts import Parts, numbered, parted, thirds
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 
 BY_CHANCE = Key(bytes(32)).child("rehearsal")
-"""The key of the split. It is public, so that anyone can make the same halves of the public file."""
+"""The key of the split. It is public, so that anyone can make the same thirds of the public file."""
+FEWEST = 6
+"""Fewest records of a cell whose intervals are judged: each third then has two, and a direct standard error."""
 
 
-class Halves(NamedTuple):
-    """A public file's table, and each record's half, 0 or 1.
+class Thirds(NamedTuple):
+    """A public file's table, and each record's third: 0, 1, 2 or LEFT_OVER.
 
-    A record alone in its cell has the number 2, and is always in the reference.
+    In every cell the three thirds have the same number of records. `cells` is the number of cells, and `thin` of how many
+    cells no interval is judged.
     """
 
     table: pa.Table
-    half: Ints
+    third: Ints
     text_only: bool
+    cells: int
+    thin: int
 
-    def written(self, current: int, folder: Path) -> tuple[Path, Path]:
-        """Writes the current half and its reference as files for a trial."""
+    def written(self, current: int, swapped: bool, folder: Path) -> Parts:
+        """Writes three files for a trial: the current third, its reference and the third that is the truth.
+
+        `swapped` exchanges the last two.
+        """
         suffix = "csv" if self.text_only else "parquet"
-        paths = folder / f"current.{suffix}", folder / f"earlier.{suffix}"
-        for path, kept in zip(paths, (self.half == current, self.half != current), strict=True):
-            part = self.table.filter(pa.array(kept))
+        earlier = (current + (2 if swapped else 1)) % 3
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = Parts(*(folder / f"{name}.{suffix}" for name in Parts._fields))
+        for path, rows in zip(parts, parted(self.third, current, earlier), strict=True):
+            part = self.table.filter(pa.array(rows))
             pa_csv.write_csv(part, path) if self.text_only else pq.write_table(part, path)
-        return paths
+        return parts
+
+    @property
+    def caution(self) -> str:
+        """What the split cannot judge, in words; empty where it judges every cell."""
+        if not self.thin:
+            return ""
+        return (
+            f"{self.thin} of {self.cells} cells have fewer than {FEWEST} records. Their intervals are not judged, because "
+            "three parts need two records each"
+        )
 
 
 def public_source(job: Job, public: Path | None) -> Source:
@@ -87,11 +108,11 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
         )
 
 
-def halved(job: Job, source: Source, records: int | None) -> Halves:
-    """The columns that the job reads, and a random split of every combination of categories into halves.
+def in_thirds(job: Job, source: Source, records: int | None) -> Thirds:
+    """The columns that the job reads, and a random split of every combination of categories into thirds.
 
-    If `records` is given, at most that many records are drawn from the file first. Raises `DataError` if a column is
-    missing.
+    Records outside the universe are left out. If `records` is given, at most that many records are drawn from the file
+    first. Raises `DataError` if a column is missing, and `JobError` if no cell has three records.
     """
     names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
@@ -104,11 +125,28 @@ def halved(job: Job, source: Source, records: int | None) -> Halves:
     rng = BY_CHANCE.generator("split")
     order = rng.permutation(table.num_rows)[:records]
     table = table.take(pa.array(np.sort(order)))
-    combined = table.select(list(job.categories)).to_pandas().astype(str) if job.categories else None
-    cell = np.zeros(table.num_rows, int) if combined is None else combined.groupby(list(combined), sort=False).ngroup()
-    shuffled = rng.permutation(table.num_rows)
-    within = pd.Series(np.asarray(cell)[shuffled]).groupby(np.asarray(cell)[shuffled]).cumcount().to_numpy()
-    half = np.empty(table.num_rows, dtype=np.int64)
-    half[shuffled] = within % 2
-    half[np.bincount(cell)[cell] == 1] = 2
-    return Halves(table, half, source.text_only)
+    for keep in job.universe:
+        inside = pd.Series(table[keep.column].to_pandas()).astype(str).isin(list(map(str, keep.keep)))
+        table = table.filter(pa.array(inside.to_numpy()))
+    cell = _cells(job, table)
+    sizes, third = np.bincount(cell), thirds(cell, rng)
+    if not (third == 0).any():
+        problem = Problem(
+            "rehearsal",
+            f"too few records for three parts: no cell of {source.name} has three",
+            "three parts: a current file, its reference, and the truth",
+            "name a larger public file by --public, or merge levels",
+        )
+        raise JobError(job.dataset, [problem])
+    return Thirds(table, third, source.text_only, len(sizes), int((sizes < FEWEST).sum()))
+
+
+def _cells(job: Job, table: pa.Table) -> Ints:
+    """The number of each record's cell, (record,).
+
+    Records without an outcome form cells of their own: a job may leave them out, and thirds must be equal without them.
+    """
+    keys = table.select(list(job.categories)).to_pandas()
+    for name in job.outcomes:
+        keys[f"{name} is missing"] = table[name].is_null(nan_is_null=True).to_numpy()
+    return numbered(keys)
