@@ -33,7 +33,7 @@ RULE = (
     "Every statistic of a table has four figures over draws of the noise. Three are in direct standard errors: the median "
     "error, the largest error, and the mean error with its sign (bias). The largest error is a median over draws, and the "
     "others are means. The fourth is the share of figures of the truth that 90 % intervals miss. The truth is another "
-    f"third of the file, with its own error. What intervals of direct estimates miss beyond {1 - NOMINAL:.2g} is taken off. "
+    f"third of the file, with its own error. What direct intervals miss beyond {1 - NOMINAL:.2g} is taken off. "
     f"Each is divided by its limit: {GOOD_ERROR:g}, {GOOD_LARGEST:g}, {GOOD_BIAS:g} and {1 - GOOD_COVERAGE:.2g}. "
     "The score of a mechanism is the largest of these. It is good enough if the score is at most 1, on both thirds. "
     "If its score on the second third is above 1, the next mechanism is tried. "
