@@ -11,6 +11,7 @@ A published error that holds the random sizes of cells is reduced by as much as 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +22,16 @@ from scipy.special import stdtrit
 
 from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import cross
+from dpdist.estimation.direct import Design
 from dpdist.estimation.further import Direct
 from dpdist.evaluation.under_design import NOMINAL, SAME, without_error
 from dpdist.job import Job, Table
-from dpdist.survey.census import design_of, take_census
+from dpdist.survey.census import take_census
 from dpdist.survey.placement import records_as_they_came
 from dpdist.survey.source import open_file
 
+ESTIMATES = ("value", "error", "design_error", "df")
+"""Columns of `given_sizes`."""
 LEFT_OVER = 3
 """The number of records that make no third of their cell. They are in the reference."""
 
@@ -63,41 +67,44 @@ def parted(third: Ints, current: int = 0, earlier: int = 1) -> Iterator[NDArray[
 def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
     """Direct estimates of a file by table, with errors given the base cells' sizes.
 
-    Columns: those of the table, `statistic`, `variable`, and `value`, `error`, `df`. Raises `DataError`.
+    Columns: those of the table, `statistic`, `variable`, and `value`, `error`, `df`. `design_error` is the error under the
+    job's design strata, also without clusters. Raises `DataError`.
     """
-    strata = {"design_strata": job.categories, "psu": None, "fpc": (), "replicate_weights": None, "lonely_psu": "certainty"}
-    job = job.model_copy(update={"survey": job.survey.model_copy(update=strata)})
     source = open_file(path, job.input)
     census = take_census(job, source)
     passes = [records_as_they_came(job, source, census, number) for number in range(len(job.outcomes))]
-    direct = Direct.of(job, census.frame, design_of(job, census), passes)
-    return {table.name: _estimates(direct, table) for table in job.tables}
+    strata = Direct.of(job, census.frame, Design(lonely="certainty"), passes).without_clusters
+    cells = replace(strata, frame=replace(census.frame, design_strata=tuple(census.frame.codes)))
+    return {table.name: _estimates(cells, strata, table) for table in job.tables}
 
 
-def _estimates(direct: Direct, table: Table) -> pd.DataFrame:
+def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
     cells = cross(direct.frame, table.by, table.margins)
     df = cells.membership @ np.maximum(direct.frame.count - 1.0, 0.0)
     frames = []
     for statistic in table.statistics:
         value, variance = direct.estimate(cells, statistic)
-        error = np.sqrt(variance)
+        error, design_error = np.sqrt(variance), np.sqrt(by_strata.estimate(cells, statistic).variance)
         rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
         rows["statistic"], rows["variable"] = statistic.label, statistic.about
-        rows = rows.assign(value=value, error=np.where(without_error(value, error), 0.0, error), df=df)
-        frames.append(rows)
+        rows = rows.assign(value=value, error=np.where(without_error(value, error), 0.0, error))
+        frames.append(rows.assign(design_error=design_error, df=df))
     return pd.concat(frames, ignore_index=True)
 
 
-def beside_truth(evaluation: pd.DataFrame, current: pd.DataFrame, truth: pd.DataFrame) -> pd.DataFrame:
+def beside_truth(
+    evaluation: pd.DataFrame, current: pd.DataFrame, truth: pd.DataFrame, clusters: bool = False
+) -> pd.DataFrame:
     """Says of every row of an evaluation whether two intervals hold the truth: `covered` and `direct_covered`, (row,).
 
     `current` and `truth` are estimates of `given_sizes` for the released file and the third. Both columns are 1, 0, or NaN
-    where a part has no direct error. A published figure without an interval counts as not held.
+    where a part has no direct error. A published figure without an interval counts as not held. `clusters` says whether
+    published errors hold those of clusters.
     """
     keys = [*evaluation.columns[: evaluation.columns.get_loc("statistic")], "statistic", "variable"]
     left = evaluation.astype(dict.fromkeys(keys, object))
     for name, rows in (("now", current), ("truth", truth)):
-        named = rows.rename(columns={column: f"{name}_{column}" for column in ("value", "error", "df")})
+        named = rows.rename(columns={column: f"{name}_{column}" for column in ESTIMATES})
         left = left.merge(named.astype(dict.fromkeys(keys, object)), on=keys, how="left", validate="one_to_one")
     figure = {name: left[name].to_numpy(dtype=float) for name in left.columns if name not in keys and _numeric(left[name])}
     other = _half_width(figure["truth_error"], figure["truth_df"])
@@ -105,7 +112,7 @@ def beside_truth(evaluation: pd.DataFrame, current: pd.DataFrame, truth: pd.Data
     gap = figure["truth_value"] - figure["synthetic"]
     below = figure["synthetic"] - figure["synthetic_lower"]
     above = figure["synthetic_upper"] - figure["synthetic"]
-    width = np.where(gap < 0, below, above) * _share_given_sizes(figure)
+    width = np.where(gap < 0, below, above) * _share_given_sizes(figure, clusters)
     same = SAME * np.abs(figure["truth_value"])
     held = np.abs(gap) <= np.hypot(width, other) + same
     apart = np.abs(figure["truth_value"] - figure["now_value"])
@@ -123,9 +130,13 @@ def _half_width(error: Floats, df: Floats) -> Floats:
     return np.asarray(stdtrit(np.where(df > 0, df, np.nan), (1.0 + NOMINAL) / 2.0) * error)
 
 
-def _share_given_sizes(figure: dict[str, Floats]) -> Floats:
-    """The share of a published standard error that is left given the cells' sizes, (row,)."""
-    sizes = np.maximum(figure["direct_se"] ** 2 - figure["now_error"] ** 2, 0.0)
+def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
+    """The share of a published standard error that is left given the cells' sizes, and without clusters, (row,).
+
+    A published error holds the sampling error under the job's design, and that of clusters if the job states their effect.
+    """
+    design = figure["direct_se"] if clusters else np.fmin(figure["direct_se"], figure["now_design_error"])
+    sizes = np.maximum(design**2 - figure["now_error"] ** 2, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         left = 1.0 - np.nan_to_num(sizes) / figure["synthetic_se"] ** 2
     return np.sqrt(np.clip(np.nan_to_num(left, nan=1.0), 0.0, 1.0))

@@ -159,7 +159,7 @@ def trial(candidate: Candidate, parts: Parts, workspace: Path, study: Key | None
     frames, suppressed = [], 0
     for table in job.tables:
         rows = pd.read_parquet(workspace / "confidential" / "evaluation" / f"{table.name}.parquet")
-        rows = rows.join(beside_truth(rows, current[table.name], truth[table.name]))
+        rows = rows.join(beside_truth(rows, current[table.name], truth[table.name], job.survey.design_effect is not None))
         frames += [cells_of(candidate, table.name, name, part) for name, part in by_statistic(rows)]
         published = release.tables[table.name]
         first = published[published["estimator"] == published["estimator"].iloc[0]]

@@ -142,12 +142,12 @@ def test_records_that_the_job_leaves_out_do_not_unbalance_thirds(tmp_path: Path)
     rows = people(1).assign(status=["in", "out", "in"] * 300)
     rows.loc[rows.index % 4 == 0, "income"] = np.nan
     rows.to_parquet(tmp_path / "earlier.parquet")
-    text = JOB.replace("earlier.parquet", f"{tmp_path}/earlier.parquet").replace("1000000], ", "1000000], missing: drop, ")
+    text = JOB.replace("1000000], outside: clip", "1000000], missing: drop").replace("200], outside: clip", "200]")
+    text = text.replace("{name: reference_tables}", "{name: weighted}\nmodel: {family: lognormal, predictors: [region]}")
+    text = text.replace("reference: {path: earlier.parquet, provenance: the public file of 2022}\n", "")
     text = text.replace("  weight: {", "  status: {levels: [in, out]}\n  weight: {")
-    job = parse_job(
-        text + "universe: [{column: status, keep: [in]}]\nassumed_public: [the number of records with an income]\n"
-    )
-    thirds = in_thirds(job, public_source(job, None), None)
+    job = parse_job(text + "universe: [{column: status, keep: [in]}]\n")
+    thirds = in_thirds(job, public_source(job, tmp_path / "earlier.parquet"), None)
     assert thirds.table.num_rows == 600
     parts = thirds.written(0, False, tmp_path / "split")
     sizes = [len(pd.read_parquet(path).dropna()) for path in (parts.current, parts.truth)]
@@ -435,7 +435,7 @@ def missing_cell(missing: list[int]) -> pd.DataFrame:
 def estimates_of(rows: pd.DataFrame, apart: float) -> pd.DataFrame:
     """Direct estimates of a part of the file, all `apart` from those of an evaluation, with 19 degrees of freedom."""
     keys = rows[["region", "statistic", "variable"]]
-    return keys.assign(value=rows["direct"] + apart, error=rows["direct_se"], df=19.0)
+    return keys.assign(value=rows["direct"] + apart, error=rows["direct_se"], design_error=rows["direct_se"], df=19.0)
 
 
 def test_a_figure_that_is_missing_counts_against_a_mechanism() -> None:
@@ -460,8 +460,8 @@ def test_an_interval_is_judged_by_a_third_with_an_error_of_its_own() -> None:
         assert (found["covered"] == published).all(), apart
         assert (found["direct_covered"] == direct).all(), apart
     given = estimates_of(rows, 0.0).assign(error=9.0)
-    assert (beside_truth(rows, given, estimates_of(rows, 16.5).assign(error=9.0))["covered"] == 0.0).all()
-    assert (beside_truth(rows, given, estimates_of(rows, 15.5).assign(error=9.0))["covered"] == 1.0).all()
+    assert (beside_truth(rows, given, estimates_of(rows, 17.5).assign(error=9.0))["covered"] == 0.0).all()
+    assert (beside_truth(rows, given, estimates_of(rows, 16.5).assign(error=9.0))["covered"] == 1.0).all()
     alone = estimates_of(rows, 0.0).assign(error=np.nan)
     assert beside_truth(rows, alone, estimates_of(rows, 0.0)).isna().all(axis=None), "one record has no error"
 

@@ -1,0 +1,155 @@
+"""Coverage on thirds of public files: one is released, one its reference, one the truth. Direct intervals stand beside.
+
+`pytest -m slow -s tests/studies/test_thirds.py` prints the rows of docs/explanation/accuracy.md again: noise has a name.
+Files with a design are measured under it. Coverage is given the cells' sizes, so clusters have no part in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpdist
+from dpdist.core.keys import Key
+from dpdist.core.records import TOTAL
+from dpdist.studies.parts import Parts, numbered, parted, thirds
+from dpdist.studies.rehearsal_candidates import candidates
+from dpdist.studies.rehearsal_trials import trial
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_data]
+Named = Callable[[str], AbstractContextManager[None]]
+SPLITS = 6
+ARMS = ("reference_tables", "reference_tables, histograms")
+JOB = """
+dataset: thirds
+period: "2"
+columns:
+{levels}  {outcome}: {{bounds: {bounds}, outside: clip}}
+  {weight}: {{bounds: {weights}, outside: clip}}
+survey: {{weight: {weight}{design}}}
+outcome: {outcome}
+mechanism: {{name: reference_tables}}
+budget: {{epsilon: "1", adjacency: substitution}}
+reference: {{path: earlier.parquet, provenance: a third of a public file}}
+public_frame: {{accepted: the files are public}}
+tables: [{{name: one, by: [{by[0]}, {by[1]}], statistics: [count, {{mean: {outcome}}}]}}]
+"""
+CLUSTERED = ", design_strata: [stratum], psu: psu, design_effect: reference"
+FAY = ", replicate_weights: {kind: fay, fay: 0.5, prefix: brr_, number: 96}, design_effect: reference"
+
+
+class Survey(NamedTuple):
+    """A file, its table's columns, its outcome and weight with public bounds, and its design."""
+
+    file: str
+    by: tuple[str, str]
+    outcome: str
+    bounds: str
+    weights: str
+    weight: str = "weight"
+    design: str = ""
+    further: tuple[str, ...] = ()
+    """Columns of the design."""
+    keep: str = ""
+    """Records that the job is of, as a query."""
+
+
+SURVEYS = {
+    "nscg": Survey(
+        *("nscg2013", ("degree_field", "sex"), "salary", "[0, 150000]", "[0.1, 20000]"),
+        keep="employment_status == 'Employed'",
+    ),
+    "tax": Survey("cps_taxunits", ("state", "filing_status"), "wages", "[0, 2000000]", "[1, 10000]"),
+    "ses": Survey("ses_austria", ("industry", "sex"), "earnings_hour", "[0, 300]", "[1, 50]"),
+    "nhis": Survey(
+        *("nhis2003", ("ethnicity", "age_group"), "uninsured", "[0, 1]", "[100, 50000]"),
+        design=CLUSTERED,
+        further=("stratum", "psu"),
+    ),
+    "nhanes": Survey(
+        *("nhanes2015", ("sex", "age_group"), "bmi", "[10, 100]", "[1000, 400000]", "weight_exam"),
+        design=CLUSTERED,
+        further=("stratum", "psu"),
+        keep="weight_exam > 0 and age >= 20",
+    ),
+    "recs": Survey(
+        *("recs2015", ("division", "housing_type"), "total_dollars", "[0, 20000]", "[500, 300000]"),
+        design=FAY,
+        further=tuple(f"brr_{k}" for k in range(1, 97)),
+    ),
+    "asec": Survey("cps_asec2012", ("education", "sex"), "hourly_wage", "[0, 400]", "[50, 10000]"),
+}
+
+
+def read(survey: Survey, data: Path) -> pd.DataFrame:
+    rows = pd.read_parquet(data / f"{survey.file}.parquet")
+    rows = rows.query(survey.keep) if survey.keep else rows
+    rows = rows[[*survey.by, survey.outcome, survey.weight, *survey.further]].dropna().reset_index(drop=True)
+    if survey.outcome == "uninsured":
+        rows = rows.assign(uninsured=(rows["uninsured"] == "Yes").astype(float))
+    return rows.astype(dict.fromkeys([*survey.by, *({"stratum"} & set(survey.further))], str))
+
+
+def split(survey: Survey, rows: pd.DataFrame, number: int, folder: Path) -> Parts:
+    """Files of the three parts, of the same sizes in every cell and design stratum."""
+    cells = numbered(rows[[*survey.by, *({"stratum"} & set(survey.further))]])
+    parts = Parts(*(folder / f"{name}.parquet" for name in Parts._fields))
+    generator = Key(bytes(32)).child(survey.file).generator(str(number))
+    for path, kept in zip(parts, parted(thirds(cells, generator)), strict=True):
+        rows[kept].to_parquet(path)
+    return parts
+
+
+def measured(name: str, survey: Survey, data: Path, folder: Path, noise_of: Named) -> pd.DataFrame:
+    """One row for each arm, split, cell and statistic."""
+    rows = read(survey, data)
+    named = [*survey.by, *({"stratum"} & set(survey.further))]
+    levels = "".join(f"  {each}: {{levels: {json.dumps(sorted(rows[each].unique()))}}}\n" for each in named)
+    job = dpdist.parse_job(JOB.format(**survey._asdict(), levels=levels))
+    found = []
+    for number in range(SPLITS):
+        parts = split(survey, rows, number, folder)
+        runs, refused = candidates(job, str(parts.earlier), {"path": str(parts.earlier), "provenance": "x"}, only=ARMS)
+        assert [each.label for each in runs] == list(ARMS), refused
+        for candidate in runs:
+            with noise_of(f"{name} {number} {candidate.label}"):
+                one = trial(candidate, parts, folder / f"{number}-{len(candidate.label)}")
+            found.append(one.cells.assign(arm=candidate.label, split=number))
+    return pd.concat(found, ignore_index=True)
+
+
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    """Errors and coverages by arm and statistic: means over splits, the largest error of all, and errors by chance."""
+    found = found.assign(base=~found["cell"].str.contains(TOTAL))
+    by = [found["arm"], found["statistic"]]
+    errors = found[np.isfinite(found["error_in_direct_se"])].groupby(["arm", "statistic", "split"])["error_in_direct_se"]
+    sizes = errors.agg(["median", "max"]).groupby(["arm", "statistic"]).agg({"median": "mean", "max": ["median", "max"]})
+    sizes.columns = ["median", "largest", "largest of all"]
+    held = found[found["base"] & found["covered"].notna()]
+    covered = held.groupby(["arm", "statistic"])[["covered", "direct_covered"]].mean()
+    by_split = held.groupby(["arm", "statistic", "split"])[["covered", "direct_covered"]].mean()
+    chance = by_split.groupby(["arm", "statistic"]).std() / np.sqrt(SPLITS)
+    cells = (found.groupby(by).size() // SPLITS).rename("cells")
+    made: pd.DataFrame = pd.concat([sizes, covered, chance.add_suffix("_se"), cells], axis=1)
+    return made
+
+
+@pytest.mark.parametrize("name", SURVEYS)
+def test_intervals_cover_as_direct_ones_do(name: str, data: Path, tmp_path: Path, noise_of: Named) -> None:
+    """Within .1 of the direct intervals' coverage, and four errors by chance."""
+    found = measured(name, SURVEYS[name], data, tmp_path, noise_of)
+    rows = summary(found)
+    print(f"\n{name}\n{rows.round(2).to_string()}", flush=True)
+    covered, direct, chance, direct_chance, median = (
+        rows[column].to_numpy(dtype=float)
+        for column in ("covered", "direct_covered", "covered_se", "direct_covered_se", "median")
+    )
+    assert (direct - covered <= 0.1 + 4.0 * np.hypot(chance, direct_chance)).all(), rows
+    assert (median[:2] < 0.9).all(), "with a reference"
