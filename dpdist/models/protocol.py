@@ -214,6 +214,27 @@ class Expectations(Expectation, Protocol):
         ...
 
 
+@runtime_checkable
+class Unbiased(Expectation, Protocol):
+    """A model whose expectations may lie outside of public bounds, so that their sums over cells are unbiased.
+
+    Each figure is set into its own bounds when it is printed (`publish.figure_bounds`).
+    """
+
+    @property
+    def only_noise(self) -> bool:
+        """True if simulated parameters differ from the released ones by noise alone."""
+        ...
+
+    def bounded(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w | x) and E(w y | x) within public bounds, as synthetic records have them, (draw, row) each."""
+        ...
+
+    def weight_ends(self, theta: Draws) -> tuple[float, float]:
+        """The smallest and the largest weight that a record can have in the expectations."""
+        ...
+
+
 def expected_of(model: Expectation, theta: Draws, outcome: int) -> tuple[Floats, Floats]:
     """E(w | x) and E(w y | x) of an outcome, by its number."""
     if outcome == 0:

@@ -28,6 +28,7 @@ from dpdist.job import Column, Statistic
 from dpdist.mechanisms.reference_tables.statement import looked_through
 from dpdist.publish.design_effects import further_effects
 from dpdist.publish.distributions import Distributions
+from dpdist.publish.figure_bounds import bounded_expectations
 from dpdist.publish.limits import unidentified_rows
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject
@@ -80,8 +81,11 @@ class Material:
             assert sets.below is not None
             return np.asarray(sets.below(outcome, row, value).mean(axis=0, keepdims=True))
 
-        means = [each.mean(axis=0, keepdims=True) for each in sets.products]
-        return Units(self._n, sets.weight.mean(axis=0, keepdims=True), means, below)
+        assert self.expected is not None
+        within = [bounded_expectations(self.release, each) for each in self.expected]
+        weight = np.mean([pair[0] for pair in within[0]], axis=0, keepdims=True)
+        means = [np.mean([pair[1] for pair in each], axis=0, keepdims=True) for each in within]
+        return Units(self._n, weight, means, below)
 
     @cached_property
     def under_laws(self) -> list[Units]:

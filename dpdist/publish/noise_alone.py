@@ -14,18 +14,15 @@ from dpdist.job import StatisticName, Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Resampled, Spread, cell_estimates, normal_variance, spreads
-
-NOISED = 2
-"""Position in `Spreads.laws` of the released parameters under simulated noise."""
+from dpdist.publish.standard_errors import Resampled, Spreads, noise_variances, normal_variance, spreads
 
 
 @dataclass(frozen=True)
 class NoiseAlone:
-    """A release, and its expectations under simulated noise by outcome; None where noise cannot be simulated."""
+    """A release, and its simulated spreads by outcome; None where noise cannot be simulated."""
 
     release: ReleasedObject
-    drawn: Mapping[str, Spread] | None
+    drawn: Mapping[str, Spreads] | None
 
     @classmethod
     def of(cls, release: ReleasedObject) -> NoiseAlone:
@@ -39,7 +36,7 @@ class NoiseAlone:
         found = spreads(release, lambda _: None)
         if found is None or any(each.recounts is not None for each in found):  # `laws` do not include noise on counts
             return cls(release, None)
-        return cls(release, {name: each.laws[NOISED] for name, each in zip(release.job.outcomes, found, strict=True)})
+        return cls(release, dict(zip(release.job.outcomes, found, strict=True)))
 
     def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN where they are not known."""
@@ -54,7 +51,6 @@ class NoiseAlone:
             return unknown | {name: np.sqrt(normal_variance(each)) for name, each in noisy.items()}
         if self.drawn is None:
             return unknown
-        n, spread = self.release.frame.count.astype(float), self.drawn[outcome]
-        noises = self.release.job.mechanism.noises(self.release.job)
-        figures = zip(STATISTICS, cell_estimates(cells, n, spread.weight, spread.product), strict=True)
-        return {name: np.sqrt(normal_variance(each) / noises) for name, each in figures}
+        outcomes = self.release.job.outcomes
+        alone = noise_variances(self.release, cells, self.drawn[outcome], outcomes.index(outcome))
+        return {name: np.sqrt(variance) for name, variance in zip(STATISTICS, alone, strict=True)}

@@ -34,10 +34,13 @@ from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.design_effects import plain_effects
+from dpdist.publish.figure_bounds import FigureBounds, bounded_expectations
 from dpdist.publish.met_totals import margins_and_room
 from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
 
+NOISED = 2
+"""Position in `Spreads.laws` of the released parameters under simulated noise."""
 RECOUNTS = 200
 """Number of draws of noisy sample counts."""
 
@@ -173,7 +176,8 @@ def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expect
     """Counts, means and totals of the expectations averaged over sets, with their variance V_x over samples' x."""
     frame = release.frame
     n = frame.count.astype(float)
-    a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
+    within = bounded_expectations(release, expected)
+    a, b = (np.mean([pair[i] for pair in within], axis=0) for i in range(2))
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     (rake, room), sums = margins_and_room(release), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
     return (
@@ -194,7 +198,6 @@ def variances(
     noises. That number is smaller than m where several sets follow from one noisy statistic.
     """
     effects, sets = plain_effects(release.design_effects, cells, release.job.outcomes[outcome]), len(release.sets)
-    noises = release.job.mechanism.noises(release.job)
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
     if found is None:
         per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
@@ -203,13 +206,22 @@ def variances(
         return [effect * each.variance + (effect + 1.0 / sets) * b for effect, each, b in parts]
     figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found.laws]
     again = None if found.recounts is None else cell_estimates(cells, *found.recounts)
-    total = []
+    noise, total = noise_variances(release, cells, found, outcome), []
     for k, each in enumerate(composed):
-        centres, plain, draws, weighted, unweighted = (figure[k] for figure in figures)
+        centres, plain, _, weighted, unweighted = (figure[k] for figure in figures)
         sampling = each.variance + np.maximum(normal_variance(centres), normal_variance(plain))
         counted = 0.0 if again is None else about(again[k], weighted[0])
-        total.append(effects[k] * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted)
+        total.append(effects[k] * sampling + noise[k] + (weighted - unweighted)[0] ** 2 + counted)
     return total
+
+
+def noise_variances(release: ReleasedObject, cells: Cells, spread: Spreads, outcome: int) -> list[Floats]:
+    """Variances of counts, means and totals by noise alone, (cell,) each."""
+    drawn, noises = spread.laws[NOISED], release.job.mechanism.noises(release.job)
+    figures = cell_estimates(cells, release.frame.count.astype(float), drawn.weight, drawn.product)
+    alone = [normal_variance(each) / noises for each in figures]
+    bounds = FigureBounds.of(release, cells, outcome)
+    return alone if bounds is None else bounds.noise_variances(alone)
 
 
 def about(drawn: Floats, value: Floats) -> Floats:

@@ -25,14 +25,15 @@ from dpdist.estimation.raking import factors, margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
-from dpdist.models.protocol import Expectation, expected_of
+from dpdist.models.protocol import Expectation, Unbiased, expected_of
 from dpdist.publish.design_effects import plain_effects
+from dpdist.publish.figure_bounds import FigureBounds, without_drowned_means
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.met_totals import fixed_totals, margins_and_room, without_rounding
 from dpdist.publish.noisy_figures import noised_intervals
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
+from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, noise_variances, variances
 
 
 def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
@@ -71,7 +72,11 @@ def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[s
         return {"records": combined_records(release, cells, sums, outcome=outcome)}
     parameters = from_parameters(release, cells, expected, spread, outcome)
     if spread is not None:
-        return {"parameters": parameters, "records": _records_of(release, cells, grounds, parameters)}
+        found = {"parameters": parameters, "records": _records_of(release, cells, grounds, parameters)}
+        if not isinstance(release.model(0), Unbiased):
+            return found
+        count = np.mean([cells.membership @ (release.frame.count * weight) for weight, _ in expected], axis=0)
+        return without_drowned_means(found, count, np.sqrt(noise_variances(release, cells, spread, outcome)[0]))
     model = release.job.likelihood
     floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
     return {"parameters": parameters, "records": combined_records(release, cells, sums, floor, outcome)}
@@ -155,6 +160,8 @@ def from_parameters(
     n = release.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
+    bounds = FigureBounds.of(release, cells, outcome)
+    points = points if bounds is None else bounds.within(points)
     df = np.full(len(cells), np.inf if spread is not None else len(release.sets) - 1)
     return _intervals(points, variances(release, cells, expected, spread, outcome), [df] * len(points))
 

@@ -266,7 +266,7 @@ def test_intervals_hold_at_least_nine_of_ten_figures_of_the_file(epsilon: str, a
 
 
 def test_errors_stay_positive_where_totals_are_met_by_factors() -> None:
-    """Control: without totals, noise on the common weight takes mean weights below 0."""
+    """Control: without totals, noise takes mean weights below 0, and mean outcomes beyond their bounds."""
     theta = Draws(
         {
             "sums": np.array([[[4e8, 1e8], [6e8, 1e8]]]),
@@ -274,14 +274,13 @@ def test_errors_stay_positive_where_totals_are_met_by_factors() -> None:
             "used": np.array([[2.0, 1.0]]),
         }
     )
-    least = []
+    inside = []
     for more in ("", "rake: [{by: [field], totals: {arts: 1000, law: 2000}}]\n"):
         built = model(JOB + more)
         weight, product = built.expect(built.noised_again(theta, 0, 500, np.random.default_rng(3)))
-        least.append(float(weight.min()))
-        assert (product / weight).min() >= -50 - 1e-9
-        assert (product / weight).max() <= 150 + 1e-9
-    assert least[0] < 0 < least[1]
+        mean = product / weight
+        inside.append((weight.min() > 0, mean.min() >= -50 - 1e-9, mean.max() <= 150 + 1e-9))
+    assert inside == [(False,) * 3, (True,) * 3]
 
 
 @pytest.mark.parametrize(
@@ -304,8 +303,13 @@ def test_what_it_cannot_do_is_refused_before_spending(old: str, new: str, told: 
 
 @pytest.mark.parametrize("records", [3, 60])
 def test_few_records_and_constant_columns_have_a_release(records: int, tmp_path: Path) -> None:
-    """Weights above the bound, one value a column, a level without a record: finite figures of all that has records."""
+    """Weights above the bound, one value a column, a level without a record: finite figures of all that has records.
+
+    The mean of three records may be withheld, with limits, because noise may hide their count."""
     rows = pd.DataFrame({"field": ["arts"] * records, "pay": [10.0] * records, "weight": [300.0] * records})
     table, used = released(tmp_path, rows)
-    assert np.isfinite(table[table["field"] != "law"]["estimate"]).all()
+    there = table[table["field"] != "law"]
+    assert np.isfinite(there[there["statistic"] == "count"]["estimate"]).all()
+    assert records == 3 or there["estimate"].notna().all()
+    assert np.isfinite(there[["lower", "upper"]]).all(axis=None)
     assert 0.5 <= used["common"] <= 200.0

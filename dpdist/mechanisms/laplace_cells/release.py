@@ -1,7 +1,9 @@
 """The model of noisy sums of base cells, from which `laplace_strict` makes tables and synthetic records.
 
-All of it is post-processing. A cell's mean weight and mean outcome are clipped to their public bounds. Margins are sums
-of cells, so that a table is additive. A synthetic record has its cell's mean weight and mean outcome.
+All of it is post-processing. Tables are made from the released sums as they are. A sum over cells is then unbiased, while
+a cell alone may lie outside of its public bounds. Setting every cell into its bounds would only push sparse ones up.
+Synthetic records need values within bounds. So they have the cell means that are nearest to the released ones in least
+squares, among those within bounds with the same sum over the stratum.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ class CellSums(SumsModel):
     least_weight: float
     scale: Fraction
     """The scale of the noise on a set's sums, in units of 1/UNIT."""
+    raked: bool
+    """True if the job states public totals. Factors that meet them need weights within bounds."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> CellSums:
@@ -51,6 +55,7 @@ class CellSums(SumsModel):
             CellBounds(most, low, high),
             least,
             noise_scale(record_epsilon(job, job.epsilon_per_set) / moves(job)),
+            bool(job.rake),
         )
 
     @property
@@ -68,21 +73,49 @@ class CellSums(SumsModel):
         cell, cells = self.pattern(records.frame), len(self.labels)
         return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in pairs.T])
 
-    def means(self, theta: Draws) -> tuple[Floats, Floats]:
-        """Mean weight and mean outcome of every cell, within their public bounds, (draw, cell) each."""
-        sums = self.bounds.sums(theta["sums"])
-        weight = np.clip(sums[..., 0] / theta.values.get("count", self.count), self.least_weight, self.bounds.weight)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            outcome = np.where(sums[..., 0] > 0, sums[..., 1] / sums[..., 0], self.bounds.centre)
-        return weight, np.clip(outcome, *self.outcome_bounds)
-
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
-        weight, outcome = (values[:, self.design.pattern] for values in self.means(theta))
+        """E(w|x) and E(wy|x) of every frame row from the released sums, (draw, row) each; they may leave their bounds."""
+        if self.raked:
+            return self.bounded(theta)
+        sums = self.bounds.sums(self._pairs(theta)) / self._counts(theta)[..., None]
+        return sums[:, self.design.pattern, 0], sums[:, self.design.pattern, 1]
+
+    def bounded(self, theta: Draws) -> tuple[Floats, Floats]:
+        """As `expect`, within public bounds, as synthetic records have them."""
+        weight, outcome = (values[:, self.design.pattern] for values in self._means(theta))
         return weight, weight * outcome
 
+    @property
+    def only_noise(self) -> bool:
+        """True: simulated sums differ from the released ones by noise alone."""
+        return True
+
+    def weight_ends(self, theta: Draws) -> tuple[float, float]:
+        """The smallest and the largest weight of a record, both public."""
+        return self.least_weight, self.bounds.weight
+
+    def _means(self, theta: Draws) -> tuple[Floats, Floats]:
+        """Mean weight and mean outcome of every cell within public bounds, (draw, cell) each."""
+        pairs, count = self._pairs(theta) / UNIT, np.broadcast_to(self._counts(theta), theta["sums"].shape[:2])
+        least = self.least_weight / self.bounds.weight
+        a = np.array([nearest_within(own, least * n, n) for own, n in zip(pairs[..., 0], count, strict=True)])
+        b = np.array([nearest_within(own, -most, most) for own, most in zip(pairs[..., 1], a, strict=True)])
+        relative = np.divide(b, a, out=np.zeros_like(b), where=a > 0.0)
+        return self.bounds.weight * a / count, self.bounds.centre + self.bounds.half_width * relative
+
+    def _counts(self, theta: Draws) -> Floats:
+        """Sample records of every cell, (draw or 1, cell)."""
+        return np.atleast_2d(theta.values.get("count", self.count))
+
+    def _pairs(self, theta: Draws) -> Floats:
+        """The released sums in units of 1/UNIT, (draw, cell, 2). If all weights are known, their sums have no noise."""
+        if self.least_weight < self.bounds.weight:
+            return theta["sums"]
+        known = np.broadcast_to(UNIT * self._counts(theta), theta["sums"].shape[:2])
+        return np.stack([known, theta["sums"][..., 1]], axis=-1)
+
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        weight, outcome = (values[0][self.pattern(frame_row)] for values in self.means(theta))
+        weight, outcome = (values[0][self.pattern(frame_row)] for values in self._means(theta))
         return outcome, weight
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
@@ -103,6 +136,22 @@ class CellSums(SumsModel):
             **super().describe(theta),
             "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of the bounds",
         }
+
+
+def nearest_within(values: Floats, low: Floats, high: Floats) -> Floats:
+    """The numbers in [low, high] that are nearest to `values` in least squares, with their sum, (cell,).
+
+    If no such numbers have that sum, all are at their low or at their high ends. The numbers are clip(value − s) with one
+    shift s. Their sum falls with s on straight lines, which break where a number reaches an end.
+    """
+    if ((low <= values) & (values <= high)).all():
+        return values
+    total = np.clip(values.sum(), low.sum(), high.sum())
+    breaks = np.concatenate([values - high, values - low])
+    order = np.argsort(breaks, kind="stable")
+    at, moving = breaks[order], np.cumsum(np.repeat([1.0, -1.0], len(values))[order])
+    sums = high.sum() - np.concatenate([[0.0], np.cumsum(moving[:-1] * np.diff(at))])
+    return np.asarray(np.clip(values - np.interp(-total, -sums, at), low, high))
 
 
 def model_of(job: Job) -> type[CellSums]:

@@ -5,22 +5,32 @@ from __future__ import annotations
 from dpdist.mechanisms.words import Words
 
 SUMS = (
-    "Weights and outcomes are clipped to public bounds. A record enters one finest cell, by a weight and a centred "
+    "Weights and outcomes are clipped to public bounds. A record enters one base cell, by a weight and a centred "
     "product. Their L1 distance from any other values' in the same cell, or from none, is at most 2 units of the bounds. "
     "Both sums have discrete Laplace noise of scale {}/ε of a set's ε in these units. Margins are sums of cells."
 )
 NOISED_AGAIN = (
     "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. How records vary within a "
-    "cell was not released and is not in it. Nor is the bias of clipping and of setting cells into their bounds."
+    "cell was not released and is not in it, nor is the bias of clipping. The error of noise is at most the distance "
+    "between the figure's own bounds."
 )
-SET_INTO_BOUNDS = (
-    "A cell's mean weight and mean outcome are set into their public bounds. A synthetic record has its cell's means, so "
-    "that totals agree with the tables and nothing else is modelled."
+RAW_SUMS = (
+    "Tables are made from the noisy sums as they were released: a margin is the sum of its base cells' noisy sums. Each "
+    "printed figure alone is then set into its public bounds, so cells that were set do not add up to their margins. Take "
+    "margins as printed, or sum `measurements.parquet`. The bias of a printed figure is at most .4 of its error by noise."
+)
+WITHHELD = (
+    "A mean is withheld where a 90 % interval of its count, by noise alone, reaches 0: its limits are the outcome's bounds."
+)
+NEAREST_WITHIN = (
+    "A synthetic record has its cell's means. They are those within public bounds that are nearest to the noisy sums in "
+    "least squares, with the noisy sum of the whole stratum kept where bounds allow it. So totals of a stratum agree with "
+    "the tables. Where noise is large, sums over some cells of synthetic records do not: take these from the tables."
 )
 
 
 WORDS = Words(
-    density="noisy sums of {weight} and of its product with {outcome} in every finest cell",
+    density="noisy sums of {weight} and of its product with {outcome} in every base cell",
     errors=NOISED_AGAIN,
-    steps=(SET_INTO_BOUNDS,),
+    steps=(RAW_SUMS, WITHHELD, NEAREST_WITHIN),
 )

@@ -95,8 +95,6 @@ class RegularisedCells(OutcomeModel):
     """The ε of one record. It is half of the budget where a record's move to another cell is covered."""
     towards: float | None
     fixed: float | None
-    floor: float
-    """Least mean weight of a cell in simulated errors. They are cut off at no bound, unless totals are met by factors."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> RegularisedCells:
@@ -105,8 +103,7 @@ class RegularisedCells(OutcomeModel):
         epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
         part = left(said.towards is None, said.regularisation is None)
         plain = replace(plain, scale=scale_of(part, SENSITIVITY, epsilon))
-        floor = least_common(plain) if job.rake else -np.inf
-        return cls(plain.design, plain.outcome_bounds, plain, epsilon, said.towards, said.regularisation, floor)
+        return cls(plain.design, plain.outcome_bounds, plain, epsilon, said.towards, said.regularisation)
 
     @property
     def scale(self) -> Fraction:
@@ -161,11 +158,28 @@ class RegularisedCells(OutcomeModel):
         weight, product = self.under(theta).expect(theta)
         if "apart" not in theta.values:
             return weight, product
-        low, high = self.plain.outcome_bounds
         off_weight, off_product = (theta["apart"][..., k][:, self.plain.design.pattern] for k in range(2))
-        wide = np.maximum(weight + off_weight, self.floor)
-        mean = (product + self.plain.bounds.centre * off_weight + off_product) / np.maximum(wide, least_common(self.plain))
-        return wide, wide * np.clip(mean, low, high)
+        moved_weight = weight + off_weight
+        moved_product = product + self.plain.bounds.centre * off_weight + off_product
+        if not self.plain.raked:
+            return moved_weight, moved_product
+        # Factors that meet public totals need weights above 0.
+        least = least_common(self.plain)
+        wide = np.maximum(moved_weight, least)
+        return wide, wide * np.clip(moved_product / wide, *self.plain.outcome_bounds)
+
+    def bounded(self, theta: Draws) -> tuple[Floats, Floats]:
+        """As `expect`, within public bounds, as synthetic records have them."""
+        return self.under(theta).bounded(theta)
+
+    @property
+    def only_noise(self) -> bool:
+        """False: simulated figures have the bias of moved weights, too."""
+        return False
+
+    def weight_ends(self, theta: Draws) -> tuple[float, float]:
+        """The smallest and the largest moved weight of a record."""
+        return self.under(theta).weight_ends(theta)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         return self.under(theta).simulate(theta, frame_row, rng)

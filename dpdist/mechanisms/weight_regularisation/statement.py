@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpdist.mechanisms.laplace_cells.statement import NEAREST_WITHIN, RAW_SUMS, WITHHELD
 from dpdist.mechanisms.words import Words
 
 MOVED_WEIGHTS = (
@@ -10,7 +11,7 @@ MOVED_WEIGHTS = (
     "outcome. At r = 1 they are unweighted tables, scaled."
 )
 SUMS = (
-    "Weights and outcomes are clipped to public bounds. A record enters one finest cell, by its moved weight and a centred "
+    "Weights and outcomes are clipped to public bounds. A record enters one base cell, by its moved weight and a centred "
     "product. Their L1 distance from any other values' in the same cell, or from none, is at most 2 units of the moved "
     "weight's bound. Both sums have discrete Laplace noise of scale {}/({} ε) in these units. Margins are sums of cells."
 )
@@ -31,13 +32,9 @@ WITH_BIAS = (
     "share is in no error. How records vary within a cell was not released and is not in it. At a small ε the common "
     "weight is nearly all noise, and intervals of counts are wide."
 )
-SET_INTO_BOUNDS = (
-    "A cell's mean moved weight and mean outcome are set into their bounds. A synthetic record has its cell's means, so "
-    "that totals agree with the tables and nothing else is modelled."
-)
 
 WORDS = Words(
-    density="noisy sums of moved {weight} and of its product with {outcome} in every finest cell",
+    density="noisy sums of moved {weight} and of its product with {outcome} in every base cell",
     errors=WITH_BIAS,
-    steps=(SET_INTO_BOUNDS,),
+    steps=(RAW_SUMS, WITHHELD, NEAREST_WITHIN),
 )
