@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 Said = dict[str, Any]
 LEVELS, RECORDS, SIMULATED = 3, 400, 1500
@@ -36,6 +37,11 @@ def small(name: str, job: Said) -> Said:
     return made
 
 
+def single(values: ArrayLike) -> np.ndarray:
+    """The values in single precision, so that a file of them has the same bytes whichever processor computed them."""
+    return np.asarray(values).astype(np.float32).astype(float)
+
+
 def simulated_survey(job: Said, seed: int, records: int = RECORDS) -> pd.DataFrame:
     """Records with every column that the job names, of an outcome that differs by level."""
     rng, n = np.random.default_rng(seed), records
@@ -55,10 +61,10 @@ def simulated_survey(job: Said, seed: int, records: int = RECORDS) -> pd.DataFra
     else:
         middle = np.log(max(low, 1.0) + high) / 2 + np.log(2 if high < 1000 else 100)
         log_outcome = min(middle, np.log(high / 3)) + shift / 4 + 0.3 * rng.standard_normal(n)
-        columns[outcome] = np.clip(np.exp(log_outcome), low, high)
+        columns[outcome] = np.clip(single(np.exp(log_outcome)), low, high)
     said = job.get("survey", {})
     if said.get("weight"):
-        columns[said["weight"]] = np.clip(np.exp(5.0 + 0.4 * rng.standard_normal(n)), 60.0, 1000.0)
+        columns[said["weight"]] = np.clip(single(np.exp(5.0 + 0.4 * rng.standard_normal(n))), 60.0, 1000.0)
     if said.get("psu"):
         columns[said["psu"]] = rng.integers(1, 3, n)
     return pd.DataFrame(columns)

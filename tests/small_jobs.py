@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import yaml
-from shipped_surveys import small
+from shipped_surveys import single, small
 
 from dpdist.job import SAMPLERS, SPECS, STATISTICS, Adjacency, Family, Job
 from dpdist.job.checks import contradictions
@@ -77,11 +77,11 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
         {
             "field": np.array(FIELDS)[field],
             "sex": np.array(SEXES)[sex],
-            "salary": np.exp(log_salary),
-            "share": rng.beta(2.0 + field, 3.0, n),
+            "salary": single(np.exp(log_salary)),
+            "share": single(rng.beta(2.0 + field, 3.0, n)),
             "visits": rng.negative_binomial(3, 0.3, n),
             "voted": np.where(rng.random(n) < 0.3 + 0.1 * field, "yes", "no"),
-            "weight": np.clip(np.exp(14.5 - log_salary + 0.3 * rng.standard_normal(n)), 1.0, 100.0),
+            "weight": np.clip(single(np.exp(14.5 - log_salary + 0.3 * rng.standard_normal(n))), 1.0, 100.0),
         }
     )
 

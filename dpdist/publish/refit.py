@@ -16,6 +16,7 @@ import numpy as np
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Records
+from dpdist.estimation.symmetric_root import symmetric_root
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
 from dpdist.privacy.weight_search import (
     AllOutcomes,
@@ -189,8 +190,7 @@ def expected_under(release: ReleasedObject, stratum: int, laws: Laws | None) -> 
 def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator) -> Expected:
     """Draws with the reference's sampling error added. Rows of a cell, which have one covariance, get the same error."""
     distinct, row = np.unique(covariance.reshape(-1, 4), axis=0, return_inverse=True)
-    values, vectors = np.linalg.eigh(distinct.reshape(-1, 2, 2))
-    root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    root = symmetric_root(distinct.reshape(-1, 2, 2))
     error = np.einsum("cij,dcj->dci", root, rng.standard_normal((DRAWS, len(root), 2)))[:, row.reshape(-1)]
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
 
@@ -244,6 +244,5 @@ def _redrawn(model: Recentred, records: Records, alpha: Floats, rng: np.random.G
     statistics = model.statistics(records, alpha)
     noise = rng.standard_normal((DRAWS, *statistics.shape))
     for pattern, covariance in enumerate(model.scatter(records, alpha)):
-        values, vectors = np.linalg.eigh(covariance)
-        noise[:, pattern] = noise[:, pattern] @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        noise[:, pattern] = noise[:, pattern] @ symmetric_root(covariance)
     return statistics + noise

@@ -1,14 +1,16 @@
 """Runs of the recorded jobs, the same every time, and what is kept of them: digests of files and sums of their numbers.
 
-A figure in a file depends on the processor in its last digits. So a record of a file has three parts: the SHA-256 of its
-bytes, which holds on one machine type with the same libraries; the SHA-256 of its text with every number taken out; and a
-weighted sum of its numbers, in which each has weight by its place and counts by its relative size. The comparison goes by
-the last two: sums agree within `tolerance`. Rounded numbers would not do: one in a million pairs that differ in the last
-digit is rounded apart, and the files hold many numbers. Versions of libraries and the day are left out. So are the page
-and the workbook, which say what other files do and have tests of their own.
+A processor's arithmetic changes a figure in its last digits. So a record of a file has three parts:
 
-Random numbers on a reference follow from the checksum of its file, and the file's last digits from the processor that made
-it. So the checksums of the files that the record was made with are kept, and take the place of these files' own.
+- the SHA-256 of its bytes, with all digits, compared where a run uses the processor and the libraries of the record;
+- the SHA-256 of its text without its decimal numbers, compared everywhere: names, levels, integers, guarantees, words;
+- a weighted sum of its decimal numbers, compared everywhere within `tolerance`. Each number has weight by its place and
+  counts by its relative size.
+
+Rounded numbers would not do: one in a million pairs that differ in the last digit is rounded apart, and the files hold
+many numbers. Integers of a file of commas are among the decimal numbers, because such a file writes 3.0 as 3. Versions of
+libraries and the day are left out. So are the page and the workbook, which say what other files do and have tests of
+their own.
 """
 
 from __future__ import annotations
@@ -17,33 +19,33 @@ import hashlib
 import json
 import re
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
+import llvmlite.binding
+import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from small_jobs import Said
 from small_runs import run
-
-from dpdist.core.files import sha256
-from dpdist.survey.one_file import OneFile
+from threadpoolctl import threadpool_info
 
 GOLDENS = Path(__file__).parent / "released"
-INPUTS = Path(__file__).parent / "inputs.json"
 TOLERANCE = 1e-9
 LEAST, MOST = 1.5e-7, 9e-7
 SMALLEST = 1e-6
 """Numbers count by the logarithm of their size; those far below this one count as 0."""
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
+_DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)(?![\w]|\.\d)")
 _DATE = re.compile(r'"date": ?"[0-9-]+"')
 _PRINTED = (".html", ".xlsx")
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 class Kept(NamedTuple):
-    """What is kept of a file."""
+    """What is kept of a file; `bytes` are those of its text without day, versions and checksums, if it is a text."""
 
     bytes: str
     text: str
@@ -56,41 +58,27 @@ def tolerance(numbers: int) -> float:
     return min(max(TOLERANCE * numbers, LEAST), MOST)
 
 
-@cache
-def fingerprints() -> dict[str, str]:
-    """SHA-256 of the jobs' files, by name, as they were when the record was made."""
-    found: dict[str, str] = json.loads(INPUTS.read_text(encoding="utf-8"))
-    return found
-
-
-def write_fingerprints(inputs: Path) -> None:
-    """Takes the checksums of these files from now on."""
-    found = {path.name: sha256(path) for path in sorted(inputs.glob("*.parquet"))}
-    INPUTS.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
-    fingerprints.cache_clear()
-
-
-def _fingerprint(source: OneFile) -> str:
-    return fingerprints().get(source.path.name) or sha256(source.path)
-
-
-def released(name: str, job: Said, inputs: Path, workspace: Path) -> dict[str, Kept]:
+def released(name: str, job: Said, inputs: Path, workspace: Path) -> Golden:
     """Run a job and keep what it left: the public folder, and the tables and bounds of the confidential one."""
-    with patch.object(OneFile, "fingerprint", _fingerprint):
-        run(name, job, inputs, workspace)
+    run(name, job, inputs, workspace)
     own = [path for path in (workspace / "public").rglob("*") if path.is_file() and path.suffix not in _PRINTED]
     own += [*(workspace / "confidential").glob("*.parquet"), *(workspace / "confidential" / "evaluation").glob("*.parquet")]
-    return {path.relative_to(workspace).as_posix(): kept(path) for path in sorted(own)}
+    return Golden(processor(), {path.relative_to(workspace).as_posix(): kept(path) for path in sorted(own)})
 
 
 def kept(path: Path) -> Kept:
-    content = path.read_bytes()
-    text, numbers = _columns(pq.read_table(path)) if path.suffix == ".parquet" else _parted(_plain(path, content))
+    if path.suffix == ".parquet":
+        content = path.read_bytes()
+        text, numbers = _columns(pq.read_table(path))
+    else:
+        whole = _plain(path)
+        content = whole.encode()
+        text, numbers = _parted(whole, _NUMBER if path.suffix == ".csv" else _DECIMAL)
     return Kept(_short(content), _short(text.encode()), len(numbers), _total(np.array(numbers, dtype=float)))
 
 
-def _plain(path: Path, content: bytes) -> str:
-    text = _DATE.sub('"date": "day"', content.decode("utf-8"))
+def _plain(path: Path) -> str:
+    text = _DATE.sub('"date": "day"', path.read_text(encoding="utf-8"))
     if '"chain"' in text:  # an earlier release's checksum vouches for its page too
         text = _DIGEST.sub("digest", text)
     if path.name != "manifest.json":
@@ -99,21 +87,22 @@ def _plain(path: Path, content: bytes) -> str:
     return _DIGEST.sub("digest", json.dumps(manifest | {"versions": sorted(manifest["versions"])}))
 
 
-def _parted(text: str) -> tuple[str, list[float]]:
-    return _NUMBER.sub("#", text), [float(number) for number in _NUMBER.findall(text)]
+def _parted(text: str, taken: re.Pattern[str]) -> tuple[str, list[float]]:
+    """The text without the numbers that are taken out, and these."""
+    return taken.sub("#", text), [float(number) for number in taken.findall(text)]
 
 
 def _columns(table: pa.Table) -> tuple[str, list[float]]:
-    """Names and values that are no numbers; numbers by column."""
+    """Names and values that are no decimal numbers; decimal numbers by column."""
     texts, numbers = list[Any](), list[float]()
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.to_pylist()
-        if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+        if pa.types.is_floating(column.type):
             missing = [place for place, value in enumerate(values) if value is None or not np.isfinite(value)]
             texts.append([name, len(values), missing, [str(values[place]) for place in missing]])
             numbers += [0.0 if value is None or not np.isfinite(value) else float(value) for value in values]
         elif pa.types.is_nested(column.type):
-            parted = [_parted(str(value)) for value in values]
+            parted = [_parted(str(value), _DECIMAL) for value in values]
             texts.append([name, [text for text, _ in parted]])
             numbers += [number for _, own in parted for number in own]
         else:
@@ -130,28 +119,48 @@ def _short(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def differences(golden: dict[str, Kept], found: dict[str, Kept], exact: bool = False) -> list[str]:
-    """Files that differ, each with how; `exact`: in any byte, on the machine type and under the libraries of the record."""
-    lines = [f"{path}: no longer written" for path in golden.keys() - found.keys()]
-    lines += [f"{path}: written now" for path in found.keys() - golden.keys()]
-    for path in golden.keys() & found.keys():
-        old, new = golden[path], found[path]
-        if exact and old.bytes != new.bytes:
-            lines.append(f"{path}: other bytes")
+class Golden(NamedTuple):
+    """A record: the processor and libraries that made it, in words, and what is kept by file."""
+
+    processor: str
+    files: dict[str, Kept]
+
+
+@cache
+def processor() -> str:
+    """What decides on last digits in this process: instruction sets in use, and versions of libraries."""
+    blas = sorted({f"{pool['architecture']}×{pool['num_threads']}" for pool in threadpool_info() if "architecture" in pool})
+    sets = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    compiled = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    libraries = [f"{name} {version(name)}" for name in ("numpy", "scipy", "numba", "pandas", "pyarrow")]
+    return "; ".join([" ".join(blas), " ".join(sets), compiled, *libraries])
+
+
+def differences(golden: Golden, found: Golden) -> list[str]:
+    """Files that differ, each with how; in any byte, where both are of one processor."""
+    old_files, new_files = golden.files, found.files
+    lines = [f"{path}: no longer written" for path in old_files.keys() - new_files.keys()]
+    lines += [f"{path}: written now" for path in new_files.keys() - old_files.keys()]
+    for path in old_files.keys() & new_files.keys():
+        old, new = old_files[path], new_files[path]
         if old.text != new.text:
             lines.append(f"{path}: other text")
         elif old.numbers != new.numbers:
             lines.append(f"{path}: {new.numbers} numbers, not {old.numbers}")
         elif abs(old.total - new.total) > tolerance(old.numbers):
             lines.append(f"{path}: other numbers")
+        elif golden.processor == found.processor and old.bytes != new.bytes:
+            lines.append(f"{path}: other bytes")
     return sorted(lines)
 
 
-def read_golden(name: str) -> dict[str, Kept]:
-    return {path: Kept(*one) for path, one in json.loads((GOLDENS / f"{name}.json").read_text(encoding="utf-8")).items()}
+def read_golden(name: str) -> Golden:
+    record = json.loads((GOLDENS / f"{name}.json").read_text(encoding="utf-8"))
+    return Golden(record["processor"], {path: Kept(*one) for path, one in record["files"].items()})
 
 
-def write_golden(name: str, found: dict[str, Kept]) -> None:
-    lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(list(one))}" for path, one in found.items())
+def write_golden(name: str, golden: Golden) -> None:
+    lines = ",\n".join(f"{json.dumps(path)}: {json.dumps(list(one))}" for path, one in golden.files.items())
     GOLDENS.mkdir(exist_ok=True)
-    (GOLDENS / f"{name}.json").write_text("{\n" + lines + "\n}\n", encoding="utf-8")
+    head = f'{{\n"processor": {json.dumps(golden.processor, ensure_ascii=False)},\n"files": {{\n'
+    (GOLDENS / f"{name}.json").write_text(head + lines + "\n}\n}\n", encoding="utf-8")

@@ -32,10 +32,14 @@ BENT = 0.005
 """Prior standard deviation of a second difference of log p that is above 0, in the tail."""
 ALARM = 1e-4
 """Probability, for a whole histogram, that noise and sampling alone make a count look unexplained."""
-FIT_STEPS = 60
+FIT_STEPS = 200
 """Largest number of Newton steps."""
+SHORTEST = 1e-6
+"""Smallest part of a step that is tried."""
+EVEN = 1e-9
+"""Difference of two losses that rounding may make."""
 CLOSE = 1e-6
-"""Smallest step length, and square of the step at which the fit has converged."""
+"""Step of θ at which the fit has converged."""
 
 
 def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
@@ -44,7 +48,7 @@ def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[
     `variance` is the variance of the noise on a count.
     """
     tail = _tail(noisy, variance, bins)
-    tried = [_fit(noisy, total, variance, _penalty(bins, roughness), tail) for roughness in ROUGHNESS]
+    tried = [_fit(noisy, total, variance, _prior(bins, roughness), tail) for roughness in ROUGHNESS]
     _, share, covariance = max(tried, key=lambda found: found[0])
     return _as_counted(noisy, total, variance, share, covariance)
 
@@ -75,10 +79,11 @@ def explained(share: Floats, total: float, variance: float) -> Floats:
     )
 
 
-def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Floats) -> tuple[float, Floats, Floats]:
+def _fit(noisy: Floats, total: float, variance: float, prior: Floats, tail: Floats) -> tuple[float, Floats, Floats]:
     """Log evidence up to a constant, shares and their covariance, for one prior.
 
-    `tail` (difference, bin) are second differences of θ that must not be above 0.
+    `prior` (row, bin) is a root of its precision matrix. `tail` (difference, bin) are second differences of θ that must
+    not be above 0.
     """
     theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
     theta, scale = theta - theta.mean(), _scale(variance, noisy)
@@ -87,27 +92,41 @@ def _fit(noisy: Floats, total: float, variance: float, penalty: Floats, tail: Fl
         residual = noisy - total * scipy.special.softmax(theta)
         misfit = np.log(scale) + 2.0 * np.logaddexp(0.0, -np.abs(residual) / scale)
         misfit += np.abs(residual) / scale
-        bent = np.maximum(tail @ theta, 0.0) / BENT
-        return float(misfit.sum() + 0.5 * (theta @ penalty @ theta + bent @ bent))
+        bent, rough = np.maximum(tail @ theta, 0.0) / BENT, prior @ theta
+        return float(misfit.sum() + 0.5 * (rough @ rough + bent @ bent))
 
     for _ in range(FIT_STEPS):
         p = scipy.special.softmax(theta)
         rate, expected = np.diag(p) - np.outer(p, p), total * p
-        slope = total * rate
-        pull = np.tanh((noisy - expected) / (2.0 * scale)) / scale
+        width = np.sqrt(3.0) * scale
+        slope = total * rate / width[:, None]
+        pull = width * np.tanh((noisy - expected) / (2.0 * scale)) / scale
         bent = tail[tail @ theta > 0.0] / BENT
-        prior = penalty + bent.T @ bent
-        held = prior + slope.T @ (slope / (3.0 * scale**2)[:, None])
-        step, length = np.linalg.solve(held, slope.T @ pull - prior @ theta), 1.0
-        while loss(theta + length * step, scale) > loss(theta, scale) and length > CLOSE:
+        # Least squares on roots: with normal equations, whose condition is the square, the last digits of a processor's
+        # arithmetic would show in the ninth digit of the shares.
+        held = np.vstack([slope, prior, bent])
+        left = np.concatenate([pull, -prior @ theta, -bent @ theta])
+        step, length = np.linalg.lstsq(held, left, rcond=None)[0], 1.0
+        while loss(theta + length * step, scale) > loss(theta, scale) + EVEN and length > SHORTEST:
             length /= 2.0
         theta = theta + length * step
         scale = _scale(variance, total * scipy.special.softmax(theta))
-        if np.abs(step).max() < CLOSE**0.5:
+        if np.abs(step).max() < CLOSE:
             break
-    evidence = 0.5 * np.linalg.slogdet(penalty)[1] - 0.5 * np.linalg.slogdet(held)[1] - loss(theta, scale)
+    evidence = _log_size(prior) - _log_size(held) - loss(theta, scale)
     # That a tail is concave is an assumption and adds no information. So the covariance is computed without it.
-    return float(evidence), scipy.special.softmax(theta), rate @ np.linalg.inv(held - bent.T @ bent) @ rate
+    error = np.linalg.solve(_triangle(np.vstack([slope, prior])).T, rate)
+    return float(evidence), scipy.special.softmax(theta), error.T @ error
+
+
+def _log_size(root: Floats) -> float:
+    """Half the log determinant of R'R, from R (row, bin)."""
+    return float(np.log(np.abs(np.diag(_triangle(root)))).sum())
+
+
+def _triangle(root: Floats) -> Floats:
+    """The upper triangle U (bin, bin) with U'U = R'R, from R (row, bin)."""
+    return np.asarray(np.linalg.qr(root, mode="r"))
 
 
 def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
@@ -130,14 +149,14 @@ def _scale(variance: float, count: Floats) -> Floats:
     return np.asarray(np.sqrt(3.0 * (variance + np.maximum(count, 0.0))) / np.pi)
 
 
-def _penalty(bins: Bins, roughness: float) -> Floats:
-    """The precision matrix of the prior of θ, (bin, bin)."""
+def _prior(bins: Bins, roughness: float) -> Floats:
+    """A root of the precision matrix of the prior of θ, (row, bin)."""
     wide = bins.left < bins.right
     ends = np.flatnonzero(np.diff(wide.astype(int))) + 1
     blocks = []
     for own in np.split(wide, ends):
         size = len(own)
         rough = np.diff(np.eye(size), n=3, axis=0) if own.all() and size > 3 else np.zeros((1, size))
-        blocks.append(rough.T @ rough / roughness**2)
+        blocks.append(rough / roughness)
     jumps = (np.eye(len(wide))[ends] - np.eye(len(wide))[ends - 1]) / JUMP
-    return np.asarray(scipy.linalg.block_diag(*blocks)) + jumps.T @ jumps + np.eye(len(wide)) / WIDTH**2
+    return np.vstack([scipy.linalg.block_diag(*blocks), jumps, np.eye(len(wide)) / WIDTH])

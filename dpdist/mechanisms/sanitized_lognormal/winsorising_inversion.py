@@ -17,6 +17,7 @@ import numpy as np
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.small_area import shrunk
+from dpdist.estimation.symmetric_root import symmetric_root
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Whitening
 from dpdist.models.protocol import Improper
 
@@ -114,15 +115,15 @@ def sampling_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[
     shape = (draws, *fit.shift.shape)
     true = np.sqrt(fit.prior) * rng.standard_normal(shape)
     error = _kept(fit, true + np.sqrt(fit.sampling) * rng.standard_normal(shape)) - true
-    tail = rng.standard_normal((draws, 1, 2)) @ _root(fit.tail).T
-    entries = rng.standard_normal((draws, 3)) @ _root(fit.scatter_sampling).T
+    tail = rng.standard_normal((draws, 1, 2)) @ symmetric_root(fit.tail)
+    entries = rng.standard_normal((draws, 3)) @ symmetric_root(fit.scatter_sampling)
     return error @ fit.rate.T + tail, _symmetric(entries)
 
 
 def noise_errors(fit: Fitted, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Errors of δ (draw, cell, 2) and T (draw, 2, 2) under other noise."""
     moved = moved_by(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
-    entries = rng.standard_normal((draws, 3)) @ _root(fit.scatter_noise).T
+    entries = rng.standard_normal((draws, 3)) @ symmetric_root(fit.scatter_noise)
     return moved, _symmetric(entries)
 
 
@@ -189,9 +190,3 @@ def _terms(p: Floats) -> Floats:
 def _symmetric(entries: Floats) -> Floats:
     """The symmetric matrices [[a, b], [b, d]] of entries (…, 3)."""
     return np.asarray(entries[..., [0, 1, 1, 2]].reshape(*entries.shape[:-1], 2, 2))
-
-
-def _root(covariance: Floats) -> Floats:
-    """A matrix whose product with its transpose is the covariance."""
-    values, vectors = np.linalg.eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
