@@ -229,6 +229,8 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
     import dask
     from distributed import Client, LocalCluster
 
+    from dpdist.runtime.local_worker import LocalNanny
+
     settings = {
         **scheduler.settings(runtime.start_timeout),
         # Each death of a worker starts a timer of this length. If the worker is absent when any of them ends, Dask closes
@@ -242,7 +244,7 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
         LocalCluster(
             n_workers=0,
             threads_per_worker=1,
-            processes=True,
+            worker_class=LocalNanny,
             memory_limit=int(runtime.memory_per_worker),
             # other users of this machine can reach loopback, and whoever is a client of a scheduler can run code
             security=passing_security(),

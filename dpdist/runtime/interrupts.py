@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import FrameType
 
 _received: list[int] = []
@@ -52,7 +51,6 @@ def interrupts_kept() -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    resource_tracker.ensure_running()  # now, while Ctrl-C is not yet blocked; processes started below ignore it
     kept: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, frame: kept.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -144,7 +144,7 @@ def _workers() -> float:
     total = 0.0
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if "spawn_main" in " ".join(process.cmdline()):
+            if "worker_process" in " ".join(process.cmdline()):
                 total += sum(process.cpu_times()[:2])
     return total
 

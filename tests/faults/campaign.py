@@ -255,8 +255,9 @@ def inventory(workspace: Path) -> set[str]:
 
 
 def workers_among(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that are workers of Dask."""
-    return [process for process in processes if "spawn_main" in " ".join(command(process))]
+    """Those that are workers of Dask: of a cluster on this machine, or of `dpdist cluster worker`."""
+    programs = ("worker_process", "spawn_main")
+    return [process for process in processes if any(program in " ".join(command(process)) for program in programs)]
 
 
 def command(process: psutil.Process) -> list[str]:

@@ -1,0 +1,51 @@
+"""The program of a worker on this machine: it gets its settings from the driver over a link, and ends with that link.
+
+It is started by `local_worker`. It never imports the main module of whoever started the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+def main() -> None:
+    """Runs one Dask worker until it is closed, or the driver closes its end of the link.
+
+    The driver ends its workers itself, so Ctrl-C is ignored. The settings contain a private key. So they come over the link,
+    and are in no argument, environment variable or file.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    link = Connection(int(sys.argv[2]))
+    settings = link.recv()
+    import dask
+
+    dask.config.refresh()
+    dask.config.set(settings["config"])
+    asyncio.run(_serve(link, settings["worker"]))
+
+
+async def _serve(link: Connection, options: dict[str, Any]) -> None:
+    """Tells the driver the worker's address and folder, or the error that kept it from starting."""
+    from distributed import Worker
+
+    try:
+        async with Worker(**options) as worker:
+            link.send((worker.address, worker.local_directory))
+            asyncio.get_running_loop().add_reader(link.fileno(), _close, link, worker)
+            await worker.finished()
+    except Exception as error:
+        link.send(error)
+
+
+_closing: set[asyncio.Task[Any]] = set()
+"""Keeps a task that closes the worker until it is done."""
+
+
+def _close(link: Connection, worker: Any) -> None:
+    """Closes the worker, because the driver has closed the link."""
+    asyncio.get_running_loop().remove_reader(link.fileno())
+    _closing.add(asyncio.ensure_future(worker.close(nanny=False, reason="the driver has closed the link")))
