@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, without_sizes
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
+from dpdist.core.this_process import refuse_nested_start, write_no_core
 from dpdist.evaluation.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
 from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
@@ -36,7 +37,7 @@ from dpdist.publish.folder import REPLAYED, SIMULATED, publishing, recover, refu
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_release, without_points
-from dpdist.runtime.executors import executor
+from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.expected_noise import warned
 from dpdist.runtime.fallbacks import Means, fitted
 from dpdist.runtime.intake import store_records, store_reference
@@ -132,7 +133,7 @@ def run(
 
     Raises
     ------
-    JobError, DataError, BudgetRefused : before anything is written.
+    JobError, DataError, BudgetRefused : nothing is written, or nothing of what was written stays.
     FitError : a stratum cannot be released.
     WorkspaceError : the workspace belongs to another run, or cannot be used.
 
@@ -142,6 +143,8 @@ def run(
     >>> list(release.tables)
     ['salaries']
     """
+    refuse_nested_start()
+    write_no_core()
     said = job_of(job)
     with Workspace.opened(workspace) as space:
         _run(said, space, input, replay, _guarded(said, listener), counted and study is None, study)
@@ -180,10 +183,11 @@ def _run(
             with private():
                 store_records(space, plan, identity, listener)
                 store_reference(space, plan, listener)
+            with _executor(space, job, listener) as workers, private():
                 metered = meter.reserve(key)
                 store_noisy_frame(space, job, plan.frame)
                 gates = _gates(space, plan) if job.accept is not None else None
-                release = of_run(protect(space, plan, key, sampled_by, listener), space.date, metered)
+                release = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
                 meter.settle(key)
             release = release if gates is None else _accepted(space, plan, release, *gates, listener)
             _publish(space, release, listener, held=_held_at_first(space, job))
@@ -221,11 +225,17 @@ def _accepted(
     return replace(release, promise={**release.promise, "acceptance": gates_described(plan.job, measured)})
 
 
-def protect(space: Workspace, plan: Plan, key: Key, sampled_by: Mapping[str, Any], listener: Listener) -> ReleasedObject:
+def _executor(space: Workspace, job: Job, listener: Listener) -> AbstractContextManager[Executor]:
+    """The run's executor. It stands before the run is charged."""
+    return executor(job.runtime, job.sampler.name == "stan", space.shared, listener)
+
+
+def protect(
+    space: Workspace, plan: Plan, key: Key, workers: Executor, sampled_by: Mapping[str, Any], listener: Listener
+) -> ReleasedObject:
     """Fits every stratum under the mechanism, or by the job's fallback, and collects the released parameters."""
     job = plan.job
-    with executor(job.runtime, job.sampler.name == "stan", space.shared, listener) as workers:
-        fit, fits, _ = fitted(Means(space, key, workers, listener))
+    fit, fits, _ = fitted(Means(space, key, workers, listener))
     released = dict(zip(fit.frame.stratum_labels, gather_strata(fits), strict=True))
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
     warned = () if plan.goodness is None else tuple(plan.goodness.cautions(job))

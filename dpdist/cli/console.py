@@ -8,10 +8,12 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from typer.core import TyperGroup
 
 from dpdist.core.errors import DpdistError
 from dpdist.core.printable import escaped
@@ -66,8 +68,7 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
         err.print(error.text(show_values), markup=False)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        err.print("Interrupted; the same command resumes.")
-        raise typer.Exit(130) from None
+        raise interrupted() from None
     except MemoryError:
         err.print("Out of memory\n    remedy:  free some, or take a larger machine; the same command resumes")
         raise typer.Exit(1) from None
@@ -84,6 +85,24 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
         remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
         err.print(f"{said}\n    remedy:  {remedy}", markup=False)
         raise typer.Exit(INTERNAL) from None
+
+
+def interrupted() -> typer.Exit:
+    """Says that the command was interrupted, and returns its end."""
+    err.print("Interrupted; the same command resumes.")
+    return typer.Exit(130)
+
+
+class Verbs(TyperGroup):
+    """The commands. One that is interrupted says so, also while it still imports what it needs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        found = list[Any]()
+        try:
+            as_interrupt(lambda: found.append(super(Verbs, self).invoke(ctx)), kept=(typer.Exit,))
+        except KeyboardInterrupt:
+            raise interrupted() from None
+        return found[0]
 
 
 def _place(error: Exception) -> str:

@@ -5,7 +5,6 @@ A command imports its modules when it is called, so help texts and refusals of a
 
 from __future__ import annotations
 
-import resource
 import signal
 from importlib.metadata import version
 from types import FrameType
@@ -14,9 +13,12 @@ from typing import Annotated
 import typer
 
 from dpdist.cli import approve, cluster, diff, init, job_files, ledger, rehearse, releases, stan, trials, verify
+from dpdist.cli.console import Verbs
+from dpdist.core.this_process import open_standard_streams, write_no_core
 from dpdist.runtime.interrupts import interrupt, remember_interrupts
 
 app = typer.Typer(
+    cls=Verbs,
     help="Publish survey tables and synthetic records from confidential microdata, with the privacy spent stated.\n\n"
     "A job file names the data, the survey design, the model, the tables and the budget. [bold]validate[/] and "
     "[bold]plan[/] spend nothing. [bold]run[/] spends the job's budget once. It leaves WORKSPACE/public (to publish) and "
@@ -60,7 +62,8 @@ def main() -> None:
     The first process of a container would otherwise ignore SIGTERM. No process writes a core file, because its memory may
     contain records and keys.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    open_standard_streams()
+    write_no_core(for_good=True)
     remember_interrupts()
     signal.signal(signal.SIGTERM, _as_interrupt)
     app()

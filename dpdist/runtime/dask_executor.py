@@ -18,6 +18,7 @@ from dpdist.runtime.attempts import attempt, unit_of
 from dpdist.runtime.failures import killed, not_started, raise_together, stop_or_note
 from dpdist.runtime.interrupts import interrupts_kept
 from dpdist.runtime.tls import passing_security
+from dpdist.storage.scratch import scratch
 
 R = TypeVar("R")
 
@@ -240,6 +241,7 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
     }
     with (
         interrupts_kept() as let_through,
+        scratch() as folder,
         dask.config.set(settings),
         LocalCluster(
             n_workers=0,
@@ -253,6 +255,7 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
             scheduler_kwargs={"dashboard": False},
             silence_logs=50,
             preload=_PRELOAD,
+            local_directory=str(folder),
             resources=STAN,
         ) as cluster,
         Client(cluster) as client,

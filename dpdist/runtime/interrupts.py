@@ -18,8 +18,8 @@ def remember_interrupts() -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
-def as_interrupt(act: Callable[[], None]) -> None:
-    """Calls `act`, and turns any error after Ctrl-C into KeyboardInterrupt.
+def as_interrupt(act: Callable[[], None], kept: tuple[type[Exception], ...] = ()) -> None:
+    """Calls `act`, and turns any error after Ctrl-C into KeyboardInterrupt, except errors of the kinds `kept`.
 
     numpy and pydantic may replace a KeyboardInterrupt by other errors.
 
@@ -30,6 +30,8 @@ def as_interrupt(act: Callable[[], None]) -> None:
     """
     try:
         act()
+    except kept:
+        raise
     except Exception as error:
         if _received:
             raise KeyboardInterrupt from error

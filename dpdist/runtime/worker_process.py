@@ -15,8 +15,8 @@ from typing import Any
 def main() -> None:
     """Runs one Dask worker until it is closed, or the driver closes its end of the link.
 
-    The driver ends its workers itself, so Ctrl-C is ignored. The settings contain a private key. So they come over the link,
-    and are in no argument, environment variable or file.
+    The driver ends its workers itself, so Ctrl-C is ignored. The settings contain a private key. So they come over the
+    link, and are in no argument, environment variable or file.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = Connection(int(sys.argv[2]))

@@ -47,6 +47,8 @@ class Bucket:
     def __init__(self, url: str, soon: bool = False) -> None:
         """Opens the bucket. With `soon`, for reading only, failures are reported after seconds."""
         self.objects, self._scratch = Objects(url, soon), Scratch()
+        for name in ("records", "marks", "evaluation"):
+            (self.root / "confidential" / name).mkdir(parents=True)
         self._lease: Lease | None = None
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from dpdist.core.errors import WorkspaceError
+from dpdist.core.errors import BudgetRefused, WorkspaceError
 from dpdist.core.files import private, replaced, write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.storage.bucket import MANIFEST
@@ -47,7 +47,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
     except OSError as error:
         remedy = f"choose a folder that user {os.getuid()} may write, or let that user write here"
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
-    with space.store.alone(space.confidential / "lock"):
+    with space.store.alone(space.confidential / "lock"), _undone_if_refused(space):
         with private():
             given = Given(replayed[1], REPEATED) if replayed else Given(study, KEYED) if study else None
             key = _adopt(space, identity, given, date)
@@ -56,6 +56,25 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
             _seal(space, identity, replayed[0] if replayed else None)
             _sweep(space)
         yield key
+
+
+@contextmanager
+def _undone_if_refused(space: Workspace) -> Iterator[None]:
+    """Removes the files of a run that begins in this block, if the ledger refuses to charge it.
+
+    Another run has then taken what was left of the budget between this run's check and its charge.
+    """
+    began = space.read_identity() is not None
+    try:
+        yield
+    except BudgetRefused:
+        if not began:
+            names = space.store.names(space.confidential) - {Path(LEASE).name}
+            space.store.drop(space.confidential / name for name in names)
+            shutil.rmtree(space.confidential, ignore_errors=True)
+            with suppress(OSError):  # the folder holds other files
+                space.root.rmdir()
+        raise
 
 
 def _refuse_foreign_folder(space: Workspace) -> None:

@@ -1,4 +1,4 @@
-"""Makes private scratch folders for processes that work on an object store; those of killed processes are removed later."""
+"""Makes private scratch folders, for workers and for work on an object store; those of killed processes go later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import shutil
 import tempfile
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -18,7 +19,7 @@ _LOCK = "lock"
 class Scratch:
     """A private folder (0700) in DPDIST_SCRATCH, or in the system's temporary folder.
 
-    It is removed when this object or its process ends.
+    It is removed when this object or its process ends, or by `remove`.
     """
 
     def __init__(self) -> None:
@@ -31,9 +32,18 @@ class Scratch:
                 lock.acquire(timeout=0)
                 break
         self.folder = made / "workspace"
-        for name in ("records", "marks", "evaluation"):
-            (self.folder / "confidential" / name).mkdir(parents=True)
+        self.folder.mkdir()
         self.remove = weakref.finalize(self, _remove, made, lock, os.getpid())
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A scratch folder for the length of a block."""
+    made = Scratch()
+    try:
+        yield made.folder
+    finally:
+        made.remove()
 
 
 def sweep(top: Path) -> None:

@@ -19,6 +19,7 @@ import pandas as pd
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
 from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
@@ -56,6 +57,7 @@ def rehearse(
     used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` if there is no public file, or
     if no mechanism can be run on it.
     """
+    refuse_nested_start()
     from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
     source = public_source(job, public)

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.this_process import refuse_nested_start
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
 from dpdist.studies.kinds.registry import kind_of
@@ -54,6 +55,7 @@ def run(
     >>> (dpdist.run_study(study, "study") / "summary.csv").exists()
     True
     """
+    refuse_nested_start()
     if replicates is not None:
         study = study.model_copy(update={"replicates": replicates})
     if data is not None:

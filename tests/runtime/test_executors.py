@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Literal
 
 import psutil
@@ -59,6 +60,16 @@ def test_nothing_of_a_local_cluster_listens_beyond_loopback_and_two_can_run_at_o
         assert [result[0] for workers in (one, other) for result in workers.map(square, [3])] == [9, 9]
         assert listening() == set()
         check_that_it_gives_each_result_once_and_raises_what_a_task_raises(one, ONE)
+
+
+def test_a_local_cluster_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: while it works, its workers have their folders there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with executor(ONE) as workers:
+        assert [result[0] for result in workers.map(square, [3])] == [9]
+        assert [path.name for path in tmp_path.rglob("worker-*") if path.is_dir()]
+    assert list(tmp_path.iterdir()) == []
 
 
 def quote(key: int) -> int:

@@ -1,0 +1,53 @@
+"""What has to hold of this process before a run: nothing else is about to use it, and it writes no copy of its memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import sys
+
+from dpdist.core.errors import DpdistError
+
+
+class NestedStart(DpdistError):
+    """A new process of the caller imports the caller's program, which asks for the same run again. Nothing was spent."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        self.found = "a process that the program has started imports the program, and so would make the run once more"
+        self.remedy = 'put what the program does below `if __name__ == "__main__":`'
+        super().__init__(f"nested start: {self.found}\n    remedy:  {self.remedy}")
+
+
+def refuse_nested_start() -> None:
+    """Raises `NestedStart` in a process of `multiprocessing` that is still importing the caller's main module.
+
+    The mark is the one by which `multiprocessing` itself refuses to start further processes then.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise NestedStart
+
+
+def write_no_core(for_good: bool = False) -> None:
+    """Forbids core files of this process and those that it starts: its memory may hold records and keys.
+
+    With `for_good` nothing in this process can allow them again; otherwise its user can.
+    """
+    hard = 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def open_standard_streams() -> None:
+    """Opens standard streams that are closed.
+
+    Otherwise a file of the run would take the number of one, and get what is printed.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - as long as the process
