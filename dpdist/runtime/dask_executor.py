@@ -242,7 +242,7 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
     with (
         interrupts_kept() as let_through,
         scratch() as folder,
-        dask.config.set(settings),
+        dask.config.set({**settings, "temporary-directory": str(folder)}),
         LocalCluster(
             n_workers=0,
             threads_per_worker=1,
@@ -255,7 +255,6 @@ def local(runtime: Runtime, needs: Mapping[str, float], listener: Listener) -> I
             scheduler_kwargs={"dashboard": False},
             silence_logs=50,
             preload=_PRELOAD,
-            local_directory=str(folder),
             resources=STAN,
         ) as cluster,
         Client(cluster) as client,

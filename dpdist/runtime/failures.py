@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dpdist.core.errors import DpdistError, TaskError
 from dpdist.job import Runtime
-from dpdist.runtime.scheduler import ALLOWED_DEATHS
+
+ALLOWED_DEATHS = 20
+"""Number of workers that may die under one task before the task fails. A worker may die for reasons outside the task."""
 
 
 def stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) -> None:

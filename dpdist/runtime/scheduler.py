@@ -14,11 +14,10 @@ from typing import Any
 
 from dpdist.core.errors import ClusterError, WorkspaceError
 from dpdist.job import Runtime
+from dpdist.runtime.failures import ALLOWED_DEATHS
 from dpdist.runtime.tls import Credentials, connect
 from dpdist.storage.objects import Objects, is_url
 
-ALLOWED_DEATHS = 20
-"""Number of workers that may die under one task before the task fails. A worker may die for reasons outside the task."""
 CLOSE_TIMEOUT = 5.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _RETRY_INTERVAL = 0.5

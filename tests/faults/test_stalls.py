@@ -23,7 +23,7 @@ from dpdist.job import Runtime
 from dpdist.runtime import dask_executor
 from dpdist.runtime.dask_executor import Dask
 from dpdist.runtime.executors import Serial, executor
-from dpdist.runtime.scheduler import ALLOWED_DEATHS
+from dpdist.runtime.failures import ALLOWED_DEATHS
 
 SERIAL, DASK = {"executor": "serial"}, {"executor": "dask", "workers": 2}
 
