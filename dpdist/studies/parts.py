@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import cross
@@ -127,7 +127,7 @@ def _numeric(column: pd.Series) -> bool:
 
 def _half_width(error: Floats, df: Floats) -> Floats:
     """Half width of a direct interval, (row,); NaN without degrees of freedom."""
-    return np.asarray(stdtrit(np.where(df > 0, df, np.nan), (1.0 + NOMINAL) / 2.0) * error)
+    return np.asarray(scipy.special.stdtrit(np.where(df > 0, df, np.nan), (1.0 + NOMINAL) / 2.0) * error)
 
 
 def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
