@@ -26,6 +26,7 @@ from dpdist.job import Job, NoiseName
 from dpdist.models.clamped import Clamped
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Promise
+from dpdist.privacy.queries import NoisyQuery
 
 Learned = Any
 """What a mechanism learned from a reference about a stratum, before the current file was read.
@@ -98,6 +99,9 @@ class Query(Protocol):
     @property
     def noise(self) -> Noise: ...
 
+    @property
+    def stated(self) -> NoisyQuery | None: ...
+
     def under(self, noise: Floats) -> Any: ...
 
 
@@ -108,6 +112,8 @@ class Measurement(NamedTuple):
     """Whole numbers; confidential."""
     noise: Noise
     """One for every sum."""
+    stated: NoisyQuery | None = None
+    """What the query loses. Its noise has that law and scale."""
 
     def under(self, noise: Floats) -> Floats:
         return np.asarray(self.sums + noise.reshape(self.sums.shape))
@@ -123,6 +129,8 @@ class Choice(NamedTuple):
     """(row, candidate), whole numbers; confidential."""
     noise: Noise
     """The noise, one value for every score."""
+    stated: NoisyQuery | None = None
+    """What the choice loses. Its noise has that law and scale."""
 
     def under(self, noise: Floats) -> Ints:
         """Returns the chosen candidates, (…, row), under this noise, (…, score)."""

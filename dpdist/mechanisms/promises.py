@@ -80,6 +80,14 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     return Promise(total, per_set, composition, said, target, (*warned, *_truncated(job)))
 
 
+def per_set(total: Strict | Concentrated, job: Job) -> Strict | Concentrated:
+    """The guarantee of one of the job's synthetic sets, of which `total` is the sum."""
+    if job.synthetic_sets == 1:
+        return total
+    assert isinstance(total, Strict), "no mechanism draws Gaussian noise for each set"
+    return replace(total, epsilon=total.epsilon / job.synthetic_sets)
+
+
 def with_frame(job: Job, total: Guarantee) -> Guarantee:
     """The guarantee including the cost of the noisy sample counts, if the job has any.
 

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 from dpdist.core.confidential import Confidential
 from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Measurement, Noise, Released, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Measurement, Noise, Pass, Released, Rounds, Sample, StratumRecorder
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.guarantees import Promise
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, lost, neighbour_of
 
 S = TypeVar("S", bound=MechanismSpec)
 M = TypeVar("M", bound=StratumModel)
@@ -22,7 +23,8 @@ M = TypeVar("M", bound=StratumModel)
 class NoisySums(ABC, Generic[S, M]):
     """Base class of a mechanism with one class of settings and one model of sums.
 
-    A subclass defines `promised` and `rounds`, which get settings and model under their own types.
+    A subclass defines `queries`, `promised` and `rounds`, which get settings and model under their own types. The guarantee
+    is computed from the queries, and the rounds may not ask for more than these.
     """
 
     spec: ClassVar[type[MechanismSpec]] = MechanismSpec
@@ -33,16 +35,23 @@ class NoisySums(ABC, Generic[S, M]):
 
     def promise(self, job: Job) -> Promise:
         """The promise for a job, before data are seen."""
-        return self.promised(job, self._settings(job))
+        settings = self._settings(job)
+        return self.promised(job, settings, guarantee_of(job, self.queries(job, settings)))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
         """The rounds over a stratum's records: passes and queries; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
-        return self.rounds(job, self._settings(job), model, recorder, learned)
+        settings, neighbour = self._settings(job), neighbour_of(job)
+        promised = lost(self.queries(job, settings), neighbour)
+        return within_loss(self.rounds(job, settings, model, recorder, learned), promised, neighbour)
 
     @abstractmethod
-    def promised(self, job: Job, settings: S) -> Promise:
-        """The promise, from the mechanism's own settings."""
+    def queries(self, job: Job, settings: S) -> Sequence[NoisyQuery]:
+        """All that the mechanism asks of a stratum under noise, for all synthetic sets; it follows from the job alone."""
+
+    @abstractmethod
+    def promised(self, job: Job, settings: S, total: Strict | Concentrated) -> Promise:
+        """The promise. `total` is the guarantee of all queries together."""
 
     @abstractmethod
     def rounds(self, job: Job, settings: S, model: M, recorder: StratumRecorder, learned: Any) -> Rounds:
@@ -51,6 +60,29 @@ class NoisySums(ABC, Generic[S, M]):
     def _settings(self, job: Job) -> Any:
         assert isinstance(job.mechanism, self.spec)
         return job.mechanism
+
+
+class LossExceeded(ValueError):
+    """Raised if a mechanism asks for more than its promise allows; nothing of the stratum is then released."""
+
+
+def within_loss(rounds: Rounds, allowed: Fraction, neighbour: Neighbour) -> Rounds:
+    """The same rounds. Raises `LossExceeded` for a query that states no loss, or more than earlier queries have left."""
+    left, reply = allowed, None
+    while True:
+        try:
+            request = rounds.send(reply)
+        except StopIteration as end:
+            released: Released = end.value
+            return released
+        if not isinstance(request, Pass | Sample):
+            stated = request.stated
+            if stated is None or (stated.scale, stated.law) != (request.noise.scale, request.noise.law):
+                raise LossExceeded("a query does not state what its noise loses: ask by Defined.sums or Defined.scores")
+            left -= stated.loss(neighbour)
+            if left < 0:
+                raise LossExceeded(f"query '{stated.name}' exceeds the promise: list it, and how often, in queries()")
+        reply = yield request
 
 
 class Defined(NamedTuple):
@@ -66,13 +98,13 @@ class Defined(NamedTuple):
         """Queries that the model, or another definition of the figures, defines."""
         return cls(digest(query))
 
-    def sums(self, exact: Floats, scale: Fraction, number: int, law: NoiseName = "laplace") -> Measurement:
-        """The `number`-th query of a stratum: these sums plus noise."""
-        return Measurement(exact, self.noise(exact, scale, number, exact.size, law))
+    def sums(self, exact: Floats, stated: NoisyQuery, number: int) -> Measurement:
+        """The `number`-th query of a stratum: these sums plus noise of the stated law and scale."""
+        return Measurement(exact, self.noise(exact, stated.scale, number, exact.size, stated.law), stated.once)
 
-    def scores(self, exact: Floats, scale: Fraction, number: int) -> Choice:
+    def scores(self, exact: Floats, stated: NoisyQuery, number: int) -> Choice:
         """The `number`-th query of a stratum: which of the scores, (row, candidate), is the largest under noise."""
-        return Choice(exact, self.noise(exact, scale, number, exact.size))
+        return Choice(exact, self.noise(exact, stated.scale, number, exact.size), stated.once)
 
     def noise(self, exact: Floats, scale: Fraction, number: int, size: int, law: NoiseName = "laplace") -> Noise:
         """The `number`-th noise of a stratum, bound to these figures."""

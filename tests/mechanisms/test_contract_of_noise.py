@@ -26,11 +26,12 @@ from dpdist.mechanisms.figures import GAUSSIAN
 from dpdist.mechanisms.laplace_cells import measured
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, cell_sums
 from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
-from dpdist.mechanisms.stratum_sums import Defined, released
+from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released
 from dpdist.models.protocol import Draws
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 Cases = Callable[[str], Captured]
 ADJACENCIES = ("zero_out", "substitution", "add_remove")
@@ -145,9 +146,26 @@ class Unclipped(CellBounds):
         )
 
 
+class Understated(LaplaceStrict):
+    """States that neighbours move its sums by an eighth of what they do, and asks for that noise."""
+
+    def queries(self, job: Job, settings: Any) -> tuple[NoisyQuery, ...]:
+        return tuple(_understated(query) for query in super().queries(job, settings))
+
+    def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
+        sums, drawn = (yield Pass(Count(model), "sum")), list[Draws]()
+        for number in range(1, job.synthetic_sets + 1):
+            found = yield Defined.by(model).sums(sums, _understated(cell_sums(model.scale)), number)
+            drawn.append(Draws({"sums": found[None]}))
+        return released(recorder, drawn, 0.0)
+
+
+def _understated(query: NoisyQuery) -> NoisyQuery:
+    return replace(query, moved=Moved(*(distance / 8 for distance in query.moved)), scale=query.scale / 8)
+
+
 TOO_LITTLE = {
-    "an eighth of the scale": (_changed(scale=lambda model: model.scale / 8), 8.0),
-    "all of epsilon in each of two sets": (_changed(scale=lambda model: model.scale / 2), 2.0),
+    "a distance that is stated as an eighth": (Understated(), 8.0),
     "no clipping of weights": (_changed(bounds=lambda model: Unclipped(*model.bounds)), 4.0),
 }
 
@@ -160,6 +178,12 @@ def test_noise_below_the_sensitivity_is_found_out(what: str, case_of: Cases) -> 
     assert line.startswith(
         f"it: two neighbouring files cost {12 * times:.4g}, and the job's epsilon is 12: compare the scale"
     )
+
+
+@pytest.mark.parametrize("share", [8, 2], ids=["an eighth of the scale", "all of epsilon in each of two sets"])
+def test_less_noise_than_was_promised_is_refused_when_it_is_asked_for(share: int, case_of: Cases) -> None:
+    with pytest.raises(LossExceeded, match="query 'sums of base cells' exceeds the promise"):
+        problems_of_scale("it", case_of(CELLS), _changed(scale=lambda model: model.scale / share))
 
 
 def test_a_share_of_the_budget_that_is_lost_is_found_out(case_of: Cases) -> None:
@@ -175,12 +199,12 @@ class OfOneRecord(PerturbedHistogram):
         return super().rounds(job, settings, once, recorder, learned)
 
 
-def test_noise_that_is_too_little_under_substitution_alone_is_found_out(case_of: Cases) -> None:
+def test_noise_that_is_too_little_under_substitution_alone_is_refused(case_of: Cases) -> None:
     """Control: it is enough under `zero_out`."""
     off, exchanged = (case_of(COUNTS.format(how)) for how in ("zero_out", "substitution"))
     assert problems_of_scale("it", off, OfOneRecord()) == []
-    (line,) = problems_of_scale("it", exchanged, OfOneRecord())
-    assert line.startswith("it: two neighbouring files cost 24, and the job's epsilon is 12: compare the scale")
+    with pytest.raises(LossExceeded, match="query 'counts of bins' exceeds the promise"):
+        problems_of_scale("it", exchanged, OfOneRecord())
 
 
 class Rewritten(LaplaceStrict):
@@ -198,21 +222,21 @@ class Rewritten(LaplaceStrict):
 
 
 def _as_it_should(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    return (yield own.sums(sums, model.scale, number))
+    return (yield own.sums(sums, cell_sums(model.scale), number))
 
 
 def _not_added(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    yield own.sums(sums, model.scale, number)
+    yield own.sums(sums, cell_sums(model.scale), number)
     return sums
 
 
 def _added_to_counts_alone(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    noisy = yield own.sums(sums, model.scale, number)
+    noisy = yield own.sums(sums, cell_sums(model.scale), number)
     return np.column_stack([noisy[:, 0], sums[:, 1]])
 
 
 def _one_number(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
-    return (yield own.sums(sums, model.scale, 1))
+    return (yield own.sums(sums, cell_sums(model.scale), 1))
 
 
 def _drawn_once() -> Callable[..., Any]:
@@ -220,7 +244,7 @@ def _drawn_once() -> Callable[..., Any]:
 
     def noisy(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
         if number == 1:
-            kept[:] = [(yield own.sums(sums, model.scale, 1))]
+            kept[:] = [(yield own.sums(sums, cell_sums(model.scale), 1))]
         return kept[0]
 
     return noisy
@@ -228,7 +252,7 @@ def _drawn_once() -> Callable[..., Any]:
 
 def _one_noise(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:
     """The noise of the weights is worked out, and added to the products too."""
-    noisy = yield own.sums(sums[:, 0], model.scale, number)
+    noisy = yield own.sums(sums[:, 0], cell_sums(model.scale), number)
     return np.column_stack([noisy, sums[:, 1] + (noisy - sums[:, 0])])
 
 

@@ -91,6 +91,11 @@ class CodedTables(LinearSumsModel, ABC):
     def scale(self) -> Fraction:
         """The largest noise scale, at which sums must still be exact."""
 
+    @property
+    def tables_summed(self) -> int:
+        """Number of tables that a pass sums, of which each is moved as far by a record."""
+        return len(self.measured)
+
     @abstractmethod
     def sharing(self, key: Marginal) -> int:
         """Number of tables that share a part of ε with this one."""

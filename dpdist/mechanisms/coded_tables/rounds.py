@@ -12,6 +12,7 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Measurement, Pass
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.model import CodedTables
+from dpdist.mechanisms.coded_tables.sensitivity import tables
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.stratum_sums import Defined
 
@@ -28,5 +29,6 @@ def measured(
 def under_noise(model: CodedTables, numbers: count[int]) -> Generator[Pass | Measurement, Any, Floats]:
     """All that the model sums in a pass under the noise of its first table."""
     exact = yield Pass(Count(model), "sum")
-    noisy: Floats = yield Defined.by(model).sums(exact, model.scale_of(model.measured[0]), next(numbers))
+    stated = tables(model.tables_summed, model.scale_of(model.measured[0]))
+    noisy: Floats = yield Defined.by(model).sums(exact, stated, next(numbers))
     return noisy

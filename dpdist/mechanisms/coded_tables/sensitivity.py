@@ -14,8 +14,18 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Adjacency
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 UNIT = 2**20
+
+
+MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
+"""By how much a neighbour moves one table."""
+
+
+def tables(number: int, scale: Fraction) -> NoisyQuery:
+    """The query for all cells of that many tables, under Laplace noise of this scale."""
+    return NoisyQuery("weighted tables", MOVED.times(number), scale)
 
 
 def moved(adjacency: Adjacency) -> int:

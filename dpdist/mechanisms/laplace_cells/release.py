@@ -17,11 +17,10 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, noise_scale
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, scale_of
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, counted_again, design
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.privacy.units import moves, record_epsilon
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class CellSums(SumsModel):
             count,
             CellBounds(most, low, high),
             least,
-            noise_scale(record_epsilon(job, job.epsilon_per_set) / moves(job)),
+            scale_of(job),
             bool(job.rake),
         )
 

@@ -20,11 +20,16 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.job import Job
+from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.privacy.units import moves, record_epsilon
 
 UNIT = 2**20
 """Pairs are whole multiples of 1/UNIT."""
 SENSITIVITY = 2
 """L1 sensitivity of a cell's two sums."""
+MOVED = Moved(*(Fraction(distance * UNIT) for distance in (SENSITIVITY, SENSITIVITY, 2 * SENSITIVITY)))
+"""By how much a neighbour moves the sums of all cells; a record that changes its cell moves those of two cells."""
 
 
 class CellBounds(NamedTuple):
@@ -61,6 +66,16 @@ class CellBounds(NamedTuple):
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (total - self.centre * count) / np.where(count > 0, count, 0.0)
         return np.clip(self.centre + above, self.low, self.high)
+
+
+def cell_sums(scale: Fraction, times: int = 1) -> NoisyQuery:
+    """The query for all sums of cells, under Laplace noise of this scale."""
+    return NoisyQuery("sums of base cells", MOVED, scale, times=times)
+
+
+def scale_of(job: Job) -> Fraction:
+    """Scale of the noise on a set's sums, in units of 1/UNIT."""
+    return noise_scale(record_epsilon(job, job.epsilon_per_set) / moves(job))
 
 
 def noise_scale(epsilon: Fraction) -> Fraction:

@@ -18,10 +18,12 @@ from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
 from dpdist.mechanisms.laplace_tables.statement import ANYWHERE, COMPOSED, FULL, LOCAL, SHARED
 from dpdist.mechanisms.laplace_tables.unbound import Unbound
 from dpdist.mechanisms.promises import of_frame, promise_of
-from dpdist.mechanisms.stratum_sums import Defined
+from dpdist.mechanisms.stratum_sums import Defined, within_loss
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
+from dpdist.privacy.queries import neighbour_of
+from dpdist.privacy.units import record_epsilon
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ class LaplaceTables:
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, NoisyTables)
-        return noisy_tables(model, recorder)
+        rounds = noisy_tables(model, recorder)
+        if job.local:
+            return rounds
+        return within_loss(rounds, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
 
 
 class Extremes(NamedTuple):
@@ -77,7 +82,7 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
     own, figures = Defined.by(model), model.exact(sums, local)
     if local is None:
-        noisy = yield own.sums(figures, model.scale, 1)
+        noisy = yield own.sums(figures, model.query, 1)
     else:
         # Sums of numbers that are not whole vary with the block size. They have no guarantee; noise is not bound to them.
         none = np.zeros_like(figures)

@@ -19,10 +19,19 @@ from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName
 from dpdist.job.noisy_mechanisms import WholeTables
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
-from dpdist.mechanisms.laplace_tables.sensitivity import finest, local_scale, outcome_needed, public_scale, ratios, stacked
+from dpdist.mechanisms.laplace_tables.sensitivity import (
+    figures,
+    finest,
+    local_scale,
+    outcome_needed,
+    public_scale,
+    ratios,
+    stacked,
+)
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import design
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.privacy.queries import NoisyQuery
 
 FINER = 2**32
 """Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER).
@@ -86,6 +95,12 @@ class NoisyTables(SumsModel):
         assert isinstance(job.mechanism, WholeTables)
         consistency = job.mechanism.consistency == "least_squares"
         return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
+
+    @property
+    def query(self) -> NoisyQuery:
+        """What all figures together lose, under public bounds."""
+        cells = sum(table.cells.per_record for table in self.tables)
+        return figures(cells, "total" in self.tables[0].statistics, self.scale)
 
     @property
     def noise_of_one(self) -> tuple[float, float] | None:

@@ -22,6 +22,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName, Table
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.privacy.queries import Moved, NoisyQuery
 from dpdist.privacy.units import moves, record_epsilon
 
 OUT_OF_STEPS = 7
@@ -67,6 +68,12 @@ def public_scale(job: Job, frame: Frame) -> Fraction:
     met = moves(job) * sum(cross(frame, table.by, table.margins).per_record for table in job.tables)
     moved = met * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT
     return moved / record_epsilon(job, job.epsilon_of_tables)
+
+
+def figures(cells: int, outcome: bool, scale: Fraction) -> NoisyQuery:
+    """The query for the sums of all cells that a record enters, margins and tables together, under public bounds."""
+    distance = Fraction(cells * (SENSITIVITY if outcome else 1) * UNIT)
+    return NoisyQuery("sums of cells of tables", Moved(distance, distance, 2 * distance), scale)
 
 
 def outcome_needed(tables: Sequence[Table]) -> bool:

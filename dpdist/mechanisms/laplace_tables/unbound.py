@@ -12,6 +12,7 @@ class Unbound(NamedTuple):
     """Request for noise alone. An audit cannot compare the sums of two files, because the query has none."""
 
     noise: Noise
+    stated: None = None
 
     def under(self, noise: Floats) -> Floats:
         return noise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from fractions import Fraction
 from itertools import count
 from typing import Any
 
@@ -15,8 +14,7 @@ from dpdist.engine.protocol import Mechanism, Pass, Query, Rounds, Sample, Strat
 from dpdist.job import Job
 from dpdist.job import Modips as Settings
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.modips.sanitized_sums import Sanitized
-from dpdist.mechanisms.modips.sensitivity import together
+from dpdist.mechanisms.modips.sanitized_sums import Sanitized, queries_of
 from dpdist.mechanisms.modips.statement import (
     LEVELS_SANITIZED,
     LOCATION_SANITIZED,
@@ -27,10 +25,11 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, Truncated, clamped
-from dpdist.mechanisms.promises import of_frame, parallel, promise_of, with_frame
+from dpdist.mechanisms.promises import of_frame, parallel, per_set, promise_of, with_frame
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
 
 
 class Modips(NoisySums[Settings, Sanitized]):
@@ -41,19 +40,26 @@ class Modips(NoisySums[Settings, Sanitized]):
 
     spec, sums = Settings, Sanitized
 
-    def promised(self, job: Job, settings: Settings) -> Promise:
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        return tuple(replace(query, times=settings.noises(job)) for query in queries_of(job, settings))
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         entered = LEVELS_SANITIZED if settings.counted else MOMENTS_SANITIZED
         entered = LOCATION_SANITIZED if settings.variance is not None else entered
         nested = (NESTED.format(settings.nested),) if settings.nested > 1 else ()
-        total = Strict(job.budget.adjacency, job.epsilon_of_tables, exchange=_exchange(job, settings))
-        per_set = replace(total, epsilon=job.epsilon_per_set)
         moves = () if job.sizes_secret else (MOVES_UNCLAIMED,)
         found = promise_of(
-            job, per_set, entered, SANITIZATION[settings.sanitization], TRUNCATION[settings.truncation], *nested, *moves
+            job,
+            per_set(total, job),
+            entered,
+            SANITIZATION[settings.sanitization],
+            TRUNCATION[settings.truncation],
+            *nested,
+            *moves,
         )
         if settings.nested == 1:
             return found
-        once = replace(total, epsilon=settings.epsilon(job))
+        once = replace(total, epsilon=total.epsilon / settings.noises(job))
         composition = (
             f"sequential over {settings.noises(job)} sanitizations{parallel(job)}; their sets follow by post-processing"
         )
@@ -61,18 +67,6 @@ class Modips(NoisySums[Settings, Sanitized]):
 
     def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
         return modips(model, job.synthetic_sets, settings.nested, float(job.epsilon_of_tables), recorder)
-
-
-def _exchange(job: Job, settings: Settings) -> Fraction:
-    """The ε of exchanging a record's values at the same x, over the ε of switching it off: at most 2.
-
-    It may be less than 2 if the noise follows from one L1 sensitivity of all sums together.
-    """
-    if job.sizes_secret or settings.sanitization == "individual" or settings.truncation == "bounded":
-        return Fraction(2)
-    known, weighted = settings.variance is not None, job.survey.weight is not None
-    off, exchanged = (together(settings.law, weighted, known, each) for each in ("zero_out", "substitution"))
-    return exchanged / off
 
 
 def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: StratumRecorder) -> Rounds:
@@ -90,17 +84,18 @@ def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: S
 def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:
     """All sums under noise, within the public ranges of the sums, (sum,)."""
     found = np.empty_like(sums)
-    for (start, stop), scale in zip(model.parts, model.scales, strict=True):
+    for (start, stop), query in zip(model.parts, model.queries, strict=True):
         own = slice(start, stop)
         low, high = (ends[own] for ends in model.domain)
         if model.truncation == "clamped":
-            noisy = yield defined.sums(sums[own], scale, next(numbers))
+            noisy = yield defined.sums(sums[own], query, next(numbers))
             found[own] = clamped(noisy, low, high)
             continue
-        found[own] = np.nan
+        found[own], stated = np.nan, query.once
         while np.isnan(found[own]).any():
-            noise = defined.noise(sums[own], scale, next(numbers), (stop - start) * CANDIDATES)
-            drawn = yield Truncated(sums[own], noise, low, high)
+            noise = defined.noise(sums[own], query.scale, next(numbers), (stop - start) * CANDIDATES)
+            drawn = yield Truncated(sums[own], noise, low, high, stated)
+            stated = query.further()  # candidates that follow refused ones belong to the same draw
             found[own] = np.where(np.isnan(found[own]), drawn, found[own])
     return found
 

@@ -19,10 +19,11 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Adjacency, Job, Law, Modips, Truncation
-from dpdist.mechanisms.modips.sensitivity import UNIT, groups, scales, together
+from dpdist.mechanisms.modips.sensitivity import UNIT, groups, sanitization
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, counted_again, design, patterns
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.privacy.queries import NoisyQuery
 from dpdist.privacy.units import moves, record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
@@ -38,6 +39,17 @@ def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
     assert isinstance(said, Modips)
     adjacency: Adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
     return said.law, job.survey.weight is not None, said.variance is not None, adjacency
+
+
+def queries_of(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
+    """The queries of one sanitization: one for all sums together, or one for each group."""
+    return sanitization(*sums_of(job), record_epsilon(job, settings.epsilon(job)) / moves(job), settings)
+
+
+def by_group(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
+    """The query of each group's sums, of which a shared one is asked for in parts."""
+    queries, number = queries_of(job, settings), len(groups(*sums_of(job)))
+    return queries if len(queries) == number else (queries[0], *[queries[0].further()] * (number - 1))
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,8 @@ class Sanitized(SumsModel):
     """Public variance of the normal law, in squared half widths of the outcome's bounds; None where it is not public."""
     scales: tuple[Fraction, ...]
     """The scale of the noise on each group's sums, in units of 1/UNIT."""
+    queries: tuple[NoisyQuery, ...]
+    """What each group's sums lose under noise; where all groups share one query, the later ones are parts of it."""
     truncation: Truncation
     matrix: Floats | None
     """Predictors of every cell, (cell, predictor); None: the means of cells are not tied to each other."""
@@ -70,9 +84,8 @@ class Sanitized(SumsModel):
         cells = design(frame, columns, rows) if regressed else patterns(frame, columns, rows)
         labels = cells.names if not regressed else patterns(frame, columns, rows).names
         count = counted(frame, rows, cells)
-        given = sums_of(job)
+        queries = by_group(job, said)
         low, high = job.outcome_column.bounds or (0.0, 1.0)
-        of_record = record_epsilon(job, said.epsilon(job)) / moves(job)
         return cls(
             cells,
             (low, high),
@@ -81,7 +94,8 @@ class Sanitized(SumsModel):
             job.columns[weight].bounds if weight is not None else None,
             said.law,
             None if said.variance is None else said.variance / ((high - low) / 2.0) ** 2,
-            scales(groups(*given), together(*given), of_record, said.sanitization, said.truncation),
+            tuple(query.scale for query in queries),
+            queries,
             said.truncation,
             cells.matrix if regressed else None,
         )

@@ -21,10 +21,12 @@ bounded-domain scale of Holohan et al. (2018) for the widest domain.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from dpdist.job import Adjacency, Law, Sanitization, Truncation
+from dpdist.job import Adjacency, Law, Modips, Sanitization, Truncation
+from dpdist.privacy.queries import Moved, Neighbour, NoisyQuery
 
 UNIT = 2**20
 """Statistics are whole multiples of 1/UNIT, so that sums are exact."""
@@ -58,6 +60,43 @@ def together(law: Law, weighted: bool, known: bool, adjacency: Adjacency) -> Fra
     if not exchanged:
         return Fraction(3, 2)
     return Fraction(5, 2) if weighted else Fraction(9, 4) + ROUNDING
+
+
+@dataclass(frozen=True)
+class BoundedQuery(NoisyQuery):
+    """Sums whose noise is drawn again until they lie in their domain. `moved` counts how often a change costs `epsilon`."""
+
+    epsilon: Fraction = Fraction(0)
+
+    def loss(self, neighbour: Neighbour) -> Fraction:
+        return self.times * self.epsilon * self.moved.by(neighbour)
+
+
+def sanitization(
+    law: Law, weighted: bool, known: bool, adjacency: Adjacency, of_record: Fraction, settings: Modips
+) -> tuple[NoisyQuery, ...]:
+    """The queries of one sanitization: one for all sums together, or one for each group; `of_record` is its ε.
+
+    An exchange at the same x is counted as two zero-outs, but for what is shown of all sums together.
+    """
+    kinds = groups(law, weighted, known, adjacency)
+    noise = scales(kinds, together(law, weighted, known, adjacency), of_record, settings.sanitization, settings.truncation)
+    if settings.sanitization == "conjoint":
+        names, noise, part = ["all sums"], noise[:1], of_record
+        off = [together(law, weighted, known, "zero_out")]
+        same_x = [together(law, weighted, known, "substitution")]
+    else:
+        names, part = [group.name for group in kinds], of_record / len(kinds)
+        off = [group.sensitivity for group in groups(law, weighted, known, "zero_out")]
+        same_x = [group.sensitivity for group in kinds] if adjacency == "substitution" else [2 * each for each in off]
+    if settings.truncation == "bounded":
+        once = Moved(Fraction(1), Fraction(1 if adjacency == "substitution" else 2), Fraction(2))
+        return tuple(BoundedQuery(name, once, scale, epsilon=part) for name, scale in zip(names, noise, strict=True))
+    moved = [
+        Moved(UNIT * switched, UNIT * exchanged, 2 * UNIT * switched)
+        for switched, exchanged in zip(off, same_x, strict=True)
+    ]
+    return tuple(map(NoisyQuery, names, moved, noise))
 
 
 def scales(

@@ -16,6 +16,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Noise
+from dpdist.privacy.queries import NoisyQuery
 
 CANDIDATES = 64
 """Noise candidates for a sum. All of them are refused with a probability of at most 2^−64. Then more are drawn."""
@@ -30,6 +31,8 @@ class Truncated(NamedTuple):
     """CANDIDATES for every sum."""
     low: Floats
     high: Floats
+    stated: NoisyQuery
+    """What the draws lose, at this scale."""
 
     def under(self, noise: Floats) -> Floats:
         return truncated(self.sums, noise.reshape(len(self.sums), CANDIDATES), self.low, self.high)

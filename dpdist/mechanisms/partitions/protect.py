@@ -14,12 +14,14 @@ from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecor
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.partitions.release import PartitionCounts
+from dpdist.mechanisms.partitions.release import PartitionCounts, scales_of
 from dpdist.mechanisms.partitions.selection import scores
+from dpdist.mechanisms.partitions.sensitivity import layer_counts, selection
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
-from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
-from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
 
 
 class Partitions(NoisySums[Partitioned, PartitionCounts]):
@@ -30,11 +32,16 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 
     spec, sums = Partitioned, PartitionCounts
 
-    def promised(self, job: Job, settings: Partitioned) -> Promise:
+    def queries(self, job: Job, settings: Partitioned) -> tuple[NoisyQuery, ...]:
+        (counts, scores), sets = scales_of(job, settings), job.synthetic_sets
+        chosen = () if scores is None else (selection(scores, sets * settings.selections(job)),)
+        return (layer_counts(counts, settings.layers_of(job), sets), *chosen)
+
+    def promised(self, job: Job, settings: Partitioned, total: Strict | Concentrated) -> Promise:
         layers, selections = settings.layers_of(job), settings.selections(job)
         shared = (LAYERS.format(layers=layers, share=1 - settings.selecting),) if layers > 1 else ()
         chosen = (SELECTED.format(selections=selections, share=settings.selecting),) if selections else ()
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COUNTED, *shared, *chosen, MOVES)
+        return promise_of(job, per_set(total, job), COUNTED, *shared, *chosen, MOVES)
 
     def rounds(
         self, job: Job, settings: Partitioned, model: PartitionCounts, recorder: StratumRecorder, learned: None
@@ -48,8 +55,9 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
     numbers, drawn = count(1), []
     for _ in range(sets):
         selected = yield from _selected(model, sums, numbers)
-        nodes = model.layered(model.tree(selected), sums)
-        noisy = yield Defined.by((model, selected)).sums(nodes, model.scale, next(numbers))
+        tree = model.tree(selected)
+        stated = layer_counts(model.scale, len(tree.sizes))
+        noisy = yield Defined.by((model, selected)).sums(model.layered(tree, sums), stated, next(numbers))
         drawn.append(model.released(selected, noisy))
     return released(recorder, drawn, epsilon, cells=float(model.cells))
 
@@ -61,7 +69,7 @@ def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Gene
         assert model.score_scale is not None
         known = scores(sums[-model.cells :], found, model.shape)
         own = Defined.by((model, found, "scores"))
-        best = yield own.scores(-known, model.score_scale, next(numbers))  # the smallest AIC
+        best = yield own.scores(-known, selection(model.score_scale), next(numbers))  # the smallest AIC
         found = (*found, best)
     return found
 

@@ -32,6 +32,14 @@ LEAST_MEAN_WEIGHT = 1e-3
 """Smallest mean v of a stratum; smaller means are raised to it."""
 
 
+def scales_of(job: Job, settings: Partitioned) -> tuple[Fraction, Fraction | None]:
+    """Scales of the noise on counts and on scores, in units of 1/UNIT; None: nothing is selected."""
+    epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
+    selections = settings.selections(job)
+    score = score_scale(settings.selecting * epsilon / selections, adjacency) if selections else None
+    return count_scale((1 - settings.selecting) * epsilon / settings.layers_of(job), adjacency), score
+
+
 @dataclass(frozen=True)
 class PartitionCounts(LinearSumsModel):
     """The counts of one stratum; the statistics are (sum,), in units of 1/UNIT.
@@ -63,18 +71,16 @@ class PartitionCounts(LinearSumsModel):
             Attribute.of(name, job.columns[name], levels, name in said.bins)
             for name, levels in zip(job.outcomes, said.levels(job), strict=True)
         )
-        epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
-        layers, selections = said.layers_of(job), said.selections(job)
-        score = score_scale(said.selecting * epsilon / selections, adjacency) if selections else None
+        counts, score = scales_of(job, said)
         return cls(
             design(frame, (), rows),
             job.outcome_column.bounds or (0.0, 1.0),
             attributes,
             _layers(said, job),
-            selections,
+            said.selections(job),
             int(frame.count[rows].sum()),
             job.columns[weight].bounds if weight is not None else None,
-            count_scale((1 - said.selecting) * epsilon / layers, adjacency),
+            counts,
             score,
         )
 

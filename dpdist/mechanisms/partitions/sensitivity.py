@@ -25,12 +25,29 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Adjacency
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 UNIT = 2**20
 """Counts and scores are whole multiples of 1/UNIT."""
 AIC_SENSITIVITY = Fraction(2)
 SLACK = Fraction(1, 2**10)
 """The most by which rounding errors of log Γ change a score, in all files of up to 10⁹ records."""
+
+
+COUNTS_MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
+"""By how much a neighbour moves the counts of one layer."""
+SCORES_MOVED = Moved(*(distance * (AIC_SENSITIVITY + SLACK) * UNIT for distance in (1, 2, 2)))
+"""By how much a neighbour moves differences of scores of one layer, in all of its nodes together."""
+
+
+def layer_counts(scale: Fraction, layers: int, times: int = 1) -> NoisyQuery:
+    """The query for the counts of all layers."""
+    return NoisyQuery("counts of nodes", COUNTS_MOVED.times(layers), scale, times=times)
+
+
+def selection(scale: Fraction, times: int = 1) -> NoisyQuery:
+    """The query for the attributes of one layer."""
+    return NoisyQuery("attribute of nodes", SCORES_MOVED, scale, times=times)
 
 
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:

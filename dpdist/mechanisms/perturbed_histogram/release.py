@@ -22,7 +22,18 @@ from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.guarantees import count_scale
+from dpdist.privacy.queries import Moved, NoisyQuery
 from dpdist.privacy.units import record_epsilon
+
+
+def bin_counts(scale: Fraction, times: int = 1) -> NoisyQuery:
+    """The query for the counts of all bins. A record is in one of them, and an exchanged one leaves and enters one."""
+    return NoisyQuery("counts of bins", Moved(Fraction(1), Fraction(2), Fraction(2)), scale, times=times)
+
+
+def scale_of(job: Job) -> Fraction:
+    """Scale of the noise on the counts of a set."""
+    return count_scale(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
 
 
 @dataclass(frozen=True)
@@ -38,8 +49,7 @@ class Histogram(OutcomeModel):
         assert job.outcome_column.bounds is not None
         assert isinstance(job.mechanism, PerturbedHistogram)
         bins = job.mechanism.bins or max(1, int(np.ceil(np.log(frame.stratum_count.mean()))))
-        scale = count_scale(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
-        return cls(design(frame, (), rows), job.outcome_column.bounds, bins, scale)
+        return cls(design(frame, (), rows), job.outcome_column.bounds, bins, scale_of(job))
 
     @property
     def edges(self) -> Floats:

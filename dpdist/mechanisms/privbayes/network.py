@@ -18,6 +18,7 @@ from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.privbayes.release import Network
+from dpdist.mechanisms.privbayes.sensitivity import parents
 from dpdist.mechanisms.stratum_sums import Defined
 
 
@@ -64,7 +65,7 @@ def chosen(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass 
             exact = yield Pass(Count(model.measuring(keys)), "sum")
             values = np.array([score(table[0]) for table in model.split(keys, exact[None]).values()])
             own = Defined.by((model, keys, "scores"))
-            (best,) = yield own.scores(values[None], model.score_scale, next(numbers))
+            (best,) = yield own.scores(values[None], parents(model.score_scale), next(numbers))
         found.append(keys[int(best)])
         met.append(found[-1][-1])
     return tuple(found)

@@ -10,14 +10,18 @@ from dpdist.engine.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.privbayes import PrivBayes as Settings
 from dpdist.mechanisms.coded_tables.rounds import measured
+from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
 from dpdist.mechanisms.coded_tables.statement import ENTERED
 from dpdist.mechanisms.privbayes.network import chosen
 from dpdist.mechanisms.privbayes.release import Network
+from dpdist.mechanisms.privbayes.sensitivity import parents, score_scale
 from dpdist.mechanisms.privbayes.statement import CHOSEN, TABLES
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums, released
 from dpdist.mechanisms.wording import MOVES_OF_TWO
-from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.units import record_epsilon
 
 
 class PrivBayes(NoisySums[Settings, Network]):
@@ -25,12 +29,20 @@ class PrivBayes(NoisySums[Settings, Network]):
 
     spec, sums = Settings, Network
 
-    def promised(self, job: Job, settings: Settings) -> Promise:
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
         columns, part = len(job.outcomes), settings.choosing(len(job.outcomes))
-        tables = TABLES.format(tables=columns, share=1 - part)
+        epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
+        of_tables = tables(columns, table_scale(epsilon * (1 - part), columns, adjacency))
+        if not part:
+            return (of_tables,)
+        return of_tables, parents(score_scale(epsilon * part, columns - 1, adjacency), columns - 1)
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
+        columns, part = len(job.outcomes), settings.choosing(len(job.outcomes))
+        measured_tables = TABLES.format(tables=columns, share=1 - part)
         choice = (CHOSEN.format(rounds=columns - 1, share=part),) if part else ()
         moves = () if job.sizes_secret else (MOVES_OF_TWO[job.budget.adjacency],)
-        return promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, tables, *choice, *moves)
+        return promise_of(job, total, ENTERED, measured_tables, *choice, *moves)
 
     def rounds(self, job: Job, settings: Settings, model: Network, recorder: StratumRecorder, learned: None) -> Rounds:
         return network(model, float(job.epsilon_per_set), recorder)

@@ -30,10 +30,20 @@ from fractions import Fraction
 
 from dpdist.job import Adjacency
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 SCORE_SENSITIVITY = Fraction(2)
 """Sensitivity of a score if a record is switched off, in units of v."""
 SLACK = Fraction(1, 2**10)
+
+
+SCORES_MOVED = Moved(*(2 * distance * (SCORE_SENSITIVITY + SLACK) * UNIT for distance in (1, 2, 2)))
+"""By how much a neighbour moves differences of two scores."""
+
+
+def parents(scale: Fraction, times: int = 1) -> NoisyQuery:
+    """The query for the column and the parents that come next."""
+    return NoisyQuery("column and its parents", SCORES_MOVED, scale, times=times)
 
 
 def score_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:

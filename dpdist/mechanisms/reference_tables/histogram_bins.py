@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.job import Adjacency
+from dpdist.job import Adjacency, Job
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 A_DECADE, DECADES = 10, 4
 """Number of bins for a factor of ten, and number of factors of ten below the largest value."""
@@ -80,6 +81,21 @@ def _scale(low: float, high: float) -> Floats:
     lowest = max(low, high * 10.0**-DECADES)
     steps = max(1, round(A_DECADE * np.log10(high / lowest)))
     return np.asarray(lowest * (high / lowest) ** (np.arange(steps) / steps))
+
+
+def histograms_of(job: Job) -> int:
+    """Number of histograms that a record enters: of the weight, and of each outcome.
+
+    Where they update an earlier release, an outcome with two values has none.
+    """
+    outcomes = job.outcome_columns.values()
+    shaped = [column for column in outcomes if not column.two_valued] if job.refreshes else list(outcomes)
+    return (job.survey.weight is not None) + len(shaped)
+
+
+def histogram_counts(number: int, scale: Fraction) -> NoisyQuery:
+    """The query for the counts of that many histograms. A record is in one bin of each."""
+    return NoisyQuery("counts of histograms", Moved(*map(Fraction, (number, 2 * number, 2 * number))), scale)
 
 
 def count_scale_of(histograms: int, epsilon: Fraction, adjacency: Adjacency) -> Fraction:

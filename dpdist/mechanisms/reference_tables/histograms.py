@@ -19,10 +19,11 @@ from dpdist.job import Column, Job
 from dpdist.mechanisms.reference_tables.cell_shape import AT_THE_BOUND, Blur
 from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
+from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of, histogram_counts
 from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.smoothing import explained, smoothed
+from dpdist.privacy.queries import NoisyQuery
 from dpdist.privacy.units import record_epsilon
 
 HISTOGRAM_POINTS = 1024
@@ -56,6 +57,11 @@ class Histograms:
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
         return cls(model, group, tuple(bins), scale, in_common(model.codes, model.count, group, _margins(job)))
+
+    @property
+    def query(self) -> NoisyQuery:
+        """What the counts of all histograms lose under their noise."""
+        return histogram_counts(len(self.bins), self.scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes.T)

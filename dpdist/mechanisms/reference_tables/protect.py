@@ -9,10 +9,12 @@ import numpy as np
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, budget_text
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.promises import promise_of, referred
+from dpdist.mechanisms.promises import per_set, promise_of, referred
+from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of, histogram_counts, histograms_of
 from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.sensitivity import clipped_sums, noise_scales
 from dpdist.mechanisms.reference_tables.statement import (
     CLIPPED,
     CLIPPED_BY_HISTOGRAMS,
@@ -28,7 +30,9 @@ from dpdist.mechanisms.reference_tables.statement import (
 from dpdist.mechanisms.reference_tables.update import Refresh
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_UNKNOWN
-from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.units import record_epsilon
 
 
 class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
@@ -39,15 +43,23 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
 
     sums = ReferenceCells
 
-    def promised(self, job: Job, settings: MechanismSpec) -> Promise:
+    def queries(self, job: Job, settings: MechanismSpec) -> tuple[NoisyQuery, ...]:
+        scales = noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes))
+        tables = clipped_sums(scales[0])
+        if job.reference is None or job.reference.paid is None:
+            return (tables,)
+        number = histograms_of(job)
+        epsilon = record_epsilon(job, job.reference.paid.epsilon)
+        return histogram_counts(number, count_scale_of(number, epsilon, job.budget.adjacency)), tables
+
+    def promised(self, job: Job, settings: MechanismSpec, total: Strict | Concentrated) -> Promise:
         several = len(job.outcomes) > 1
         moves = () if job.sizes_secret else (MOVES_UNKNOWN,)
         public = (_clipped(job), *((SEVERAL,) if several else ()), *moves)
         clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_in_sums else public
         tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()
-        guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
         source = FROM_HISTOGRAMS if job.on_histograms else FROM_REFERENCE
-        promise = promise_of(job, guarantee, *clipped, *tables, source, *referred(job))
+        promise = promise_of(job, per_set(total, job), *clipped, *tables, source, *referred(job))
         if job.reference is None or job.reference.paid is None:
             return promise
         first, rest = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
@@ -89,7 +101,7 @@ def reference_tables(
     """
     if isinstance(known, Histograms | Refresh):
         counts = yield Pass(Count(known), "sum")
-        noisy_counts = yield Defined.by(known).sums(counts, known.scale, 0)
+        noisy_counts = yield Defined.by(known).sums(counts, known.query, 0)
         told = known.summarise(noisy_counts)
         limits = model.limited(told)
     else:
@@ -97,11 +109,12 @@ def reference_tables(
     model = model.within(limits, model.units(told))
     sums = yield Pass(Count(model), "sum")
     (first, other), own = model.scales, Defined.by(model)
+    stated = clipped_sums(first)
     if first == other:
-        noisy = yield own.sums(sums, first, 1)
+        noisy = yield own.sums(sums, stated, 1)
     else:
-        of_weight = yield own.sums(sums[:, 0], first, 1)
-        others = yield own.sums(sums[:, 1:], other, 2)
+        of_weight = yield own.sums(sums[:, 0], stated, 1)
+        others = yield own.sums(sums[:, 1:], stated.further(other), 2)
         noisy = np.column_stack([of_weight, others])
     return released(recorder, [model.clipping_inverted(noisy, told)], epsilon, cells=float(len(sums)))
 

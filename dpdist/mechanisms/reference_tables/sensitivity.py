@@ -28,6 +28,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Adjacency
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 UNIT = 2**20
 """Statistics are whole multiples of 1/UNIT."""
@@ -36,6 +37,15 @@ SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substituti
 
 The cone serves zero_out and substitution at the same x. The simplex serves add_remove, and substitution in any cell.
 """
+
+
+MOVED = Moved(*(Fraction(SENSITIVITY[adjacency] * UNIT) for adjacency in ("zero_out", "substitution", "substitution")))
+"""The same by kind of neighbour, with UNIT."""
+
+
+def clipped_sums(scale: Fraction) -> NoisyQuery:
+    """The query for all sums of cells; `scale` is that of the noise on Σ(1 − v), which the norm counts once."""
+    return NoisyQuery("clipped sums of base cells", MOVED, scale)
 
 
 class Limits(NamedTuple):

@@ -25,10 +25,11 @@ from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
+from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of, histogram_counts
 from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped
 from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.privacy.queries import NoisyQuery
 from dpdist.privacy.units import record_epsilon
 
 SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
@@ -95,6 +96,11 @@ class Refresh:
         scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
         return cls(model, earlier, group, shaped, tuple(orders), scale)
+
+    @property
+    def query(self) -> NoisyQuery:
+        """What the counts of all histograms lose under their noise."""
+        return histogram_counts(len(self.orders), self.scale)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         values = [records.weight] if self.model.weighted else []

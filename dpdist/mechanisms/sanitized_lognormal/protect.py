@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, Sample, StratumRecorder
-from dpdist.job import Job, epsilon_of
+from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import SanitizedStatistics as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, referred, with_frame
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE
+from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal, scale_of
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, whitened_sums
 from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
 
 
 class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
@@ -27,14 +28,12 @@ class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
 
     spec, sums = Settings, SanitizedLognormal
 
-    def promised(self, job: Job, settings: Settings) -> Promise:
-        budget, gaussian = job.budget, settings.gaussian
-        once: Strict | Concentrated = Strict(budget.adjacency, job.epsilon_of_tables)
-        if gaussian:
-            assert budget.delta is not None
-            epsilon = budget.epsilon if job.predictors is None else epsilon_of(job.rho_of_tables, budget.delta)
-            once = Concentrated(budget.adjacency, epsilon, job.rho_of_tables, budget.delta, EXCHANGE)
-        shown = SANITIZED_GAUSSIAN if gaussian else SANITIZED
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        return (whitened_sums(scale_of(job, settings.noise), settings.noise),)
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
+        once = replace(total, exchange=EXCHANGE) if settings.gaussian else total
+        shown = SANITIZED_GAUSSIAN if settings.gaussian else SANITIZED
         moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
         promise = promise_of(job, once, shown, *moves, LOGNORMAL_SHAPE, *referred(job))
         composition = SETS_ARE_FREE + parallel(job) + of_frame(job)
@@ -58,7 +57,7 @@ def sanitized_statistics(
     """Releases whitened, winsorised sums under noise; fit and synthetic sets are post-processing (METHODS §8)."""
     model = model.within(whitened)
     statistics = yield Pass(Count(model), "sum")
-    noisy = yield Defined.by(model).sums(model.released(statistics), model.scale, 1, model.noise)
+    noisy = yield Defined.by(model).sums(model.released(statistics), whitened_sums(model.scale, model.noise), 1)
     drawn = []
     for number in range(1, sets + 1):
         theta = yield Sample(noisy, "release", number, model)

@@ -54,6 +54,13 @@ class CellLognormal(Lognormal):
         return draws["coefficients"]
 
 
+def scale_of(job: Job, law: NoiseName) -> Fraction:
+    """Scale of the noise on a sum, in units of 1/UNIT."""
+    if law == "gaussian":
+        return gaussian_scale(record_rho(job, job.rho_of_tables), job.budget.adjacency)
+    return noise_scale(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency)
+
+
 @dataclass(frozen=True)
 class SanitizedLognormal(SumsModel):
     """Cells of one stratum; once the reference's summary `told` is known, the statistics are (cell, 5).
@@ -89,11 +96,8 @@ class SanitizedLognormal(SumsModel):
             *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
         )
         assert isinstance(job.mechanism, SanitizedStatistics)
-        said, noise = job.budget, job.mechanism.noise
-        scale = noise_scale(record_epsilon(job, job.epsilon_of_tables), said.adjacency)
-        if noise == "gaussian":
-            scale = gaussian_scale(record_rho(job, job.rho_of_tables), said.adjacency)
-        shrinkage, noisy = job.mechanism.shrinkage, job.predictors is not None
+        noise, shrinkage, noisy = job.mechanism.noise, job.mechanism.shrinkage, job.predictors is not None
+        scale = scale_of(job, noise)
         return cls(cells, plain.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
 
     @property

@@ -41,6 +41,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Adjacency, NoiseName
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 REACH = 2.5
 """C: the largest distance of a record from its cell's reference mean, in reference standard deviations."""
@@ -53,6 +54,17 @@ SENSITIVITY_2: dict[Adjacency, Fraction] = {
     "substitution": Fraction(7 * UNIT, 4) + 3,
 }
 """L2 distance of neighbouring files' sums, in units of 1/UNIT, for Gaussian noise."""
+MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
+"""L1 distance of neighbouring files' sums, for Laplace noise."""
+MOVED_2 = Moved(*(SENSITIVITY_2[adjacency] for adjacency in ("zero_out", "substitution", "substitution")))
+"""L2 distance, for Gaussian noise."""
+
+
+def whitened_sums(scale: Fraction, law: NoiseName) -> NoisyQuery:
+    """The query for location and scatter together."""
+    return NoisyQuery("whitened sums", MOVED_2 if law == "gaussian" else MOVED, scale, law)
+
+
 EXCHANGE = Fraction(30_626, 10_000)
 """The ρ of exchanging a record over its ρ under zero_out: (7/4 + 3/UNIT)², rounded up; two zero-outs would cost 4."""
 FAR = 1e6

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
@@ -11,14 +9,15 @@ from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY
-from dpdist.mechanisms.promises import promise_of
+from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
-from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
-from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left
+from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum, scales_of
+from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left, stage
 from dpdist.mechanisms.weight_regularisation.statement import CHOICE_ASKED, MEAN_ASKED, MOVED_WEIGHTS, SUMS
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
 from dpdist.privacy.units import moves
 
 
@@ -27,16 +26,17 @@ class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
 
     spec, sums = Settings, RegularisedCells
 
-    def promised(self, job: Job, settings: Settings) -> Promise:
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        scales = scales_of(job, settings)
+        return tuple(stage(number, scale) for number, scale in enumerate(scales, 1) if scale is not None)
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         mean, choice = settings.towards is None, settings.regularisation is None
         by_mean, by_choice, _ = (each * moves(job) for each in MOVED_BY)
         stages = [MEAN_ASKED.format(by_mean)] * mean + [CHOICE_ASKED.format(by_choice)] * choice
         said = SUMS.format(SENSITIVITY * moves(job), left(mean, choice))
-        if job.sizes_secret:
-            guarantee = Strict(job.budget.adjacency, job.epsilon_per_set)
-            return promise_of(job, guarantee, MOVED_WEIGHTS, *stages, said)
-        same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
-        return promise_of(job, same_x, MOVED_WEIGHTS, *stages, said, MOVES_TWICE)
+        moved = () if job.sizes_secret else (MOVES_TWICE,)
+        return promise_of(job, per_set(total, job), MOVED_WEIGHTS, *stages, said, *moved)
 
     def rounds(
         self, job: Job, settings: Settings, model: RegularisedCells, recorder: StratumRecorder, learned: None
@@ -53,16 +53,17 @@ def weight_regularisation(model: RegularisedCells, epsilon: float, recorder: Str
     if common is None:
         mean = WeightSum(model.plain.bounds.weight)
         exact = yield Pass(Count(mean), "sum")
-        asked[:1] = yield Defined.by(mean).sums(exact[0], model.mean_scale, 1)
+        asked[:1] = yield Defined.by(mean).sums(exact[0], stage(1, model.mean_scale), 1)
         common = model.common(float(asked[0]))
     if regularisation is None:
         distances = Distances(model.plain, common)
         exact = yield Pass(Count(distances), "sum")
-        asked[1:] = yield Defined.by(distances).sums(np.abs(exact).sum(axis=0), model.choice_scale, 2)
+        stated = stage(2, model.choice_scale)
+        asked[1:] = yield Defined.by(distances).sums(np.abs(exact).sum(axis=0), stated, 2)
         regularisation = model.chosen(asked[1:], common)
     under = model.moved_sums(common, regularisation)
     sums = yield Pass(Count(under), "sum")
-    noisy = yield Defined.by(under).sums(sums, model.scale, 3)
+    noisy = yield Defined.by(under).sums(sums, stage(3, model.scale), 3)
     used = np.array([[common, regularisation]])
     theta = Draws({"sums": noisy[None], "asked": asked[None], "used": used})
     return released(recorder, [theta], epsilon, cells=float(len(sums)))

@@ -18,7 +18,7 @@ from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import WeightRegularisation
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.mechanisms.laplace_cells.sensitivity import UNIT
 from dpdist.mechanisms.weight_regularisation.sensitivity import (
     CHOICE,
     MEAN,
@@ -83,6 +83,17 @@ class MovedSums:
         return self.cells.statistics(replace(records, weight=own), alpha)
 
 
+def scales_of(job: Job, settings: WeightRegularisation) -> tuple[Fraction | None, Fraction | None, Fraction]:
+    """Scales of the noise of the three stages, in units of 1/UNIT; None for a stage that the job fixes."""
+    epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
+    mean, choice = settings.towards is None, settings.regularisation is None
+    return (
+        scale_of(MEAN, MOVED_BY[0], epsilon) if mean else None,
+        scale_of(CHOICE, MOVED_BY[1], epsilon) if choice else None,
+        scale_of(left(mean, choice), MOVED_BY[2], epsilon),
+    )
+
+
 @dataclass(frozen=True)
 class RegularisedCells(OutcomeModel):
     """Cells of one stratum under public bounds; `plain` is the strict Laplace table without moved weights.
@@ -101,8 +112,7 @@ class RegularisedCells(OutcomeModel):
         said, plain = job.mechanism, CellSums.build(job, frame, rows)
         assert isinstance(said, WeightRegularisation)
         epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
-        part = left(said.towards is None, said.regularisation is None)
-        plain = replace(plain, scale=scale_of(part, SENSITIVITY, epsilon))
+        plain = replace(plain, scale=scales_of(job, said)[-1])
         return cls(plain.design, plain.outcome_bounds, plain, epsilon, said.towards, said.regularisation)
 
     @property

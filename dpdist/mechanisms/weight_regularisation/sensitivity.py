@@ -31,12 +31,22 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 MOVED_BY = (1, SENSITIVITY, SENSITIVITY)
 """Largest change by one record, before sums are multiplied by UNIT.
 
 The three are of the sum of weights over U, of both distances together, and of a cell's two sums.
 """
+STAGES = ("sum of weights", "distances from the common weight", "sums of base cells")
+
+
+def stage(number: int, scale: Fraction) -> NoisyQuery:
+    """The query of a stage, counted from 1. A record that moves to another cell moves twice as much."""
+    distance = MOVED_BY[number - 1] * UNIT
+    return NoisyQuery(STAGES[number - 1], Moved(*map(Fraction, (distance, distance, 2 * distance))), scale)
+
+
 MEAN, CHOICE = Fraction(1, 20), Fraction(1, 10)
 """Parts of ε for the common weight and for the choice of λ, where the job does not fix them."""
 REGULARISATION_STEPS = 100

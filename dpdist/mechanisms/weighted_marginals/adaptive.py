@@ -17,11 +17,12 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice, Measurement, Pass
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, tables
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import joined
+from dpdist.mechanisms.weighted_marginals.sensitivity import best_pair
 from dpdist.models.protocol import Draws
 
 
@@ -40,7 +41,7 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
     measured changed the fitted one by less than its noise, later rounds take twice as many.
     """
     exact = yield Pass(Count(model.measuring(model.candidates)), "sum")
-    tables = {key: values[0] for key, values in model.split(model.candidates, exact[None]).items()}
+    exact_tables = {key: values[0] for key, values in model.split(model.candidates, exact[None]).items()}
     known, groups = Measured(model.singles, singles, (0,) * len(model.singles)), list(range(len(model.columns)))
     taken, left = 1, model.units
     while left:
@@ -49,10 +50,10 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
         fitted, own = model.fitted(model.of_rounds(*known)), Defined.by((model, known, units))
         open_ones = [key for key in model.candidates if key in known.keys or groups[key[0]] != groups[key[1]]]
         expected = {key: expected_of(model, fitted, key) for key in open_ones}
-        values = [_score(tables[key], np.rint(expected[key]), scale) for key in open_ones]
-        (first,) = yield own.scores(np.array([values]), choice, next(numbers))
+        values = [_score(exact_tables[key], np.rint(expected[key]), scale) for key in open_ones]
+        (first,) = yield own.scores(np.array([values]), best_pair(choice), next(numbers))
         best = open_ones[int(first)]
-        noisy = yield own.sums(tables[best].ravel(), scale, next(numbers))
+        noisy = yield own.sums(exact_tables[best].ravel(), tables(1, scale), next(numbers))
         known = Measured((*known.keys, best), np.concatenate([known.sums, noisy]), (*known.units, units))
         groups, left = joined(groups, best), left - units
         now = expected_of(model, model.fitted(model.of_rounds(*known)), best)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
+from fractions import Fraction
 from itertools import count
 from typing import Any
 
@@ -11,8 +13,10 @@ import numpy as np
 from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals as Settings
+from dpdist.job.marginals import candidates, forest
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.rounds import measured, under_noise
+from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
 from dpdist.mechanisms.coded_tables.statement import ENTERED
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import promise_of, referred
@@ -20,10 +24,22 @@ from dpdist.mechanisms.stratum_sums import NoisySums, released
 from dpdist.mechanisms.weighted_marginals.adaptive import in_rounds
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen
+from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as NONE_CHOSEN
+from dpdist.mechanisms.weighted_marginals.sensitivity import (
+    PAIRS,
+    ROUNDS_OF_PAIRS,
+    SELECTION,
+    SINGLES,
+    best_pair,
+    choice_scale,
+    scales_of_round,
+)
 from dpdist.mechanisms.weighted_marginals.statement import ADAPTIVE, CHOSEN, LISTED, OUTRIGHT, REFERRED, of_sums
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+from dpdist.privacy.units import record_epsilon
 
 
 class WeightedMarginals(NoisySums[Settings, Marginals]):
@@ -34,15 +50,34 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
 
     spec, sums = Settings, Marginals
 
-    def promised(self, job: Job, settings: Settings) -> Promise:
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        """All tables of the first pass with the sums of values; then those of pairs, chosen one by one or in rounds."""
+        epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
+
+        def measured_with(part: Fraction, number: int) -> NoisyQuery:
+            return tables(number, table_scale(epsilon * part, number, adjacency))
+
+        values, listed = len(settings.sums or ()), settings.marginals
+        if listed is not None or len(job.outcomes) == 1:
+            return (measured_with(Fraction(1), len(listed or (0,)) + values),)
+        first, pairs = len(job.outcomes) + values, forest(candidates(settings.sizes(job)))
+        if not settings.chooses(job):
+            return measured_with(NONE_CHOSEN, first), measured_with(NONE_CHOSEN, pairs)
+        singles = measured_with(SINGLES, first)
+        if settings.adapts:
+            rounds = ROUNDS_OF_PAIRS * pairs
+            choice, table = scales_of_round(epsilon / rounds, adjacency)
+            return singles, best_pair(choice, rounds), replace(tables(1, table), times=rounds)
+        choice = choice_scale(epsilon * SELECTION, pairs, adjacency)
+        return singles, best_pair(choice, pairs), measured_with(PAIRS, pairs)
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         alone = settings.marginals is not None or len(job.outcomes) == 1
         chosen_by = ADAPTIVE if settings.adapts else CHOSEN
         how = LISTED if alone else chosen_by if settings.chooses(job) else OUTRIGHT
         moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
         referring = () if job.reference is None else (REFERRED, *referred(job))
-        return promise_of(
-            job, Strict(job.budget.adjacency, job.epsilon_per_set), ENTERED, how, *of_sums(job), *referring, *moves
-        )
+        return promise_of(job, total, ENTERED, how, *of_sums(job), *referring, *moves)
 
     def rounds(
         self, job: Job, settings: Settings, model: Marginals, recorder: StratumRecorder, learned: ReferenceWeights | None

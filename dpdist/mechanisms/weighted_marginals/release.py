@@ -27,14 +27,13 @@ from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
 from dpdist.mechanisms.coded_tables.value_sums import ValueSums, positions
 from dpdist.mechanisms.weighted_marginals.order import filling
 from dpdist.mechanisms.weighted_marginals.sensitivity import (
-    CHOICE_OF_ROUND,
     OUTRIGHT,
     PAIRS,
-    ROUNDS,
     ROUNDS_OF_PAIRS,
     SELECTION,
     SINGLES,
     choice_scale,
+    scales_of_round,
 )
 from dpdist.models.protocol import Draws
 
@@ -72,6 +71,11 @@ class Marginals(CodedTables):
     def with_values(self, keys: tuple[Marginal, ...]) -> Self:
         """The same model, with these tables and all sums of values to be summed in a pass."""
         return replace(self, measured=keys, summing=True)
+
+    @property
+    def tables_summed(self) -> int:
+        """As of the base class, with sums of values: a record moves each of them as far as a table."""
+        return super().tables_summed + len(self.values) * self.summing
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         """As of the base class; then Σvu of every sum of values, in the same units."""
@@ -149,9 +153,7 @@ class Marginals(CodedTables):
 
     def unit_scales(self, units: int) -> tuple[Fraction, Fraction]:
         """Scales of the noise on scores and on the pair's table in a round that takes so many parts of ε."""
-        own = self.epsilon * ROUNDS * units / self.units
-        choice = choice_scale(own * CHOICE_OF_ROUND, 1, self.adjacency)
-        return choice, table_scale(own * (1 - CHOICE_OF_ROUND), 1, self.adjacency)
+        return scales_of_round(self.epsilon * units / self.units, self.adjacency)
 
     def scales_of(self, theta: Draws) -> tuple[Fraction, ...]:
         scales = super().scales_of(theta)

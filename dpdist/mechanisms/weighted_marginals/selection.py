@@ -17,7 +17,7 @@ from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
 from dpdist.mechanisms.stratum_sums import Defined
 from dpdist.mechanisms.weighted_marginals.release import Marginals
-from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, choice_scale
+from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, best_pair, choice_scale
 
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
@@ -44,11 +44,11 @@ def chosen(
     """
     keys, values = model.candidates, scores(model, margins, exact)
     groups, found = list(range(len(model.columns))), list[Marginal]()
-    scale = choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency)
+    stated = best_pair(choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency))
     own = Defined.by((model, [list(each) for each in margins], "choice"))
     for _ in range(model.pairs):
         open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
-        (first,) = yield own.scores(values[None, open_ones], scale, next(numbers))
+        (first,) = yield own.scores(values[None, open_ones], stated, next(numbers))
         best = keys[open_ones[int(first)]]
         found.append(best)
         groups = joined(groups, best)

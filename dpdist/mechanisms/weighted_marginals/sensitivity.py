@@ -34,7 +34,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Adjacency
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.coded_tables.sensitivity import MOVED, UNIT, moved, table_scale
+from dpdist.privacy.queries import NoisyQuery
 
 SINGLES, SELECTION, PAIRS = Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)
 """Parts of ε where pairs are chosen: for each column's table, for the choice, and for the pairs' tables."""
@@ -50,6 +51,17 @@ CHOICE_OF_ROUND = Fraction(1, 4)
 """Part of a round's ε for its choice. The rest is for the table."""
 ROUNDS_OF_PAIRS = 2
 """Rounds of least ε for each pair of the tree."""
+
+
+def scales_of_round(epsilon: Fraction, adjacency: Adjacency) -> tuple[Fraction, Fraction]:
+    """Scales of the noise on scores and on the pair's table in a round; `epsilon` is its share of the stratum's ε."""
+    own = epsilon * ROUNDS
+    return choice_scale(own * CHOICE_OF_ROUND, 1, adjacency), table_scale(own * (1 - CHOICE_OF_ROUND), 1, adjacency)
+
+
+def best_pair(scale: Fraction, times: int = 1) -> NoisyQuery:
+    """The query for the next pair of columns. A neighbour moves differences of scores by twice what it moves tables."""
+    return NoisyQuery("pair of columns", MOVED.times(2), scale, times=times)
 
 
 def choice_scale(epsilon: Fraction, rounds: int, adjacency: Adjacency) -> Fraction:

@@ -1,0 +1,99 @@
+"""What a query under noise loses, by the neighbours that are compared; losses of queries add up (METHODS §2, §10).
+
+A query gives sums of whole numbers under noise. Its loss follows from two things that stand in it and nowhere else: how
+far neighbouring files move the exact sums, and the noise's law and scale. Under discrete Laplace noise of scale b the loss
+is D/b, an ε, with D the distance in L1. Under discrete Gaussian noise it is D²/2σ², a ρ, with D the distance in L2.
+Several queries of one file lose the sum (sequential composition, also if later ones are chosen by earlier answers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from dpdist.job import Job, NoiseName, epsilon_of
+from dpdist.privacy.guarantees import Concentrated, Strict
+
+Neighbour = Literal["off", "same_x", "anywhere"]
+"""How a record of two neighbouring files differs: it is switched off, added or removed; its outcome and weight are
+exchanged at the same predictors; or it is exchanged for any other record."""
+
+
+class Moved(NamedTuple):
+    """The largest distance of exact sums between neighbouring files, in the sums' whole units, by kind of neighbour."""
+
+    off: Fraction
+    same_x: Fraction
+    anywhere: Fraction
+
+    def by(self, neighbour: Neighbour) -> Fraction:
+        distance: Fraction = getattr(self, neighbour)
+        return distance
+
+    def times(self, factor: int) -> Moved:
+        """For that many such sums beside each other, or units of a finer grain."""
+        return Moved(*(factor * distance for distance in self))
+
+
+@dataclass(frozen=True)
+class NoisyQuery:
+    """Sums that get noise: how far a neighbour moves them, and the noise's law and scale, in the sums' units."""
+
+    name: str
+    moved: Moved
+    scale: Fraction
+    law: NoiseName = "laplace"
+    times: int = 1
+    """How often the sums are asked for, each time under other noise."""
+
+    @classmethod
+    def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour, times: int = 1) -> NoisyQuery:
+        """The query whose Laplace noise loses this ε each time."""
+        return cls(name, moved, moved.by(neighbour) / epsilon, times=times)
+
+    def loss(self, neighbour: Neighbour) -> Fraction:
+        """ε under Laplace noise, ρ under Gaussian noise, of one record and of all times together."""
+        distance = self.moved.by(neighbour)
+        once = distance / self.scale if self.law == "laplace" else distance**2 / (2 * self.scale**2)
+        return self.times * once
+
+    @property
+    def once(self) -> NoisyQuery:
+        return replace(self, times=min(self.times, 1))
+
+    def further(self, scale: Fraction | None = None) -> NoisyQuery:
+        """A further part of the same query, whose loss the first part states for all parts together."""
+        return replace(self, scale=scale or self.scale, times=0)
+
+
+def neighbour_of(job: Job) -> Neighbour:
+    """The kind of neighbour that a job's budget compares."""
+    if job.budget.adjacency != "substitution":
+        return "off"
+    return "anywhere" if job.budget.exchange == "anywhere" else "same_x"
+
+
+def lost(queries: Iterable[NoisyQuery], neighbour: Neighbour) -> Fraction:
+    """The loss of one record by all of these queries, ε or ρ."""
+    return sum((query.loss(neighbour) for query in queries), Fraction(0))
+
+
+def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrated:
+    """The guarantee of queries together, for the privacy unit of the job.
+
+    k records of a unit lose k times the ε, or k² times the ρ, of one record (dpdist.privacy.units). The loss of an exchange
+    is that at the same predictors where sizes are public, and of any other record where they are secret. Gaussian σ is
+    rounded up, so that ρ is a little below the job's share, which is what is stated. Raises `ValueError` where it is above.
+    """
+    asked = tuple(queries)
+    loss = lost(asked, neighbour_of(job))
+    exchange = lost(asked, "anywhere" if job.sizes_secret else "same_x") / loss
+    if all(query.law == "laplace" for query in asked):
+        return Strict(job.budget.adjacency, job.most_records * loss, exchange=exchange)
+    rho, delta = job.most_records**2 * loss, job.budget.delta
+    if delta is None or any(query.law == "laplace" for query in asked) or rho > job.rho_of_tables:
+        raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho_of_tables):.6g}")
+    epsilon = job.budget.epsilon if job.predictors is None else epsilon_of(job.rho_of_tables, delta)
+    return Concentrated(job.budget.adjacency, epsilon, job.rho_of_tables, delta, exchange)
