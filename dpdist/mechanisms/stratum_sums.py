@@ -13,7 +13,7 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice, Measurement, Noise, Pass, Released, Rounds, Sample, StratumRecorder
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, Strict
 from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, lost, neighbour_of
 
 S = TypeVar("S", bound=MechanismSpec)
@@ -36,7 +36,10 @@ class NoisySums(ABC, Generic[S, M]):
     def promise(self, job: Job) -> Promise:
         """The promise for a job, before data are seen."""
         settings = self._settings(job)
-        return self.promised(job, settings, guarantee_of(job, self.queries(job, settings)))
+        promise = self.promised(job, settings, guarantee_of(job, self.queries(job, settings)))
+        if not isinstance(promise.total, NoGuarantee) and promise.total.epsilon > job.budget.epsilon:
+            raise LossExceeded(f"its queries lose ε = {promise.total.epsilon}, and the job has {job.budget.epsilon}")
+        return promise
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
         """The rounds over a stratum's records: passes and queries; `learned` is the reference's summary."""

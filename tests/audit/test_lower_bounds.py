@@ -35,9 +35,8 @@ from dpdist.evaluation.lower_bounds import (
     of_sets,
     releases,
 )
-from dpdist.job import Job, epsilon_of
+from dpdist.job import epsilon_of
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.laplace_cells import release as cell_sums
 from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior import protect as presets
@@ -262,20 +261,15 @@ def households(folder: Path) -> Path:
     return folder / "ws"
 
 
-def of_unit(job: Job, epsilon: Fraction) -> Fraction:
-    """A fault: every record is given what its unit may lose."""
-    return epsilon
-
-
 def test_what_a_record_shows_is_compared_with_its_part_of_a_units_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control: records that are given the whole of it exceed their part, though not the unit's, and the command fails."""
+    """Control: under half the noise records exceed their part, though not the unit's, and the command fails."""
     space, command = households(tmp_path), CliRunner()
     as_claimed = bound_from_outside(space, 200).disclose_to_custodian()
     assert (as_claimed["claimed"] == float(PART)).all()
     assert not as_claimed["exceeds"].any()
-    monkeypatch.setattr(cell_sums, "record_epsilon", of_unit)
+    halved(monkeypatch)
     failed = command.invoke(app, ["audit", str(space), "--draws", "600", "--quiet"])
     assert failed.exit_code == 1
     assert "records lose more than is claimed" in " ".join(failed.output.split())

@@ -86,7 +86,7 @@ def test_a_promise_names_the_scales_that_are_drawn(exchange: str, mean: int, dis
     said += 'predictors: {protect: {epsilon: "0.2"}}\n' if exchange else ""
     job, built = parse_job(said), model(said)
     assert isinstance(job.mechanism, Settings)
-    text = " ".join(map(str, asdict(WeightRegularisation().promised(job, job.mechanism)).values()))
+    text = " ".join(map(str, asdict(WeightRegularisation().promise(job)).values()))
     assert f"scale {mean} over 1/20" in text
     assert f"scale {distances} over 1/10" in text
     assert built.mean_scale == Fraction(mean * UNIT) / (MEAN * job.epsilon_per_set)
