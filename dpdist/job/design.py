@@ -129,6 +129,11 @@ class Survey(Frozen):
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: every record counts one")
     design_strata: tuple[str, ...] = Field(default=(), description="columns whose combinations were sampled apart")
+    weights_constant_in: tuple[ColumnName, ...] = Field(
+        default=(),
+        description="public: columns in each of whose combinations all records have one weight. Synthetic records of "
+        "`reference_tables` keep it so; unset: weights may vary anywhere",
+    )
     psu: str | None = Field(
         default=None, description="the column that names the primary sampling unit; unset: every record is one of its own"
     )

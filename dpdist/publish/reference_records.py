@@ -53,8 +53,10 @@ class Drawn(NamedTuple):
             donor[own] = drawn = self.donors.drawn(k, self.cells.codes, len(own), rng)
             weight[own], outcomes[own] = agree(
                 *(self.donors.weight[drawn], self.donors.outcomes[drawn], means[k, 0], means[k, 1:]),
-                *(self.domains, self.cells.weighted),
+                *(self.domains, self.cells.weighted and not self.cells.one_weight),
             )
+            if self.cells.one_weight:
+                weight[own] = means[k, 0]
         return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight, donor
 
 

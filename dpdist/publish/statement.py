@@ -47,6 +47,7 @@ NOISE_IN_ERRORS = (
     " The noise of these counts is in the standard errors. It was simulated once more and made to agree in the same way, "
     "and all estimates were made from it and the same noisy sums."
 )
+CONTRADICTED = "a file that contradicts this is refused, so the guarantee is among files that do not contradict it"
 VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they stand in its records"
 
 
@@ -230,6 +231,8 @@ def _public(release: ReleasedObject) -> list[str]:
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
+    if alike := job.survey.weights_constant_in:
+        facts.append(f"that records of one combination of {', '.join(alike)} have one weight: {CONTRADICTED}")
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
         f"assumed public though it depends on the outcome: the number of records left after {rule}"

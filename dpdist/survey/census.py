@@ -21,6 +21,8 @@ from dpdist.survey.units import UnitsMet
 
 TALLIES = 64
 """Number of batches whose tallies are merged at once."""
+SAME_WEIGHT = 1e-6
+"""Relative difference up to which weights count as equal: files round them."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     stride = strides(levels)
     codes = {name: ((keys // stride[name]) % len(levels[name])).astype(np.int32) for name in columns}
     frame = Frame(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
+    _one_weight(job, source, frame, tally)
     extent = _added(tally.groupby(frame.stratum))
     varying = [extent[f"{name}_low"] < extent[f"{name}_high"] for name in scaled]
     flat = ~np.logical_and.reduce(varying)
@@ -97,6 +100,18 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         names, number = tuple(sorted(psus)), _psus(frame, findings.units)
     small = units.small if job.privacy_unit is not None and job.public_counts is not None else None
     return Census(frame, findings.removed, findings.seen, names, number, constant, populations, small)
+
+
+def _one_weight(job: Job, source: Source, frame: Frame, tally: pd.DataFrame) -> None:
+    """Raises `DataError` if weights vary where `survey.weights_constant_in` says that they do not."""
+    columns = job.survey.weights_constant_in
+    if not columns:
+        return
+    extent = _added(tally.groupby([frame.codes[name] for name in columns]))
+    if (extent["w_high"] - extent["w_low"] > SAME_WEIGHT * extent["w_high"].abs()).any():
+        found = f"weights vary within a combination of {', '.join(columns)}"
+        remedy = "name the columns of the design under survey.weights_constant_in, or leave it out"
+        raise DataError(source.name, [Problem(str(job.survey.weight), found, "one weight in each combination", remedy)])
 
 
 def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:

@@ -6,7 +6,7 @@ from dpdist.job import Job
 from dpdist.job.checks.acceptance import acceptance
 from dpdist.job.checks.columns import categories, roles, universe
 from dpdist.job.checks.comparators import comparators
-from dpdist.job.checks.design import design_effects
+from dpdist.job.checks.design import constant_weights, design_effects
 from dpdist.job.checks.earlier import calibration, fit, reference
 from dpdist.job.checks.mechanisms import noise_of_budget
 from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
@@ -29,6 +29,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *categories(job),
         *roles(job),
         *design_effects(job),
+        *constant_weights(job),
         *universe(job),
         *units(job),
         *outcomes(job),

@@ -55,6 +55,8 @@ class ClippedCells(SumsModel):
     """Public bounds of the weight, if histograms fix the limits; figures that sums do not identify are then sought."""
     noisy_counts: bool = False
     """True if sample counts have noise too (`predictors: {protect}`)."""
+    one_weight: bool = False
+    """True if the job states that all weights of a cell are the same. Synthetic records then have its mean weight."""
     public_weights: tuple[float, float] = (0.0, np.inf)
     """Public bounds of the weight, which no mean weight passes."""
 
@@ -75,6 +77,7 @@ class ClippedCells(SumsModel):
             *(job.mechanism.shrinkage, job.sizes_in_sums),
             weight_bounds=weight_bounds(job),
             noisy_counts=job.predictors is not None,
+            one_weight=bool(job.survey.weights_constant_in),
             public_weights=public_weights(job),
         )
 

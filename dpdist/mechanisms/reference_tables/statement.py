@@ -54,11 +54,18 @@ DONATED = (
     f"A donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}.",
     "Tables made from synthetic records are the published ones; what else they tell is the reference's, not measured.",
     "Outcomes of all cells are multiplied by one factor (shifted, if they may be negative) that gives them the grand mean.",
-    "Weights in a cell are then tilted until it has its released means. Where weights cannot do it, the cell's outcomes "
-    "have a factor of their own.",
     "Values of 0, the public bounds, a top-code and a minimum stay where they are. Where the means allow it, they keep the "
     "weighted share that donors have.",
     "Outcomes on a grid, such as whole thousands, are rounded back to it; without weights, only whole numbers are.",
+)
+TILTED = (
+    "Weights in a cell are then tilted until it has its released means. Where weights cannot do it, the cell's outcomes "
+    "have a factor of their own."
+)
+VARYING = "Weights that are the same in all records of a design stratum do not stay so: synthetic records of it differ."
+ONE_WEIGHT = (
+    "All records of a combination of {} have one weight, as the job states of the survey. So outcomes, not weights, are "
+    "moved until a cell has its released means."
 )
 MICRODATA = (
     "By the columns under `measured` synthetic records have the released counts and means of every cell. A record has the "
@@ -155,7 +162,15 @@ class ReferenceWords(Words):
         steps = [clipping]
         if looked_through(release):
             steps = [AS_CLIPPED.format(how, *publicly_limited(release)), LOOKED_THROUGH.format(ALARM)]
-        return [*steps, _donors(release), *DONATED]
+        return [*steps, _donors(release), *DONATED[:3], *_weights(release), *DONATED[3:]]
+
+
+def _weights(release: ReleaseView) -> list[str]:
+    """Sentences on the weights of synthetic records, and on what becomes of weights that a stratum has in common."""
+    survey = release.job.survey
+    if survey.weights_constant_in:
+        return [ONE_WEIGHT.format(", ".join(survey.weights_constant_in))]
+    return [TILTED, VARYING] if survey.design_strata else [TILTED]
 
 
 def looked_through(release: ReleaseView) -> bool:
