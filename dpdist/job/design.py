@@ -131,6 +131,7 @@ class Survey(Frozen):
     design_strata: tuple[str, ...] = Field(default=(), description="columns whose combinations were sampled apart")
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
+        exclude_if=lambda columns: not columns,
         description="public: columns in each of whose combinations all records have one weight. Synthetic records of "
         "`reference_tables` keep it so; unset: weights may vary anywhere",
     )
