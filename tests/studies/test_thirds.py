@@ -19,11 +19,12 @@ import pytest
 import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
+from dpdist.evaluation.verdict import holds_direct
 from dpdist.studies.parts import Parts, numbered, parted, thirds
 from dpdist.studies.rehearsal_candidates import candidates
 from dpdist.studies.rehearsal_trials import trial
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_data]
+pytestmark = [pytest.mark.slow]
 Named = Callable[[str], AbstractContextManager[None]]
 SPLITS = 6
 ARMS = ("reference_tables", "reference_tables, histograms")
@@ -142,6 +143,7 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     return made
 
 
+@pytest.mark.real_data
 @pytest.mark.parametrize("name", SURVEYS)
 def test_intervals_cover_as_direct_ones_do(name: str, data: Path, tmp_path: Path, noise_of: Named) -> None:
     """Within .1 of the direct intervals' coverage, and four errors by chance."""
@@ -154,3 +156,41 @@ def test_intervals_cover_as_direct_ones_do(name: str, data: Path, tmp_path: Path
     )
     assert (direct - covered <= 0.1 + 4.0 * np.hypot(chance, direct_chance)).all(), rows
     assert (median[:2] < 0.9).all(), "with a reference"
+
+
+def households(seed: int, records: int = 18_000) -> pd.DataFrame:
+    """Like a survey of households in 30 areas: heavy tails, incomes of 0, and dormitories with a tenth."""
+    rng = np.random.default_rng(seed)
+    share = 1.0 / np.arange(3, 33)
+    area, sex = rng.choice(30, records, p=share / share.sum()), rng.choice(["f", "m"], records)
+    size, dormitory = rng.choice(5, records, p=[0.3, 0.33, 0.15, 0.14, 0.08]), rng.random(records) < 0.01 * (1 + area % 5)
+    middle = 10.4 + 0.25 * np.sin(area) + 0.1 * (sex == "m") + 0.25 * np.log1p(size)
+    income = np.exp(rng.normal(middle, 0.75)) * (1.0 + (rng.random(records) < 0.015) * 3.0 * rng.pareto(1.6, records))
+    income = np.where(dormitory, rng.gamma(1.0, 2500.0, records), income * (rng.random(records) > 0.05))
+    weight = rng.gamma(2.0, 60.0, records) * (1 + 3 * (rng.random(records) < 0.05)) + 8.0
+    rows = {"area": [f"a{number:02d}" for number in area], "sex": sex, "income": np.minimum(income.round(-1), 1_500_000.0)}
+    return pd.DataFrame(rows | {"weight": weight.round(1)})
+
+
+HOUSEHOLDS = Survey("households", ("area", "sex"), "income", "[0, 1500000]", "[1, 10000]")
+
+
+def test_households_cover_although_intervals_miss_direct_estimates(tmp_path: Path, noise_of: Named) -> None:
+    """The criterion of before asked that intervals hold .85 of direct estimates. Thirds show that nothing is wrong."""
+    held, covered = [], []
+    for seed in (1, 2, 3):
+        rows = households(seed)
+        levels = f"  area: {{levels: {json.dumps(sorted(rows['area'].unique()))}}}\n  sex: {{levels: [f, m]}}\n"
+        job = dpdist.parse_job(JOB.format(**HOUSEHOLDS._asdict(), levels=levels))
+        parts = split(HOUSEHOLDS, rows, seed, tmp_path)
+        runs, _ = candidates(job, str(parts.earlier), {"path": str(parts.earlier), "provenance": "x"}, only=ARMS[:1])
+        with noise_of(f"households {seed}"):
+            one = trial(runs[0], parts, tmp_path / f"ws{seed}")
+        evaluation = pd.read_parquet(tmp_path / f"ws{seed}" / "confidential" / "evaluation" / "one.parquet")
+        held.append(holds_direct(evaluation[evaluation["statistic"] == "mean"]).mean())
+        covered.append(one.by_statistic.set_index("statistic").loc["mean of income", ["coverage", "direct"]])
+    thirds_covered = pd.DataFrame(covered).mean()
+    print(f"\nhouseholds: means hold {np.mean(held):.2f} of direct ones; of the truth {thirds_covered.round(2).to_dict()}")
+    assert np.mean(held) < 0.87
+    assert thirds_covered["coverage"] > 0.87
+    assert thirds_covered["direct"] > 0.85
