@@ -28,7 +28,7 @@ from dpdist.evaluation.report.page import write_report_again
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
-from dpdist.ledger.runs import Meter, name_again
+from dpdist.ledger.runs import Charged, Meter
 from dpdist.planning import make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
@@ -284,9 +284,11 @@ def publish(
             release = read_release(made / "released")
             release = release if job is None else derived(release, job_of(job))
             refuse_formats(release.job)
+        charged = Charged.of(space)
         on_a_verdict = release.job.held_on_a_verdict and made == space.held  # which was given when the records were there
         _publish(space, release, listener, held=on_a_verdict or release.job.approval is not None)
-        name_again(space, listener)
+        if charged is not None:
+            charged.name_again(listener)
         if page:
             write_report_again(space, listener)
         return release_in(space)

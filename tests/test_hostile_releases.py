@@ -54,7 +54,8 @@ from test_reference_chain import job, job_text, survey
 import dpdist
 from dpdist.core.errors import DataError, WorkspaceError
 from dpdist.core.minisign import SecretKey
-from dpdist.core.public_files import SIGNATURE
+from dpdist.core.public_files import SIGNATURE, Damaged, read_object
+from dpdist.estimation.frame_table import read_job
 from dpdist.evaluation.verifying import sign
 
 SECONDS = 20
@@ -385,3 +386,12 @@ def test_publishing_again_takes_the_unspoiled_folder(chain: Path, tmp_path: Path
     dpdist.publish(tmp_path / "ws2022")
     table = "tables/salaries.parquet"
     pd.testing.assert_frame_equal(pd.read_parquet(public / table), pd.read_parquet(chain / "ws2022" / "public" / table))
+
+
+@pytest.mark.parametrize("read", [read_job, read_object])
+def test_a_file_of_a_terabyte_is_refused_unread(read: Callable[[Path, str], object], tmp_path: Path) -> None:
+    """The file is empty space: whoever read it would run out of memory."""
+    (tmp_path / "job.json").touch()
+    os.truncate(tmp_path / "job.json", 2**40)
+    with pytest.raises(Damaged, match=r"job\.json: more than 67108864 bytes"):
+        read(tmp_path, "job.json")

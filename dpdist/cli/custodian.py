@@ -15,7 +15,7 @@ from dpdist.cli.evaluation_text import verdict_text
 from dpdist.cli.table_text import table_text
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
-from dpdist.evaluation.opening import evaluations
+from dpdist.evaluation.opening import Evaluations
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.page import material_of, stated, write_report
 from dpdist.publish.folder import recover
@@ -60,7 +60,7 @@ class Evaluated:
     @property
     def exists(self) -> bool:
         """False where a run's confidential folder is elsewhere, or has no evaluation."""
-        return len(evaluations(self._space)) > 0
+        return len(Evaluations(self._space)) > 0
 
 
 @contextmanager

@@ -17,8 +17,11 @@ A pass uses about 25 bytes for each row.
 def batches(file: pq.ParquetFile, columns: Sequence[str] | None = None, most: int = 65_536) -> Iterator[pa.RecordBatch]:
     """Yields a file's rows in order, in batches of at most `most` rows."""
     wanted, groups, rows = None if columns is None else list(columns), list[int](), 0
-    for group in range(file.metadata.num_row_groups):
-        more = file.metadata.row_group(group).num_rows
+    if (metadata := file.metadata).num_rows <= PASS_ROWS:
+        yield from file.iter_batches(most, columns=wanted)
+        return
+    for group in range(metadata.num_row_groups):
+        more = metadata.row_group(group).num_rows
         if groups and rows + more > PASS_ROWS:
             yield from file.iter_batches(most, groups, wanted)
             groups, rows = [], 0

@@ -94,13 +94,19 @@ def unfit(folder: Path) -> str | None:
     return printable(lines[0] if lines else "not for publication", 200)
 
 
-def read_object(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `Damaged` if there is none."""
-    path, allowed = regular(folder, name), "one JSON object of finite numbers, every key once"
+def read_json(folder: Path, name: str) -> bytes:
+    """The content of a JSON file. Raises `Damaged` before it reads a file of more than `LARGEST_JSON` bytes."""
+    path = regular(folder, name)
     if path.stat().st_size > LARGEST_JSON:
         raise Damaged(name, f"more than {LARGEST_JSON} bytes", f"at most {LARGEST_JSON} bytes")
+    return path.read_bytes()
+
+
+def read_object(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises `Damaged` if there is none."""
+    text, allowed = read_json(folder, name), "one JSON object of finite numbers, every key once"
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_finite)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=_finite)
     except RecursionError:
         raise Damaged(name, "values nested too deeply", allowed) from None
     except ValueError as error:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from dpdist.core.public_files import Damaged, first_problem, read_columns, read_object, regular
+from dpdist.core.public_files import Damaged, first_problem, read_columns, read_json, read_object
 from dpdist.core.records import Frame, Level
 from dpdist.job import Job
 from dpdist.job.earlier_form import of_earlier_form
@@ -57,7 +57,7 @@ EARLIER_FORM = (
 
 def read_job(folder: Path, name: str) -> Job:
     """Reads the job of a release. Raises `Damaged`."""
-    text = regular(folder, name).read_bytes()
+    text = read_json(folder, name)
     try:
         return Job.model_validate_json(text)
     except ValidationError as error:

@@ -59,7 +59,7 @@ def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> 
 
 def _attacked(space: Workspace, holdout: Input, listener: Listener) -> Confidential[pd.DataFrame]:
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
-    fit = open_fit(space, Key.read(space.key), strata["fit"].iloc[0])
+    fit = open_fit(space, space.read_key(), strata["fit"].iloc[0])
     job = fit.job
     paths = sorted((space.newest / "synthetic").glob("set-*.parquet"))
     if not paths:
@@ -80,7 +80,7 @@ def _attacked(space: Workspace, holdout: Input, listener: Listener) -> Confident
             rows += one(job, files, Key.from_os().generator("attack"))
             tick(1)
     found = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
-    space.store.keep([keep_audit(space.evaluation, "attacks", found)])
+    keep_audit(space, "attacks", found)
     return found
 
 

@@ -9,7 +9,6 @@ the file and α, α′ are the two sets of weights. The figures are confidential
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.sampling.exact import ExactSampler
 from dpdist.storage.tables import write_table
+from dpdist.storage.workspace import Workspace
 
 
 class Weighting(NamedTuple):
@@ -87,12 +87,11 @@ def leave_one_out(
     return Confidential(pd.DataFrame(rows, columns=[name for name in LOSSES if name != "stratum"]))
 
 
-def keep_audit(folder: Path, rule: str, audit: Confidential[pd.DataFrame]) -> Path:
-    """Writes audit-<rule>.parquet into the confidential folder of evaluations."""
+def keep_audit(space: Workspace, rule: str, audit: Confidential[pd.DataFrame]) -> None:
+    """Stores audit-<rule>.parquet in the confidential folder of evaluations."""
     table = pa.Table.from_pandas(audit.disclose_to_custodian(), preserve_index=False)
-    path = folder / f"audit-{rule}.parquet"
-    write_table(path, table)
-    return path
+    with space.result(space.evaluation / f"audit-{rule}.parquet") as path:
+        write_table(path, table)
 
 
 def delta_of(ratio: Floats, epsilon: float) -> float:

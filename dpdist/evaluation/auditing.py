@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private
-from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
@@ -31,10 +30,13 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Improper
 from dpdist.privacy.weight_search import NotReached, search, search_of
 from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.storage.paths import GATHERED
 from dpdist.storage.tables import read_rows, read_table
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import MADE_AGAIN, NOISY_FRAME, Workspace
 
 UNFINISHED = "no finished release with its confidential folder"
+READ = ("records", "reference", NOISY_FRAME, GATHERED)
+"""How the names of units begin whose files an audit reads."""
 LARGEST = 2**27
 """Largest number of records × draws of a stratum in an audit. Its log likelihoods, 1 GiB, are held in memory."""
 SUMMARY = ("rule", "of_release", "strata", "left_out", "records", "exceeded", "largest_share")
@@ -94,13 +96,15 @@ def refuse_unfinished(space: Workspace) -> None:
     needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
     if not all(space.store.take(path) for path in needed):
         raise WorkspaceError(space.place, UNFINISHED, "run its job to the end first")
+    units = [name.removesuffix(".json") for name in sorted(space.store.names(space.completions)) if name.startswith(READ)]
+    space.refuse_damaged(units, MADE_AGAIN)
 
 
 def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
     workspace, bounds = space.place, space.confidential / "bounds.parquet"
     refuse_unfinished(space)
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
-    fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
+    fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
     if not family_facts(job).logs or not _audits(type(job.mechanism)):
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
@@ -124,7 +128,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
                     left_out += 1
                 tick(1)
             found = pd.concat(tables, ignore_index=True) if tables else _NOTHING
-            space.store.keep([keep_audit(space.evaluation, rule, Confidential(found))])
+            keep_audit(space, rule, Confidential(found))
             share = float((found["loss"] / found["epsilon_local"]).max())
             rows.append(
                 (

@@ -83,5 +83,5 @@ def _fitted(space: Workspace, plan: Plan, key: Key, listener: Listener) -> Fitte
 
 def _keep(space: Workspace, name: str, rows: Confidential[pd.DataFrame]) -> None:
     table = pa.Table.from_pandas(rows.disclose_to_custodian(), preserve_index=False)
-    write_table(space.evaluation / f"{name}.parquet", table)
-    space.store.keep([space.evaluation / f"{name}.parquet"])
+    with space.result(space.evaluation / f"{name}.parquet") as path:
+        write_table(path, table)

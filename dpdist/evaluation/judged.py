@@ -13,11 +13,11 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.evaluation.opening import EVALUATED, NO_EVALUATION, evaluations
+from dpdist.evaluation.opening import NO_EVALUATION, Evaluations
 from dpdist.job import Table
 from dpdist.publish.noise_alone import NoiseAlone
 from dpdist.publish.released import ReleasedObject
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import MADE_AGAIN, Workspace
 
 
 class Judged(NamedTuple):
@@ -35,7 +35,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
 
     Raises `WorkspaceError` if no folder has an evaluation.
     """
-    noise, found = NoiseAlone.of(release), evaluations(space)
+    noise, found = NoiseAlone.of(release), Evaluations(space)
     tables, unjudged = dict[str, pd.DataFrame](), list[str]()
     for said in sorted(release.job.tables, key=lambda table: table.name):
         rows = found.get(said.name)
@@ -47,7 +47,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
         unjudged += [f"{said.name}, {each}" for each in missing]
         tables[said.name] = kept.assign(synthetic_noise_se=_errors(noise, said, cells, kept))
     if not tables:
-        raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
+        raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
     return Judged(tables, unjudged)
 
 

@@ -220,7 +220,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     claim.
     """
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
-    fits = {name: open_fit(space, Key.read(space.key), name) for name in strata["fit"].unique()}
+    fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job
     guarantee = mechanism_of(job).promise(job).total
     if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
@@ -248,7 +248,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
             rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
             tick(1)
     found = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
-    space.store.keep([keep_audit(space.evaluation, "lower-bounds", found)])
+    keep_audit(space, "lower-bounds", found)
     return found
 
 

@@ -12,7 +12,7 @@ from dpdist.evaluation.verifying import public_of, refuse_unverified
 from dpdist.publish.opened import Release
 from dpdist.storage import arrays
 from dpdist.storage.objects import is_url
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import MADE_AGAIN, Workspace
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NO_RELEASE = "no release: there is no manifest.json in it"
 RUN_FIRST = "name the workspace of a finished run, or its public folder"
 NO_EVALUATION = "no evaluation"
-EVALUATED = "the `dpdist run` that made it makes it again, and spends nothing"
+AUDITED = "the same `dpdist audit` makes it again"
 
 
 def open_release(place: str | Path) -> Release:
@@ -103,16 +103,24 @@ def open_evaluation(workspace: str | Path) -> ParquetTables:
     True
     """
     space = Workspace.at(workspace, soon=True)
-    found = evaluations(space)
+    found = Evaluations(space)
     if not found:
-        raise WorkspaceError(space.place, NO_EVALUATION, EVALUATED)
+        raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
     return found
 
 
-def evaluations(space: Workspace) -> ParquetTables:
-    """The confidential evaluations of a run; empty where there are none."""
-    space.store.take_folder(space.evaluation)
-    return ParquetTables(space.evaluation, "confidential evaluations", space)
+class Evaluations(ParquetTables):
+    """The confidential evaluations of a run; empty where there are none. A damaged file raises `WorkspaceError`."""
+
+    def __init__(self, space: Workspace):
+        space.store.take_folder(space.evaluation)
+        super().__init__(space.evaluation, "confidential evaluations")
+        self._space = space
+
+    def path(self, name: str) -> Path:
+        path = super().path(name)
+        self._space.refuse_changed(path, AUDITED if name.startswith("audit-") else MADE_AGAIN)
+        return path
 
 
 def open_log_lik(workspace: str | Path) -> xr.Dataset:

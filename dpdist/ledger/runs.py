@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import rfc8785
+from pydantic import ValidationError
 
-from dpdist.core.errors import LedgerError
+from dpdist.core.errors import LedgerError, WorkspaceError
 from dpdist.core.files import private, write_json
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener
@@ -19,7 +20,7 @@ from dpdist.job import Job
 from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account, beside, place_of
 from dpdist.ledger.receipt import Receipt
 from dpdist.privacy.guarantees import Guarantee
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import MADE_AGAIN, Workspace
 
 RESTORE = (
     "restore the ledger from a copy, or name the one that has the charge. `dpdist ledger check` compares it with the "
@@ -91,19 +92,36 @@ class Meter:
                 self.account.ledger.name_release(run_of(key), _id_of(self.space))
 
 
-def name_again(space: Workspace, listener: Listener) -> None:
-    """Records the release's id once more after `publish`, which may have changed it.
+@dataclass(frozen=True)
+class Charged:
+    """The ledger and the name of a charged run, whose release is published again."""
 
-    If the ledger does not answer, the listener gets a note. Raises `LedgerError` where it does not show the charge.
-    """
-    if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
-        return
-    from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
+    space: Workspace
+    url: str
+    run: str
 
-    with _noted(listener):
-        place = place_of(Job.model_validate_json(space.job.read_text(encoding="utf-8")))
-        if place is not None:
-            Ledger(place or beside(space.place)).name_release(run_of(Key.read(space.key)), _id_of(space))
+    @classmethod
+    def of(cls, space: Workspace) -> Charged | None:
+        """None for a run that was not charged. Raises `WorkspaceError` where its key or its job is damaged."""
+        if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
+            return None
+        key = space.read_key()
+        space.refuse_damaged(["records"], MADE_AGAIN, only=space.job)
+        try:
+            place = place_of(Job.model_validate_json(space.job.read_bytes()))
+        except ValidationError:
+            raise WorkspaceError(space.place, "confidential/job.json is damaged", MADE_AGAIN, exit_code=2) from None
+        return None if place is None else cls(space, place or beside(space.place), run_of(key))
+
+    def name_again(self, listener: Listener) -> None:
+        """Records the release's id once more after `publish`, which may have changed it.
+
+        If the ledger does not answer, the listener gets a note. Raises `LedgerError` where it does not show the charge.
+        """
+        from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
+
+        with _noted(listener):
+            Ledger(self.url).name_release(self.run, _id_of(self.space))
 
 
 @contextmanager

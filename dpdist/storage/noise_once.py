@@ -28,6 +28,8 @@ from dpdist.storage.workspace import Workspace
 
 DIGESTS = {"query": "what is summed (limits, units or bins)", "sums": "the exact sums"}
 """Facts about a draw that are checksums. If one differs, a message says so in these words, without values."""
+_MARK = "noise-"
+"""Prefix of the names of marks of noise."""
 _RESTORE = "restore it from a copy, or begin again in a new folder, which spends the budget again"
 
 
@@ -37,7 +39,7 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
     Raises `WorkspaceError` if stored noise is lost, damaged or for other sums, or if no more noise may be drawn
     (`Workspace.sealed`).
     """
-    mark = space.completions / f"noise-{path.stem}.json"
+    mark = space.completions / f"{_MARK}{path.stem}.json"
     told = space.store.take(mark)
     if not space.store.take(path):
         if told or space.sealed:
@@ -62,6 +64,22 @@ def noise_once(space: Workspace, path: Path, request: Noise) -> Floats:
 def _from_key(space: Workspace, path: Path, request: Noise) -> Floats:
     rng = space.read_key().generator("noise", path.stem)
     return simulated_noise(request.law, request.scale, request.size, rng)
+
+
+def refuse_damaged_noise(space: Workspace) -> None:
+    """Raises `WorkspaceError` where noise that was drawn is lost or damaged, also noise that a resumed run reads no more.
+
+    An object store checks its objects itself.
+    """
+    if not space.store.shared:
+        return
+    marks = [space.completions / name for name in space.store.names(space.completions) if name.startswith(_MARK)]
+    for mark in sorted(set(marks) - space.store.finished(marks, space.confidential)):
+        names = [name for name in marked(mark) or () if Path(name).stem == mark.stem.removeprefix(_MARK)]
+        if not names:
+            raise _refused(space, mark, "is damaged")
+        path = space.confidential / names[0]
+        raise _damaged(space, path, mark) if path.exists() else _lost(space, path)
 
 
 def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> None:
@@ -101,7 +119,7 @@ def _vouch(space: Workspace, path: Path, mark: Path) -> None:
     if not space.store.take(mark):
         space.mark_once(mark, [path])
     if (marked(mark) or {}).get(path.relative_to(space.confidential).as_posix()) != sha256(path):
-        raise _refused(space, path, f"is damaged: {mark.relative_to(space.root).as_posix()} has another checksum")
+        raise _damaged(space, path, mark)
 
 
 def _read(space: Workspace, path: Path) -> tuple[dict[str, str], Floats]:
@@ -112,6 +130,10 @@ def _read(space: Workspace, path: Path) -> tuple[dict[str, str], Floats]:
     except (zipfile.BadZipFile, OSError, ValueError, KeyError, EOFError):
         raise _refused(space, path, "is damaged") from None
     return said, noise
+
+
+def _damaged(space: Workspace, path: Path, mark: Path) -> WorkspaceError:
+    return _refused(space, path, f"is damaged: {mark.relative_to(space.root).as_posix()} has another checksum")
 
 
 def _lost(space: Workspace, path: Path) -> WorkspaceError:

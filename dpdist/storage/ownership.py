@@ -16,9 +16,10 @@ from dpdist.core.keys import Key
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.identity import Identity
 from dpdist.storage.lease import LEASE
+from dpdist.storage.noise_once import refuse_damaged_noise
 from dpdist.storage.objects import is_url
 from dpdist.storage.paths import GATHERED, SCRATCH, SEALED
-from dpdist.storage.workspace import KEYED, REPEATED, Workspace
+from dpdist.storage.workspace import IDENTITY, KEYED, REPEATED, RESTORE, Workspace
 
 OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
 """Remedy for a workspace of another job or input."""
@@ -54,6 +55,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
             for folder in (space.records.parent, space.completions, space.evaluation):
                 folder.mkdir(exist_ok=True)
             _seal(space, identity, replayed[0] if replayed else None)
+            refuse_damaged_noise(space)
             _sweep(space)
         yield key
 
@@ -103,6 +105,7 @@ def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str 
     """The key of the run that began here; or a new key, stored with the run's identity."""
     if (present := space.read_identity()) is None:
         return _begin(space, identity, given, date)
+    space.refuse_damaged([IDENTITY], RESTORE)
     if differences := identity.differences(present):
         found = f"it belongs to another {' and another '.join(differences)}"
         raise WorkspaceError(space.place, found, identity.remedy(present, OTHERWISE), exit_code=2)
@@ -131,7 +134,12 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
     if given is not None:
         said["mark"] = given.mark
     write_json(space.identity, said)
-    return key if space.store.put_if_absent(space.identity) else _adopt(space, identity, given, date)
+    if not space.store.put_if_absent(space.identity):
+        return _adopt(space, identity, given, date)
+    space.completions.mkdir(exist_ok=True)
+    begun = [path for path in (space.identity, space.key, space.replay) if path.exists()]
+    space.mark_once(space.completions / f"{IDENTITY}.json", begun)
+    return key
 
 
 def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> None:

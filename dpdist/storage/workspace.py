@@ -12,14 +12,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import private
+from dpdist.core.files import private, sha256
 from dpdist.core.keys import Key
 from dpdist.storage import completion
 from dpdist.storage.bucket import MANIFEST, Bucket
 from dpdist.storage.identity import Identity
 from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.paths import GATHERED, SEALED, WorkspacePaths
-from dpdist.storage.store import FOLDER, Store
+from dpdist.storage.store import FOLDER, Store, marked
 
 NOISY_FRAME = "noisy-frame"
 """Name of the record that the noisy frame is stored, where predictors are protected."""
@@ -28,6 +28,12 @@ REFERENCE = "reference.sha256"
 
 REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
 """Contents of the file `replay`, which the identity repeats."""
+
+MADE_AGAIN = "the `dpdist run` that made it makes it again, and spends nothing"
+RESTORE = "restore it from a copy; a new folder spends the budget again"
+"""Remedy for a file that no run can make again."""
+IDENTITY = "identity"
+"""Name of the record of the files that say whose run it is: `identity.json`, `key` and `replay`."""
 
 _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
 """Workspaces of runs in this process, in which later tasks find files that are already copied."""
@@ -133,6 +139,46 @@ class Workspace(WorkspacePaths):
         """Copies wanted files of finished units to this process."""
         self.store.take_marked([self.completions / f"{unit}.json" for unit in units], self.confidential, wanted)
 
+    @contextmanager
+    def result(self, path: Path) -> Iterator[Path]:
+        """Yields the path of a file for the custodian, which the block writes; then it is stored, with a mark of its own.
+
+        An earlier mark is removed first. So a file that a killed process left has none.
+        """
+        mark = self.completions / f"{_result(path)}.json"
+        mark.unlink(missing_ok=True)
+        self.store.drop([mark])
+        yield path
+        self.mark(_result(path), [path])
+
+    def refuse_changed(self, path: Path, remedy: str) -> None:
+        """Raises `WorkspaceError` where a result is not the file that was written. Without a mark it is not known."""
+        if self.store.take(self.completions / f"{_result(path)}.json"):
+            self._refuse_damaged(_result(path), remedy)
+
+    def refuse_damaged(self, units: Iterable[str], remedy: str, only: Path | None = None) -> None:
+        """Raises `WorkspaceError`, which names the file, where a file of a unit is missing or changed; of `only` this file.
+
+        Units without a mark are not checked. Nor are units in an object store, which checks its objects itself.
+        """
+        if self.store.shared:
+            for unit in units:
+                if (self.completions / f"{unit}.json").exists():
+                    self._refuse_damaged(unit, remedy, only)
+
+    def _refuse_damaged(self, unit: str, remedy: str, only: Path | None = None) -> None:
+        mark = self.completions / f"{unit}.json"
+        about = f"{mark.relative_to(self.root).as_posix()}"
+        if (files := marked(mark)) is None:
+            raise WorkspaceError(self.place, f"{about} is damaged", remedy, exit_code=2)
+        for name, digest in files.items():
+            path = self.confidential / name
+            if only is not None and path != only:
+                continue
+            if not path.is_file() or sha256(path) != digest:
+                what = "is missing" if not path.exists() else f"is damaged: {about} has another checksum"
+                raise WorkspaceError(self.place, f"{self.confidential.name}/{name} {what}", remedy, exit_code=2)
+
     def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
         """Marks files that are already stored, unless there is a mark."""
         with private():
@@ -197,10 +243,7 @@ class Workspace(WorkspacePaths):
         return key
 
     def damaged(self, path: Path, found: str) -> WorkspaceError:
-        name = path.relative_to(self.root)
-        return WorkspaceError(
-            self.place, f"{name} {found}", "restore it from a copy; a new folder spends the budget again", exit_code=2
-        )
+        return WorkspaceError(self.place, f"{path.relative_to(self.root)} {found}", RESTORE, exit_code=2)
 
     def others(self) -> list[str]:
         """Files in the folder that belong to no run. An object store is not searched."""
@@ -208,3 +251,8 @@ class Workspace(WorkspacePaths):
             return []
         own = {self.public.name, self.held.name, self.confidential.name, "status.json"}
         return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
+
+
+def _result(path: Path) -> str:
+    """The unit of a result."""
+    return f"result-{path.stem}"

@@ -13,7 +13,7 @@ import pyarrow.csv as pa_csv
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
-from dpdist.survey.csv_text import UTF8, Written, lines_of, misread
+from dpdist.survey.csv_text import UTF8, Written, lines_of, misread, wide_header
 from dpdist.survey.schema import CSV_NULLS
 from dpdist.survey.unreadable import unreadable
 
@@ -86,9 +86,13 @@ class CsvSource:
 
         Of Arrow's message only the line number is kept, because the rest quotes the line.
         """
-        if problem := misread(self.path, self.written):
+        problem = misread(self.path, self.written) or wide_header(self.path, self.written, CSV_BLOCK_BYTES)
+        if problem is not None:
             return DataError(self.name, [problem])
         line = re.search(r"Row #(\d+)", str(error))
+        if "straddling" in str(error):
+            found, remedy = f"a line of more than {CSV_BLOCK_BYTES:,} bytes", "shorten it, or store the file as Parquet"
+            return DataError(self.name, [Problem("file", found, "shorter lines", remedy)])
         if line is None:
             return unreadable(self.name, "not a readable CSV file", "give a CSV file with a header line")
         place = (f"line {line[1]}",)

@@ -64,6 +64,20 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
     return None
 
 
+def wide_header(path: Path, written: Written, most: int) -> Problem | None:
+    """The problem of a first line of more than `most` bytes; None if it is shorter."""
+    separators, size = 0, 0
+    with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, errors="replace", newline="") as text:
+        while part := text.readline(HEADER_BYTES):
+            separators, size = separators + part.count(written.separator), size + len(part.encode(errors="replace"))
+            if part.endswith(("\n", "\r")):
+                break
+    if size <= most:
+        return None
+    found, allowed = f"a first line of {size:,} bytes, with {separators + 1:,} columns", f"one of at most {most:,} bytes"
+    return Problem("file", found, allowed, "store it with the columns that the job names, or as Parquet", 1, ("line 1",))
+
+
 def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
     """The line (from 1) where each of these rows of data (from 0) begins; empty if the file cannot be read.
 

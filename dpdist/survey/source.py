@@ -118,24 +118,28 @@ class ParquetSource(OneFile):
     """A Parquet file, read by row groups."""
 
     def _described(self) -> pa.Schema:
-        with self._open() as file:
-            return file.schema_arrow
+        return self._metadata.schema.to_arrow_schema()
+
+    @cached_property
+    def _metadata(self) -> pq.FileMetaData:
+        """The file's list of row groups. It is read once, because a file of many small groups has a long one."""
+        with self._opened(None) as file:
+            return file.metadata
 
     @cached_property
     def rows(self) -> int:
-        with self._open() as file:
-            return int(file.metadata.num_rows)
+        return int(self._metadata.num_rows)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        with self._open() as file:
+        with self._opened(self._metadata) as file:
             try:
                 yield from batches(file, columns, BATCH_ROWS)
             except (pa.ArrowException, OSError):
                 raise unreadable(self.name, "a row group cannot be read", "copy the file again: it is damaged") from None
 
-    def _open(self) -> pq.ParquetFile:
+    def _opened(self, metadata: pq.FileMetaData | None) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path)
+            return pq.ParquetFile(self.path, metadata=metadata)
         except (pa.ArrowException, OSError):
             kind = self.path.suffix.lower()
             found = "not a readable Parquet file" if kind in ("", ".parquet", ".pq") else f"files named {kind} are not read"

@@ -22,6 +22,7 @@ from dpdist.core.records import Frame, Records
 from dpdist.evaluation import auditing
 from dpdist.evaluation.audit import keep_audit, leave_one_out, weighting
 from dpdist.evaluation.auditing import audit, search_for
+from dpdist.evaluation.opening import Evaluations
 from dpdist.job import Job, Weights
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.privacy.weight_search import search
@@ -108,8 +109,11 @@ def test_at_given_weights_no_record_costs_more_than_the_bound_says(found):
 
 def test_an_audit_is_confidential_until_it_is_written_to_the_confidential_folder(found, tmp_path):
     assert all(type(table) is Confidential for tables in found.values() for table in tables)
-    keep_audit(tmp_path, "linear", found["linear"][0])
-    kept = pd.read_parquet(tmp_path / "audit-linear.parquet")
+    space = Workspace.at(tmp_path)
+    space.evaluation.mkdir(parents=True)
+    space.completions.mkdir()
+    keep_audit(space, "linear", found["linear"][0])
+    kept = Evaluations(space)["audit-linear"]
     pd.testing.assert_frame_equal(kept, found["linear"][0].disclose_to_custodian())
 
 
@@ -234,5 +238,7 @@ def test_what_has_no_closed_form_is_not_audited(released, tmp_path):
     began = json.loads(identity.read_text())
     began["job"] = job.identity  # in both, so that it is the job that the run began with
     identity.write_text(json.dumps(began))
+    space = Workspace.at(other)
+    space.mark("records", [space.job, space.frame, space.records])
     with pytest.raises(WorkspaceError, match="censor_uw"):
         audit(other)

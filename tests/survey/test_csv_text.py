@@ -13,6 +13,7 @@ from dpdist.job.data import Input
 from dpdist.job.loading import parse_job
 from dpdist.job.reference import FileReference
 from dpdist.survey.census import take_census
+from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.csv_text import Written, lines_of
 from dpdist.survey.reference_file import open_reference
 from dpdist.survey.source import open_source
@@ -222,3 +223,23 @@ def test_a_missing_column_is_answered_with_one_like_it(name: str, tmp_path: Path
     assert refused(own, path).remedy == "did you mean 'weight'?"
     far = parse_job(ACCENTED.replace("weight: weight", "weight: stratum_size"))
     assert refused(far, path).remedy == "correct the name in the job or the file"
+
+
+def test_a_first_line_that_is_too_long_is_named_with_its_columns(tmp_path: Path) -> None:
+    """Control: a file of fewer columns is read."""
+    wide, narrow = tmp_path / "wide.csv", tmp_path / "narrow.csv"
+    for path, columns in ((wide, 600_000), (narrow, 60_000)):
+        path.write_text(",".join(f"c{k:06d}" for k in range(columns)) + "\n" + ",".join("1" * columns) + "\n")
+    with pytest.raises(DataError) as refused:
+        _ = CsvSource(wide).columns
+    (problem,) = refused.value.problems
+    assert problem.found == "a first line of 4,800,000 bytes, with 600,000 columns"
+    assert (problem.allowed, problem.places) == ("one of at most 4,194,304 bytes", ("line 1",))
+    assert "columns that the job names" in problem.remedy
+    assert len(CsvSource(narrow).columns) == 60_000
+
+
+def test_another_line_that_is_too_long_is_named(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text("a,b\n1,2\n3," + "x" * (9 << 20) + "\n")
+    with pytest.raises(DataError, match="a line of more than 4,194,304 bytes"):
+        list(CsvSource(tmp_path / "long.csv").batches(["a"]))

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -189,3 +190,26 @@ def test_an_error_in_a_file_does_not_quote_it(tmp_path: Path) -> None:
     assert "canary" not in caught.value.text(show_values=False)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def test_the_list_of_many_row_groups_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pass over the file opens it by the list that is already there, and asks for all small groups at once."""
+    table = pa.table({"a": np.arange(500), "b": np.arange(500.0)})
+    pq.write_table(table, tmp_path / "groups.parquet", row_group_size=1)
+    opened, asked = list[bool](), list[object]()
+
+    class Counted(pq.ParquetFile):
+        def __init__(self, path: Path, metadata: object = None) -> None:
+            opened.append(metadata is None)
+            super().__init__(path, metadata=metadata)
+
+        def iter_batches(self, *args: object, **named: object) -> object:
+            asked.append(args)
+            return super().iter_batches(*args, **named)
+
+    monkeypatch.setattr(pq, "ParquetFile", Counted)
+    source = ParquetSource(tmp_path / "groups.parquet")
+    assert (source.rows, list(source.columns)) == (500, ["a", "b"])
+    for _ in range(3):
+        assert pa.Table.from_batches(source.batches(["a"])).column("a").to_pylist() == list(range(500))
+    assert (opened.count(True), opened.count(False), len(asked)) == (1, 3, 3)

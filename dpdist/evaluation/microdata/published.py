@@ -29,9 +29,8 @@ def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
     model = builder_of(plan.job).build(plan.job, plan.frame, plan.frame.rows_of(0))
     if isinstance(model, CodedTables):
         found = Confidential(_beside(space, plan, model, key.generator("microdata")))
-        path = space.confidential / FILE
-        write_json(path, found.disclose_to_custodian(), 0o600)
-        space.store.keep([path])
+        with space.result(space.confidential / FILE) as path:
+            write_json(path, found.disclose_to_custodian(), 0o600)
 
 
 def _beside(space: Workspace, plan: Plan, model: CodedTables, rng: np.random.Generator) -> Mapping[str, float]:

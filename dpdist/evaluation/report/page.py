@@ -10,7 +10,7 @@ from dpdist.core.files import private, sha256, write_text
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.evaluation.judged import judged
-from dpdist.evaluation.opening import evaluations
+from dpdist.evaluation.opening import Evaluations
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.parts import Section
 from dpdist.evaluation.report.sections import sections
@@ -21,7 +21,8 @@ from dpdist.publish.released import read_release
 from dpdist.publish.writers.templates import environment
 from dpdist.storage.log import confidential_log
 from dpdist.storage.objects import is_url
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.paths import GATHERED
+from dpdist.storage.workspace import MADE_AGAIN, Workspace
 
 MARKING = (
     "CONFIDENTIAL: for the custodian alone. What is on this page depends on the records, and none of it may be published."
@@ -54,7 +55,7 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
     The release does not depend on the page, so a failure gives only a note. The error's message may quote a record, so it
     is written to confidential/log alone.
     """
-    if is_url(space.place) or not space.report.exists() or not evaluations(space):
+    if is_url(space.place) or not space.report.exists() or not Evaluations(space):
         return
     with confidential_log(space) as log:
         try:
@@ -67,7 +68,11 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
 
 
 def material_of(space: Workspace) -> Material:
-    """Collects the input of the verdict and of the page. Raises `WorkspaceError` where the run has no evaluation."""
+    """Collects the input of the verdict and of the page.
+
+    Raises `WorkspaceError` where the run has no evaluation, or a file that the page is made of is damaged.
+    """
+    space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
     release = read_release(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
     found = judged(space, release)
