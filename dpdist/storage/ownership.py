@@ -113,7 +113,16 @@ def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str 
     if given is not None and given.key != key:
         found, remedy = "it was begun under another key", "take an empty workspace"
         raise WorkspaceError(space.place, found, remedy, exit_code=2)
+    _mark_begun(space)
     return key
+
+
+def _mark_begun(space: Workspace) -> None:
+    """Marks the files that say whose run it is, unless a mark does."""
+    begun = [path for path in (space.identity, space.key, space.replay) if path.exists()]
+    space.completions.mkdir(exist_ok=True)
+    if not space.store.take(mark := space.completions / f"{IDENTITY}.json"):
+        space.mark_once(mark, begun)
 
 
 def _begin(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
@@ -136,9 +145,7 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
     write_json(space.identity, said)
     if not space.store.put_if_absent(space.identity):
         return _adopt(space, identity, given, date)
-    space.completions.mkdir(exist_ok=True)
-    begun = [path for path in (space.identity, space.key, space.replay) if path.exists()]
-    space.mark_once(space.completions / f"{IDENTITY}.json", begun)
+    _mark_begun(space)
     return key
 
 

@@ -61,12 +61,16 @@ UNLIKE = ("log", "lock", "replay", "report.html")
 
 
 def by_products(workspace: Path) -> dict[str, bytes]:
-    """Every confidential file of a workspace but the log, the lock, the marks of a replay, and the page that has times."""
+    """Every confidential file of a workspace but the log, the lock, the marks of a replay, and the page that has times.
+
+    The record of identity.json is a replay's, too: it holds that file's checksum.
+    """
     confidential = workspace / "confidential"
     files = (path for path in confidential.rglob("*") if path.is_file() and path.name not in UNLIKE)
     found = {path.relative_to(confidential).as_posix(): path.read_bytes() for path in files}
     identity = json.loads(found["identity.json"])
     identity.pop("mark", None)
+    assert found.pop("marks/identity.json")
     return found | {"identity.json": json.dumps(identity).encode()}
 
 
