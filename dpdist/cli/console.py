@@ -34,10 +34,16 @@ class Escaping(Console):
 out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft_wrap=True, highlight=False)
 
 
-def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False) -> None:
-    """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last event."""
+RESUMES, ANEW = "the same command resumes", "the same command begins anew"
+
+
+def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = RESUMES) -> None:
+    """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last event.
+
+    `afterwards` says what the same command does after an interruption.
+    """
     try:
-        _reporting_errors(act, show_values)
+        _reporting_errors(act, show_values, afterwards)
     except typer.Exit as end:
         if as_json:
             print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
@@ -56,7 +62,7 @@ def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
         err.print(f"{failed} ({_place(error)}). The release stands. {remedy}", markup=False)
 
 
-def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
+def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: str) -> None:
     """Runs the command, and reports errors in words that quote no record."""
     try:
         as_interrupt(act)
@@ -68,9 +74,9 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
         err.print(error.text(show_values), markup=False)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        raise interrupted() from None
+        raise interrupted(afterwards) from None
     except MemoryError:
-        err.print("Out of memory\n    remedy:  free some, or take a larger machine; the same command resumes")
+        err.print(f"Out of memory\n    remedy:  free some, or take a larger machine; {afterwards}")
         raise typer.Exit(1) from None
     except OSError as error:
         where = error.filename or "workspace"
@@ -87,9 +93,9 @@ def _reporting_errors(act: Callable[[], None], show_values: bool) -> None:
         raise typer.Exit(INTERNAL) from None
 
 
-def interrupted() -> typer.Exit:
-    """Says that the command was interrupted, and returns its end."""
-    err.print("Interrupted; the same command resumes.")
+def interrupted(afterwards: str = RESUMES) -> typer.Exit:
+    """Says that the command was interrupted, and what the same command does now; returns its end."""
+    err.print(f"Interrupted; {afterwards}.")
     return typer.Exit(130)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.progress import (
@@ -19,40 +22,125 @@ from rich.progress import (
 from dpdist.cli.console import err
 from dpdist.core.progress import SHOWN, Event, Listener
 
+FIRST, EVERY = 1.0, 10.0
+"""Seconds until a command that is still at work says so, and between later lines."""
 
-class _JsonLines:
-    """Prints events as JSON lines on standard output."""
+
+class _State:
+    """What a command is at: the stage, its units, and seconds since both began. A thread reads it and another writes it."""
+
+    def __init__(self) -> None:
+        self._command = time.monotonic()
+        self._stage: tuple[str, int, int | None, float] | None = None
+
+    def hear(self, event: Event) -> None:
+        if event.kind in ("begin", "advance", "end"):
+            before = self._stage
+            same = before is not None and before[0] == event.stage and event.kind != "begin"
+            began = before[3] if before is not None and same else time.monotonic()
+            self._stage = (event.stage, event.done, event.total, began)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """Stage, units and whole seconds, as a JSON event has them. `left` is an estimate, where one can be made."""
+        now = time.monotonic()
+        if (at := self._stage) is None:
+            return {"stage": "start", "done": 0, "total": None, "seconds": round(now - self._command)}
+        name, done, total, began = at
+        said: dict[str, Any] = {"stage": name, "done": done, "total": total, "seconds": round(now - began)}
+        if total is not None and 0 < done < total:
+            said["left"] = round((now - began) * (total - done) / done)
+        return said
+
+
+def line_of(said: Mapping[str, Any]) -> str:
+    """A state in words: what is done, how far, and how long."""
+    far = "" if said["total"] is None and not said["done"] else f" {said['done']:,}"
+    far += "" if said["total"] is None else f" of {said['total']:,}"
+    left = f", about {said['left']:,} s left" if "left" in said else ""
+    return f"{said['stage']}:{far} after {said['seconds']:,} s{left}"
+
+
+class _Steady:
+    """Listens to a command, and says what it is at after `first` seconds, and then every `every` seconds.
+
+    A thread says it, so that a long step without events is no silence. A command that ends sooner says nothing.
+    """
+
+    def __init__(self, first: float = FIRST, every: float = EVERY) -> None:
+        self._first, self._every, self._over = first, every, threading.Event()
 
     def __enter__(self) -> Listener:
-        def say(event: Event) -> None:
-            if event.kind not in SHOWN:
-                return
-            said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
-            if event.note:
-                said["note"] = event.note
-            print(json.dumps(said), flush=True)
-
-        return say
+        self._state, self._over = _State(), threading.Event()
+        self._thread = threading.Thread(target=self._speak, name="progress", daemon=True)
+        self._thread.start()
+        return self._hear
 
     def __exit__(self, *_: object) -> None:
-        return None
+        self._over.set()
+        self._thread.join()
+
+    def _hear(self, event: Event) -> None:
+        self._state.hear(event)
+        self.show(event)
+
+    def _speak(self) -> None:
+        pause = self._first
+        while not self._over.wait(pause):
+            self.say(self._state.said)
+            pause = self._every
+
+    def show(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def say(self, said: Mapping[str, Any]) -> None:
+        raise NotImplementedError
 
 
-class _Notes:
-    """Prints only the notes of a run, which are whole sentences, on standard error; if quiet, those for `always` alone."""
+class _JsonLines(_Steady):
+    """Prints events as JSON lines on standard output."""
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def show(self, event: Event) -> None:
+        if event.kind not in SHOWN:
+            return
+        said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
+        if event.note:
+            said["note"] = event.note
+        _print_json(said)
+
+    def say(self, said: Mapping[str, Any]) -> None:
+        _print_json({"event": "alive", **said})
+
+
+class _Lines(_Steady):
+    """Prints notes, which are whole sentences, and lines on the state, on standard error."""
+
+    def show(self, event: Event) -> None:
+        if event.note:
+            err.print(event.note, markup=False)
+
+    def say(self, said: Mapping[str, Any]) -> None:
+        err.print(line_of(said), markup=False)
+
+
+class _Quiet:
+    """Prints the notes that are for `always`, on standard error."""
 
     def __enter__(self) -> Listener:
         def say(event: Event) -> None:
-            if event.note and (event.always or not self._quiet):
+            if event.note and event.always:
                 err.print(event.note, markup=False)
 
         return say
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+def _print_json(said: Mapping[str, Any]) -> None:
+    """Prints one line as a whole, because two threads print."""
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
 
 
 class _Bars:
@@ -87,9 +175,10 @@ class _Bars:
         self._progress.stop()
 
 
-def listening(quiet: bool, as_json: bool) -> _JsonLines | _Notes | _Bars:
+def listening(quiet: bool, as_json: bool = False) -> _Steady | _Quiet | _Bars:
+    """Shows progress as JSON lines, as bars on a terminal, else as lines; `quiet` shows only what always is."""
     if as_json:
         return _JsonLines()
     if quiet:
-        return _Notes(quiet)
-    return _Bars() if sys.stderr.isatty() else _Notes()
+        return _Quiet()
+    return _Bars() if sys.stderr.isatty() else _Lines()

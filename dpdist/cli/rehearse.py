@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.cli.listening import listening
-from dpdist.cli.options import Quiet
+from dpdist.cli.options import Json, Quiet
 
 
 def rehearse(
@@ -31,19 +32,24 @@ def rehearse(
         ),
     ] = None,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Run the mechanisms that a job allows on thirds of a public file, and recommend one. Spends nothing.
 
-    The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml."""
-    from dpdist.job.loading import load_job
+    The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml. The first of them
+    grows with every mechanism. If it is killed, the same command resumes it."""
 
     def act() -> None:
-        from dpdist.studies.rehearsal import rehearse as rehearse_job
-        from dpdist.studies.rehearsal_advice import advice
+        with listening(quiet, as_json) as listener:
+            from dpdist.job.loading import load_job
+            from dpdist.studies.rehearsal import rehearse as rehearse_job
+            from dpdist.studies.rehearsal_advice import advice
 
-        with listening(quiet, as_json=False) as listener:
             made = rehearse_job(load_job(job, settings), to, public, records, listener, chains=chains)
-        if quiet:
+        if as_json:
+            best = {"good": made.good, "mechanism": made.best.candidate.label}
+            print(json.dumps({"event": "done", "page": str(to / "index.html"), **best}))
+        if quiet or as_json:
             return
         for trial in made.trials:
             drawn = f"{trial.draws} draw{'s' if trial.draws > 1 else ''}"
@@ -65,4 +71,4 @@ def rehearse(
             out.print(f"not judged: {made.unjudged}", markup=False)
         out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
 
-    guarded(act, show_values=True)
+    guarded(act, show_values=True, as_json=as_json)

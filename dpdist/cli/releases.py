@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli import cluster
-from dpdist.cli.console import beside, guarded, out
+from dpdist.cli.console import ANEW, beside, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.cli.options import (
     InputFile,
@@ -41,27 +41,33 @@ def validate(
     input: InputFile = None,
     settings: Settings = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
     """Check a job against its data: schema, design, public domains, sizes. Nothing is spent or written."""
-    from dpdist.cli import report as reporting
-    from dpdist.cli.cautions import advice, cautions
-    from dpdist.cli.loading import loaded
-    from dpdist.ledger.charging import terms
-    from dpdist.release import validate as validate_job
-    from dpdist.runtime.expected_noise import warned
 
     def act() -> None:
-        with listening(quiet, as_json=False) as listener:
+        with listening(quiet, as_json) as listener:
+            from dpdist.cli import report as reporting
+            from dpdist.cli.cautions import advice, cautions
+            from dpdist.cli.loading import loaded
+            from dpdist.ledger.charging import terms
+            from dpdist.release import validate as validate_job
+            from dpdist.runtime.expected_noise import warned
+
             plan = validate_job(loaded(job, settings, input), input, listener)
-        if not quiet:
+            account = terms(plan.job, plan.promise.total)
+            all_cautions = [*cautions(plan), *warned(plan), *advice(plan.job)]
+        if as_json:
+            print(json.dumps({"event": "done", "valid": True, **account, "cautions": all_cautions}))
+        elif not quiet:
             out.print(reporting.valid_text(plan))
-            for name, said in terms(plan.job, plan.promise.total).items():
-                out.print(f"{name}: {said}", markup=False)
-            for caution in [*cautions(plan), *warned(plan), *advice(plan.job)]:
+            for name, line in account.items():
+                out.print(f"{name}: {line}", markup=False)
+            for caution in all_cautions:
                 out.print(f"caution: {caution}", markup=False)
 
-    guarded(act, show_values)
+    guarded(act, show_values, as_json, ANEW)
 
 
 def plan(
@@ -88,7 +94,7 @@ def plan(
             found = validate_job(loaded(job, settings, input), input, listener)
         out.print(reporting.plan_text(found) if error is None else needed(found, error), markup=False)
 
-    guarded(act, show_values)
+    guarded(act, show_values, afterwards=ANEW)
 
 
 def run(

@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from dpdist.cli.console import guarded, out
+from dpdist.cli.console import ANEW, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.cli.options import (
     JobFile,
@@ -38,6 +38,7 @@ def audit(
         bool, typer.Option("--confidential", help="Show the result, for the custodian's eyes only.")
     ] = False,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Leave out records of a finished release, one at a time, and compare their privacy losses with the bound.
 
@@ -47,13 +48,14 @@ def audit(
     for any mechanism. --holdout attacks the synthetic records: membership, singling out, nearest records.
     Results go to the confidential folder. Exit code 1: a loss exceeds the claimed one, or nothing was audited.
     """
-    from dpdist.cli import custodian
-    from dpdist.evaluation.attacking import attack, refuse_shown
-    from dpdist.evaluation.auditing import audit as audit_workspace
-    from dpdist.evaluation.auditing import bound_from_outside, refuse_losses
 
     def act() -> None:
-        with listening(quiet, as_json=False) as listener:
+        with listening(quiet, as_json) as listener:
+            from dpdist.cli import custodian
+            from dpdist.evaluation.attacking import attack, refuse_shown
+            from dpdist.evaluation.auditing import audit as audit_workspace
+            from dpdist.evaluation.auditing import bound_from_outside, refuse_losses
+
             if holdout is not None:
                 audited, text, refuse = attack(workspace, holdout, listener), custodian.attacks_text, refuse_shown
             elif draws is not None:
@@ -62,13 +64,15 @@ def audit(
             else:
                 audited, text = audit_workspace(workspace, records, all_rules, listener), custodian.audit_text
                 refuse = refuse_losses
-        if confidential:
+        if as_json:
+            print(json.dumps({"event": "done", "tables": "confidential/evaluation/audit-*.parquet"}))
+        elif confidential:
             out.print(text(audited))
         elif not quiet:
             out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
         refuse(workspace, audited)
 
-    guarded(act)
+    guarded(act, as_json=as_json, afterwards=ANEW)
 
 
 def calibrate(
@@ -84,24 +88,30 @@ def calibrate(
     replicates: Annotated[int, typer.Option("--replicates", min=1, help="Draws of the mechanism per try and stratum.")] = 4,
     settings: Settings = None,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
-    """Tune a mechanism's constants on a public reference period. Spends nothing, never opens the job's input."""
-    from dpdist.evaluation.calibrate import calibrate as calibrate_job
+    """Tune a mechanism's constants on a public reference period. Spends nothing, never opens the job's input.
+
+    It writes one file, at the end. If it is killed, it begins anew."""
     from dpdist.job import Measure
-    from dpdist.job.loading import load_job
 
     def act() -> None:
         if measure not in get_args(Measure):
             near = ", ".join(get_args(Measure))
             raise JobError(job, [Problem("--measure", f"'{measure}' is not known", near, "take one of these")])
-        with listening(quiet, as_json=False) as listener:
+        with listening(quiet, as_json) as listener:
+            from dpdist.evaluation.calibrate import calibrate as calibrate_job
+            from dpdist.job.loading import load_job
+
             made = calibrate_job(
                 load_job(job, settings), out_file, reference, cast(Measure, measure), replicates, listener, period
             )
-        if not quiet:
+        if as_json:
+            print(json.dumps({"event": "done", "file": str(out_file), "tried": made.tried, "loss": made.loss}))
+        elif not quiet:
             out.print(f"Calibrated in {made.tried} tries, {made.measure} {made.loss:g}: {out_file}", markup=False)
 
-    guarded(act, show_values=True)
+    guarded(act, show_values=True, as_json=as_json, afterwards=ANEW)
 
 
 def study(
@@ -117,11 +127,12 @@ def study(
     """Run mechanisms on simulated data, or releases of public files.
 
     Writes summary.csv, replicates.parquet, index.html. If it is killed, the same command resumes it."""
-    from dpdist.studies.file import load_study
-    from dpdist.studies.run import run as run_study
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
+            from dpdist.studies.file import load_study
+            from dpdist.studies.run import run as run_study
+
             folder = run_study(load_study(file), out_folder, replicates, listener, data)
         if as_json:
             print(json.dumps({"event": "done", "page": str(folder / "index.html")}))

@@ -40,7 +40,17 @@ def silent(event: Event) -> None:
 
 PUBLIC_TOTALS = frozenset(
     {
-        *("check reference", "fit to reference", "store reference", "reference", "protect", "tables", "synthetic records"),
+        *(
+            "check reference",
+            "fit to reference",
+            "store reference",
+            "reference",
+            "protect",
+            "tables",
+            "synthetic records",
+            "audit",
+            "check files",
+        ),
         *("standard errors", "fit comparators", "evaluate", "ledger"),
     }
 )

@@ -46,7 +46,7 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
     `DataError` if the hold-out file does not fit the job.
     """
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
-        refuse_unfinished(space)
+        refuse_unfinished(space, listener)
         return _attacked(space, holdout, listener)
 
 

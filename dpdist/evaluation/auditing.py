@@ -71,7 +71,7 @@ def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = si
     Columns and errors are those of `lower_bounds.black_box`. None of these draws is published.
     """
     with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
-        refuse_unfinished(space)
+        refuse_unfinished(space, listener)
         return black_box(space, runs, listener)
 
 
@@ -91,18 +91,21 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
         )
 
 
-def refuse_unfinished(space: Workspace) -> None:
-    """Raises `WorkspaceError` unless there are a release and its confidential folder."""
+def refuse_unfinished(space: Workspace, listener: Listener) -> None:
+    """Raises `WorkspaceError` unless there are a release and its confidential folder, whose files are not damaged."""
     needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
     if not all(space.store.take(path) for path in needed):
         raise WorkspaceError(space.place, UNFINISHED, "run its job to the end first")
     units = [name.removesuffix(".json") for name in sorted(space.store.names(space.completions)) if name.startswith(READ)]
-    space.refuse_damaged(units, MADE_AGAIN)
+    with stage(listener, "check files", len(units)) as tick:
+        for unit in units:
+            space.refuse_damaged([unit], MADE_AGAIN)
+            tick(1)
 
 
 def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
     workspace, bounds = space.place, space.confidential / "bounds.parquet"
-    refuse_unfinished(space)
+    refuse_unfinished(space, listener)
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
     job = next(iter(fits.values())).job

@@ -110,7 +110,8 @@ def calibrate(
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, threadpool_limits(1):
         with stage(listener, "check records", source.rows) as tick:
             census = take_census(job.by_record, source, tick)
-        records = place(job.by_record, source, census, Path(folder))
+        with stage(listener, "store records", source.rows) as tick:
+            records = place(job.by_record, source, census, Path(folder), tick)
         sampler = sampler_of(job, Path(folder))
         frame = census.frame
         plain = builder_of(job).build(job, frame, frame.rows_of(0))

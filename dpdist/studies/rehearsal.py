@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pandas as pd
 
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
-from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job
 from dpdist.job.loading import job_of
@@ -26,6 +27,7 @@ from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
 from dpdist.studies.parts import Parts
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
+from dpdist.studies.rehearsal_folder import Results, in_one_line, resumable
 from dpdist.studies.rehearsal_thirds import Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
@@ -38,6 +40,7 @@ from dpdist.studies.rehearsal_trials import (
     repeated,
     trial,
 )
+from dpdist.studies.results import versions
 from dpdist.survey.census import take_census
 from dpdist.survey.source import TableSource
 
@@ -53,58 +56,107 @@ def rehearse(
 ) -> Rehearsal:
     """Runs a rehearsal; writes rehearsal.csv, confirmation.csv, index.html and recommended.yaml into the folder `out`.
 
+    rehearsal.csv grows with every candidate. A killed rehearsal of the same job and file resumes; another begins anew.
+
     `public` is a file to use in place of the job's reference. Of a file with more than `records` records, a random part is
     used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` if there is no public file, or
     if no mechanism can be run on it.
     """
     refuse_nested_start()
+    source = public_source(job, public)
+    with stage(listener, "read public file", source.rows) as tick:
+        thirds = in_thirds(job, source, records, tick)
+    options = {"public": source.fingerprint(), "records": records, "chains": chains}
+    identity = {"job": job.model_dump(mode="json")} | options | {"versions": dict(versions())}
+    with (
+        resumable(out, identity, listener) as results,
+        tempfile.TemporaryDirectory(prefix="dpdist-") as name,
+    ):
+        runs = Runs(Path(name), results, out / "rehearsal.csv")
+        findings = tried(job, thirds, public_reference(job, public), runs, listener, chains)
+        return _written(job, source.name, thirds, findings, out, listener)
+
+
+def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path, listener: Listener) -> Rehearsal:
+    """Writes the files of a finished rehearsal."""
     from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
-    source = public_source(job, public)
-    thirds = in_thirds(job, source, records)
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
-        findings = tried(job, thirds, public_reference(job, public), Path(name), listener, chains)
     caution = small(findings.trials[0].candidate, thirds)
-    made = Rehearsal(job, source.name, thirds.table.num_rows, findings, caution, thirds.caution)
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "rehearsal.csv", _csv(made.trials))
-    write_text(out / "confirmation.csv", _csv([each for each in findings.confirmed.values() if each is not None]))
-    write_text(out / "recommended.yaml", recommended(made, out))
-    write_text(out / "index.html", page(made))
+    made = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
+    with stage(listener, "page", 1) as tick:
+        write_text(out / "rehearsal.csv", _csv(made.trials))
+        write_text(out / "confirmation.csv", _csv([each for each in findings.confirmed.values() if each is not None]))
+        write_text(out / "recommended.yaml", recommended(made, out))
+        write_text(out / "index.html", page(made))
+        tick(1)
     return made
 
 
+@dataclass(frozen=True)
+class Runs:
+    """Makes the releases of a rehearsal, or finds them among the results so far."""
+
+    folder: Path
+    """A folder for files that nobody needs afterwards."""
+    results: Results
+    csv: Path
+
+    def trial(self, candidate: Candidate, splits: Sequence[Parts], current: int, draw: int) -> Trial:
+        """One release of a third, with the splits in turn. Raises `DpdistError`."""
+
+        def make() -> Trial:
+            workspace = Path(tempfile.mkdtemp(dir=self.folder))
+            try:
+                return trial(candidate, splits[draw % len(splits)], workspace / "run")
+            finally:
+                shutil.rmtree(workspace)
+
+        return self.results.of(candidate, current, draw, make)
+
+    def repeated(self, candidate: Candidate, splits: Sequence[Parts], current: int, draws: Sequence[int]) -> Trial:
+        """A trial of several releases of a third, each under new noise. Raises `DpdistError`."""
+        made = [self.trial(candidate, splits, current, draw) for draw in draws]
+        return repeated(made[0], made[1:])
+
+    def show(self, trials: Sequence[Trial]) -> None:
+        """Writes the figures so far."""
+        write_text(self.csv, _csv(trials))
+
+
 def tried(
-    job: Job, thirds: Thirds, ground: dict[str, Any], folder: Path, listener: Listener, chains: bool = False
+    job: Job, thirds: Thirds, ground: dict[str, Any], runs: Runs, listener: Listener, chains: bool = False
 ) -> Findings:
     """Tries all mechanisms on one third, and the best ones on another third too.
 
     Raises `JobError` where no mechanism could be run.
     """
-    splits = splits_of(thirds, 0, folder)
+    splits = splits_of(thirds, 0, runs.folder)
     wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
     trials = list[Trial]()
     with stage(listener, "rehearse", len(wanted)) as tick:
         for number, each in enumerate(wanted):
+            note = f"Candidate {number + 1} of {len(wanted)}: {each.label}"
+            listener(Event("note", "rehearse", number, len(wanted), note))
             try:
-                trials.append(trial(each, splits[0], folder / f"run-{number}"))
-                shutil.rmtree(folder / f"run-{number}")
+                trials.append(runs.trial(each, splits, 0, 0))
+                runs.show(trials)
             except DpdistError as error:
-                refused.append(Refused(each.label, _first(error)))
+                refused.append(Refused(each.label, in_one_line(error)))
             tick(1)
     if not trials:
         reasons = "; ".join(f"{each.label}: {each.reason}" for each in refused[:3])
         problem = Problem("rehearsal", "no mechanism can be run on the public file", "", f"see why: {reasons}")
         raise JobError(job.dataset, [problem])
-    trials = drawn_again(trials, splits, folder, listener)
-    others = splits_of(thirds, 1, folder)
+    trials = drawn_again(trials, splits, runs, listener)
+    runs.show(trials)
+    others = splits_of(thirds, 1, runs.folder)
 
     def again(candidate: Candidate) -> Trial | None:
         with stage(listener, "confirm", 1) as tick:
             try:
-                return repeated_trial(candidate, others, folder, range(DRAWS))
+                return runs.repeated(candidate, others, 1, range(DRAWS))
             except DpdistError as error:
-                refused.append(Refused(f"{candidate.label}, on the other third", _first(error)))
+                refused.append(Refused(f"{candidate.label}, on the other third", in_one_line(error)))
                 return None
             finally:
                 tick(1)
@@ -118,7 +170,7 @@ def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[Parts, Parts]
     return first, second
 
 
-def drawn_again(trials: list[Trial], splits: Sequence[Parts], folder: Path, listener: Listener) -> list[Trial]:
+def drawn_again(trials: list[Trial], splits: Sequence[Parts], runs: Runs, listener: Listener) -> list[Trial]:
     """Repeats, under new noise, the trials that may turn out best; a single draw would let chance choose."""
     best = min(each.score for each in trials if each.candidate.strict or not any(one.candidate.strict for one in trials))
     near = [each.score <= OUT_OF_REACH * best or each.score == best for each in trials]
@@ -126,22 +178,12 @@ def drawn_again(trials: list[Trial], splits: Sequence[Parts], folder: Path, list
         found = []
         for each, again in zip(trials, near, strict=True):
             try:
-                more = [repeated_trial(each.candidate, splits, folder, range(1, DRAWS))] if again else []
+                more = [runs.repeated(each.candidate, splits, 0, range(1, DRAWS))] if again else []
             except DpdistError:  # The mechanism refuses this draw, so the first draw stays the only one.
                 more = []
             found.append(repeated(each, more))
             tick(int(again))
     return found
-
-
-def repeated_trial(candidate: Candidate, splits: Sequence[Parts], folder: Path, draws: Sequence[int]) -> Trial:
-    """A trial of several releases of a third, each under new noise, its splits in turn. Raises `DpdistError`."""
-    made = list[Trial]()
-    for draw in draws:
-        workspace = Path(tempfile.mkdtemp(dir=folder))
-        made.append(trial(candidate, splits[draw % len(splits)], workspace / "run"))
-        shutil.rmtree(workspace)
-    return repeated(made[0], made[1:])
 
 
 def small(best: Candidate, thirds: Thirds) -> str:
@@ -183,9 +225,3 @@ def _csv(trials: Sequence[Trial]) -> str:
     rows = pd.concat([each.cells for each in trials])[list(COLUMNS)]
     rows = rows.assign(covered=rows["covered"].map({1.0: "true", 0.0: "false"}))
     return str(rows.to_csv(index=False, float_format="%.6g"))
-
-
-def _first(error: DpdistError) -> str:
-    """An error in one line. It may be shown, because the file is public."""
-    problems = getattr(error, "problems", ())
-    return f"{problems[0].where}: {problems[0].found}" if problems else str(error).splitlines()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,11 +109,13 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
         )
 
 
-def in_thirds(job: Job, source: Source, records: int | None) -> Thirds:
+def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int], None] = lambda rows: None) -> Thirds:
     """The columns that the job reads, and a random split of every combination of categories into thirds.
 
     Records outside the universe are left out. If `records` is given, at most that many records are drawn from the file
-    first. Raises `DataError` if a column is missing, and `JobError` if no cell has three records.
+    first. `tick` is called with the number of rows of each batch that is read.
+
+    Raises `DataError` if a column is missing, and `JobError` if no cell has three records.
     """
     names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
@@ -121,7 +124,11 @@ def in_thirds(job: Job, source: Source, records: int | None) -> Thirds:
             Problem(name, "missing column", f"the public file has {shown}", "name another file") for name in missing
         ]
         raise DataError(source.name, problems)
-    table = pa.Table.from_batches(source.batches(names))
+    batches = list[pa.RecordBatch]()
+    for batch in source.batches(names):
+        batches.append(batch)
+        tick(batch.num_rows)
+    table = pa.Table.from_batches(batches)
     rng = BY_CHANCE.generator("split")
     order = rng.permutation(table.num_rows)[:records]
     table = table.take(pa.array(np.sort(order)))

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import write_json, write_text
-from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
@@ -64,6 +64,9 @@ def run(
     with owned(folder, study):
         units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates_of(c) + 1)]
         missing = [k for k, (c, number) in enumerate(units) if not done(folder, study, c, number)]
+        if missing and (there := len(units) - len(missing)):
+            note = f"{there:,} of {len(units):,} replicates are there: the study resumes with them."
+            listener(Event("note", "replicates", there, len(units), note))
         with stage(listener, "replicates", len(units)) as tick:
             tick(len(units) - len(missing))
             if missing:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.core.errors import StudyError, WorkspaceError
+from dpdist.core.progress import Event
 from dpdist.evaluation.utility import distances, quantile_interval
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.simulation_replicates import replicate
@@ -159,7 +160,9 @@ def test_a_study_that_was_killed_resumes_and_does_only_what_is_missing(done, tmp
 def test_a_damaged_part_is_made_again(done, tmp_path):
     folder = run(bare(), tmp_path / "out", replicates=2)
     (folder / "parts" / "beta-00002.parquet").write_bytes(b"half a file")
-    run(bare(), folder)
+    events = list[Event]()
+    run(bare(), folder, listener=events.append)
+    assert [event.note for event in events if event.note][0].endswith("replicates are there: the study resumes with them.")
     assert table(folder).equals(table(done))
 
 

@@ -1,0 +1,126 @@
+"""Keeps the results of a rehearsal in its folder as soon as they are there, so that a killed rehearsal resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
+
+from dpdist.core.errors import DpdistError, WorkspaceError
+from dpdist.core.files import replaced, write_json
+from dpdist.core.progress import Event, Listener
+from dpdist.studies.rehearsal_candidates import Candidate
+from dpdist.studies.rehearsal_trials import Trial
+
+PARTS, BEGUN, LOCK = "parts", "begun.json", ".lock"
+ANEW = (
+    "The folder holds results of a rehearsal of another job, file or version, or its list of these is damaged. "
+    "This rehearsal begins anew."
+)
+META = b"dpdist.trial"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of a rehearsal so far: one file for each release of a candidate, also for a refused one."""
+
+    folder: Path
+
+    def of(self, candidate: Candidate, current: int, draw: int, make: Callable[[], Trial]) -> Trial:
+        """The result of a release: the stored one, or a new one, which is stored. Raises `DpdistError` if it is refused."""
+        name = f"{current}-{draw}-{hashlib.sha256(candidate.label.encode()).hexdigest()[:16]}"
+        path, refusal = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
+        if refusal.exists():
+            raise DpdistError(json.loads(refusal.read_text(encoding="utf-8"))["refused"])
+        if (made := _read(path, candidate)) is not None:
+            return made
+        try:
+            made = make()
+        except DpdistError as error:
+            write_json(refusal, {"mechanism": candidate.label, "refused": in_one_line(error)})
+            raise
+        _write(path, made)
+        return made
+
+    def __len__(self) -> int:
+        return sum(path.suffix in (".parquet", ".json") and path.name != BEGUN for path in self.folder.iterdir())
+
+
+def in_one_line(error: DpdistError) -> str:
+    """An error in one line. It may be shown, because the file is public."""
+    problems = getattr(error, "problems", ())
+    return f"{problems[0].where}: {problems[0].found}" if problems else str(error).splitlines()[0]
+
+
+@contextmanager
+def resumable(out: Path, identity: Mapping[str, Any], listener: Listener) -> Iterator[Results]:
+    """Claims the folder for one rehearsal. Results of an unfinished one with this identity are used, and others removed.
+
+    A note says which. After the block they are removed, because the rehearsal is finished. Raises `WorkspaceError` if
+    another process uses the folder.
+    """
+    folder = out / PARTS
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        remedy = "wait for it, or choose another folder"
+        raise WorkspaceError(str(out), "another rehearsal runs in it", remedy) from None
+    try:
+        yield _begun(folder, identity, listener)
+        shutil.rmtree(folder)
+    finally:
+        lock.release()
+
+
+def _begun(folder: Path, identity: Mapping[str, Any], listener: Listener) -> Results:
+    results, path = Results(folder), folder / BEGUN
+    if any(folder.iterdir()):
+        if _stored(path) == dict(identity):
+            if number := len(results):
+                what = "result" if number == 1 else "results"
+                said = f"The folder holds {number} {what} of this rehearsal: it resumes with them."
+                listener(Event("note", "rehearse", note=said))
+            return results
+        listener(Event("note", "rehearse", note=ANEW))
+        shutil.rmtree(folder)
+        folder.mkdir()
+    write_json(path, dict(identity))
+    return results
+
+
+def _stored(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _write(path: Path, made: Trial) -> None:
+    """Writes a trial atomically: its cells, and the other figures beside them."""
+    facts = json.dumps({"label": made.candidate.label, "suppressed": made.suppressed, "seconds": made.seconds})
+    table = pa.Table.from_pandas(made.cells, preserve_index=False)
+    with replaced(path) as temporary:
+        pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), META: facts}), temporary)
+
+
+def _read(path: Path, candidate: Candidate) -> Trial | None:
+    """A stored trial; None where there is none, or a damaged one."""
+    try:
+        table = pq.read_table(path)
+        facts = json.loads(table.schema.metadata[META])
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
+    cells: pd.DataFrame = table.to_pandas()
+    return Trial(candidate, cells, int(facts["suppressed"]), float(facts["seconds"]))

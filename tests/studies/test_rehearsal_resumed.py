@@ -1,0 +1,192 @@
+"""A rehearsal says what it tries, leaves figures as soon as they are there, and resumes after a kill or begins anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from test_rehearsal import JOB as FULL_JOB
+from test_rehearsal import people
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.progress import Event
+from dpdist.job import Job
+from dpdist.job.loading import load_job
+from dpdist.studies import rehearsal
+from dpdist.studies.rehearsal import rehearse
+from dpdist.studies.rehearsal_candidates import Candidate
+from dpdist.studies.rehearsal_folder import resumable
+
+JOB = FULL_JOB.replace("  weight: {bounds: [1, 200], outside: clip}\n", "")
+"""Without bounds of the weight, half of the mechanisms are left out."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    people(1).to_parquet(tmp_path / "earlier.parquet")
+    (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
+    return load_job(tmp_path / "job.yaml")
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+def killed_after(events: list[Event], job: Job, out: Path, candidates: int) -> pd.DataFrame:
+    """Ends a rehearsal when so many candidates are tried; returns the figures that stand in its folder by then."""
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        if event.stage == "rehearse" and event.kind == "advance" and event.done == candidates:
+            raise Killed
+
+    with pytest.raises(Killed):
+        rehearse(job, out, listener=hear)
+    return pd.read_csv(out / "rehearsal.csv")
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Labels of the releases that are made, in order."""
+    labels, real = list[str](), rehearsal.trial
+
+    def counted(candidate: Candidate, *given: object) -> object:
+        labels.append(candidate.label)
+        return real(candidate, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rehearsal, "trial", counted)
+    return labels
+
+
+def test_the_file_is_announced_before_it_is_read_and_every_candidate_before_it_is_tried(
+    job: Job, tmp_path: Path, tried: list[str]
+) -> None:
+    events = list[Event]()
+    killed_after(events, job, tmp_path / "out", 3)
+    assert (events[0].kind, events[0].stage, events[0].total) == ("begin", "read public file", 900)
+    reads = [event.done for event in events if event.stage == "read public file" and event.kind == "advance"]
+    assert reads[-1] == 900
+    begun = next(event for event in events if event.stage == "rehearse")
+    assert begun.total is not None
+    notes = [event.note for event in events if event.kind == "note"]
+    assert [note.partition(": ")[2] for note in notes if note.startswith("Candidate ")][:3] == tried[:3]
+    assert notes[0].startswith(f"Candidate 1 of {begun.total}: ")
+
+
+def test_figures_stand_in_the_folder_candidate_by_candidate(job: Job, tmp_path: Path) -> None:
+    seen = list[int]()
+
+    def hear(event: Event) -> None:
+        if event.stage == "rehearse" and event.kind == "advance":
+            path = tmp_path / "out" / "rehearsal.csv"
+            seen.append(pd.read_csv(path)["mechanism"].nunique() if path.exists() else 0)
+
+    made = rehearse(job, tmp_path / "out", listener=hear)
+    assert seen == sorted(seen)
+    assert set(range(1, len(made.trials) + 1)) <= set(seen)
+    assert not (tmp_path / "out" / "parts").exists()
+
+
+def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Path, tried: list[str]) -> None:
+    """Noise is not drawn again for what is finished: its figures are the same to the last digit."""
+    before = killed_after([], job, tmp_path / "out", 4)
+    first, events = list(tried), list[Event]()
+    tried.clear()
+    made = rehearse(job, tmp_path / "out", listener=events.append)
+    (said,) = [event.note for event in events if "resumes" in event.note]
+    assert said == f"The folder holds {len(first)} results of this rehearsal: it resumes with them."
+    after = pd.read_csv(tmp_path / "out" / "rehearsal.csv")
+    again = after[after["mechanism"].isin(before["mechanism"]) & (after["draw"] == 0)]
+    order = ["mechanism", "table", "statistic", "cell"]
+    pd.testing.assert_frame_equal(
+        again.sort_values(order).reset_index(drop=True), before.sort_values(order).reset_index(drop=True)
+    )
+    assert len(made.trials) > 4
+    assert min(tried.count(each.candidate.label) for each in made.trials if each.candidate.label not in first) >= 1
+
+
+@pytest.mark.parametrize("changed", ["job", "file", "records", "damaged"])
+def test_a_rehearsal_of_another_job_or_file_begins_anew_and_says_so(
+    changed: str, job: Job, tmp_path: Path, tried: list[str]
+) -> None:
+    killed_after([], job, tmp_path / "out", 2)
+    if changed == "job":
+        job = load_job(tmp_path / "job.yaml", ["budget.epsilon=3"])
+    elif changed == "file":
+        people(2).to_parquet(tmp_path / "earlier.parquet")
+    elif changed == "damaged":
+        (tmp_path / "out" / "parts" / "begun.json").write_text("{")
+    tried.clear()
+    events = list[Event]()
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        if event.stage == "rehearse" and event.kind == "advance" and event.done == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        rehearse(job, tmp_path / "out", records=600 if changed == "records" else None, listener=hear)
+    (said,) = [event.note for event in events if "anew" in event.note]
+    assert said.startswith("The folder holds results of a rehearsal of another job, file or version")
+    assert len(tried) == 2
+
+
+def test_a_damaged_result_is_made_again(job: Job, tmp_path: Path, tried: list[str]) -> None:
+    killed_after([], job, tmp_path / "out", 3)
+    parts = sorted((tmp_path / "out" / "parts").glob("*.parquet"))
+    good = parts[0].read_bytes()
+    parts[0].write_bytes(good[: len(good) // 2])
+    tried.clear()
+    killed_after([], job, tmp_path / "out", 3)
+    assert len(tried) == 1
+
+
+def test_two_rehearsals_in_one_folder_are_one_too_many(job: Job, tmp_path: Path) -> None:
+    with (
+        resumable(tmp_path / "out", {"job": "one"}, lambda event: None),
+        pytest.raises(WorkspaceError, match="another rehearsal"),
+        resumable(tmp_path / "out", {"job": "one"}, lambda event: None),
+    ):
+        pass
+
+
+def test_a_process_that_is_killed_says_what_it_does_and_resumes(tmp_path: Path) -> None:
+    """By its streams: a first line stands there before any result does, and a second process goes on from a SIGKILL."""
+    people(1, 60_000).to_parquet(tmp_path / "earlier.parquet")
+    (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "dpdist",
+        "rehearse",
+        str(tmp_path / "job.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert (first["event"], first["stage"]) in {("alive", "start"), ("begin", "read public file")}
+        assert not (tmp_path / "out" / "rehearsal.csv").exists()
+        parts = tmp_path / "out" / "parts"
+        while process.poll() is None and len(list(parts.glob("*.parquet"))) < 2:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    kept = len([path for path in parts.iterdir() if path.suffix in (".parquet", ".json") and path.name != "begun.json"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as again:
+        assert again.stdout is not None
+        for line in again.stdout:
+            if "resumes" in (note := json.loads(line).get("note", "")):
+                break
+        again.kill()
+    assert note == f"The folder holds {kept} results of this rehearsal: it resumes with them."

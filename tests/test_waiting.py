@@ -1,0 +1,186 @@
+"""Whoever waits for a command sees within seconds what it does, how far it is and how long it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from small_release import JOB, survey
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.listening import FIRST, _JsonLines, _Lines, _State, line_of
+from dpdist.cli.main import app
+from dpdist.core.progress import Event, stage, without_sizes
+from dpdist.evaluation.auditing import bound_from_outside
+
+ROWS = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated file that takes seconds to check, and a job."""
+    folder = tmp_path_factory.mktemp("large")
+    rng, rows = np.random.default_rng(1), np.arange(ROWS)
+    frame = pd.DataFrame({"field": np.where(rows % 3 == 0, "arts", "law"), "sex": np.where(rows % 2 == 0, "f", "m")})
+    frame = frame.assign(salary=rng.uniform(1e4, 1e5, ROWS), weight=rng.uniform(1.0, 60.0, ROWS))
+    frame.to_parquet(folder / "survey.parquet")
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    return folder
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "dpdist", *map(str, words)]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_validate_says_what_it_does_before_its_work_ends(large: Path) -> None:
+    """By its streams: the first line on standard error stands there while standard output is still empty."""
+    words = command("validate", large / "job.yaml", "--input", large / "survey.parquet")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert select.select([process.stdout], [], [], 0)[0] == [], "the work is not over"
+        assert "after 1 s" in first
+        assert "The job is valid" in process.stdout.read()
+
+
+def test_events_of_validate_say_how_far_it_is(large: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["validate", str(large / "job.yaml"), "--input", str(large / "survey.parquet"), "--json"]
+    )
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (events[0]["event"], events[0]["stage"], events[0]["total"]) == ("begin", "check records", ROWS)
+    steps = [event["done"] for event in events if event["event"] == "advance"]
+    assert steps == sorted(steps)
+    assert len(steps) > 10
+    assert steps[-1] == ROWS
+    assert events[-1]["event"] == "done"
+    assert events[-1]["valid"] is True
+
+
+def test_a_refused_job_ends_its_events_with_its_exit_code(large: Path) -> None:
+    done = CliRunner().invoke(app, ["validate", str(large / "job.yaml"), "--input", "nowhere.parquet", "--json"])
+    assert json.loads(done.stdout.splitlines()[-1]) == {"event": "failed", "exit_code": 2}
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said = list[str]()
+    monkeypatch.setattr(_Lines, "say", lambda self, state: said.append(line_of(state)))
+    return said
+
+
+def waited(condition: object, most: float = 20.0) -> None:
+    """Waits until a condition holds, as long as a loaded machine may need."""
+    until = time.monotonic() + most
+    while not condition() and time.monotonic() < until:  # type: ignore[operator]
+        time.sleep(0.01)
+
+
+def test_a_long_step_without_events_is_no_silence(lines: list[str]) -> None:
+    with _Lines(first=0.01, every=0.01) as listener:
+        waited(lambda: lines)
+        assert lines[0].startswith("start: after 0 s")
+        with stage(listener, "fit", 4) as tick:
+            tick(1)
+            lines.clear()
+            waited(lambda: len(lines) > 2)
+    assert lines[-1].startswith("fit: 1 of 4 after 0 s")
+    assert not any(thread.name == "progress" for thread in threading.enumerate()), "nothing is left running"
+
+
+def test_a_command_that_is_short_says_nothing(lines: list[str]) -> None:
+    with _Lines(first=60.0) as listener, stage(listener, "fit", 1) as tick:
+        tick(1)
+    assert lines == []
+    assert FIRST <= 1.0
+
+
+def test_the_time_that_is_left_follows_from_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    state = _State()
+    state.hear(Event("begin", "replicates", 0, 500))
+    now[0] += 60.0
+    state.hear(Event("advance", "replicates", 120, 500))
+    assert line_of(state.said) == "replicates: 120 of 500 after 60 s, about 190 s left"
+    state.hear(Event("begin", "calibrate", 0, None))
+    now[0] += 2.0
+    assert line_of(state.said) == "calibrate: after 2 s"
+    state.hear(Event("advance", "calibrate", 7, None))
+    assert line_of(state.said) == "calibrate: 7 after 2 s"
+
+
+def test_progress_shows_no_secret_size(capsys: pytest.CaptureFixture[str], lines: list[str]) -> None:
+    """Control: without the guard both forms show it."""
+    for guarded in (True, False):
+        lines.clear()
+        with _Lines(first=0.01, every=0.01) as plain, _JsonLines(first=0.01, every=0.01) as as_json:
+
+            def hear(event: Event, plain=plain, as_json=as_json) -> None:
+                plain(event)
+                as_json(event)
+
+            with stage(without_sizes(hear) if guarded else hear, "check records", 4711) as tick:
+                tick(1234)
+                lines.clear()
+                waited(lambda: len(lines) > 3)
+        shown = "\n".join(lines) + capsys.readouterr().out
+        assert ("4,711" in shown or "4711" in shown or "1234" in shown) is not guarded
+        assert "check records" in shown
+
+
+SECRET = JOB.replace('budget: {epsilon: "3"}', 'budget: {epsilon: "3", adjacency: add_remove}').replace(
+    "outcome: salary\n", "outcome: salary\npredictors: {protect: {epsilon: '1'}}\n"
+)
+
+
+@pytest.mark.parametrize("what", ["validate", "audit"])
+def test_no_event_of_a_job_with_secret_sizes_has_a_size(what: str, tmp_path: Path) -> None:
+    survey(733).to_parquet(tmp_path / "survey.parquet")
+    job, events = dpdist.parse_job(SECRET), list[Event]()
+    assert job.sizes_secret
+    if what == "validate":
+        dpdist.validate(job, tmp_path / "survey.parquet", events.append)
+    else:
+        dpdist.run(job, tmp_path / "ws", tmp_path / "survey.parquet")
+        bound_from_outside(tmp_path / "ws", 400, events.append)
+    assert events
+    assert not [event for event in events if event.done > 10 or (event.total or 0) > 10 or "733" in event.note]
+
+
+def test_an_audit_announces_what_it_checks(tmp_path: Path) -> None:
+    survey(200).to_parquet(tmp_path / "survey.parquet")
+    dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", tmp_path / "survey.parquet")
+    done = CliRunner().invoke(app, ["audit", str(tmp_path / "ws"), "--draws", "400", "--json"])
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    stages = [event["stage"] for event in events if event["event"] == "begin"]
+    assert stages == ["check files", "audit"]
+    assert events[0]["event"] == "begin"
+    assert "confidential/evaluation" in events[-1].get("tables", "") or events[-1]["event"] == "failed"
+
+
+@pytest.mark.parametrize(("verb", "said"), [("validate", "begins anew"), ("run", "resumes")])
+def test_an_interrupted_command_says_whether_it_resumes(
+    verb: str, said: str, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpdist.release.make_plan", interrupted)
+    words = [verb, str(large / "job.yaml"), *(["-w", str(tmp_path / "ws")] if verb == "run" else [])]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, f"Interrupted; the same command {said}." in done.output) == (130, True)
