@@ -162,7 +162,7 @@ def test_a_damaged_part_is_made_again(done, tmp_path):
     (folder / "parts" / "beta-00002.parquet").write_bytes(b"half a file")
     events = list[Event]()
     run(bare(), folder, listener=events.append)
-    assert [event.note for event in events if event.note][0].endswith("replicates are there: the study resumes with them.")
+    assert next(event.note for event in events if event.note).endswith("replicates are there: the study resumes with them.")
     assert table(folder).equals(table(done))
 
 
