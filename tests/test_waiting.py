@@ -61,7 +61,7 @@ def test_events_of_validate_say_how_far_it_is(large: Path) -> None:
     done = CliRunner().invoke(
         app, ["validate", str(large / "job.yaml"), "--input", str(large / "survey.parquet"), "--json"]
     )
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [event for line in done.stdout.splitlines() if (event := json.loads(line))["event"] != "alive"]
     assert (events[0]["event"], events[0]["stage"], events[0]["total"]) == ("begin", "check records", ROWS)
     steps = [event["done"] for event in events if event["event"] == "advance"]
     assert steps == sorted(steps)
@@ -116,12 +116,12 @@ def test_the_time_that_is_left_follows_from_what_is_done(monkeypatch: pytest.Mon
     state.hear(Event("begin", "replicates", 0, 500))
     now[0] += 60.0
     state.hear(Event("advance", "replicates", 120, 500))
-    assert line_of(state.said) == "replicates: 120 of 500 after 60 s, about 190 s left"
+    assert line_of(state.figures) == "replicates: 120 of 500 after 60 s, about 190 s left"
     state.hear(Event("begin", "calibrate", 0, None))
     now[0] += 2.0
-    assert line_of(state.said) == "calibrate: after 2 s"
+    assert line_of(state.figures) == "calibrate: after 2 s"
     state.hear(Event("advance", "calibrate", 7, None))
-    assert line_of(state.said) == "calibrate: 7 after 2 s"
+    assert line_of(state.figures) == "calibrate: 7 after 2 s"
 
 
 def test_progress_shows_no_secret_size(capsys: pytest.CaptureFixture[str], lines: list[str]) -> None:
@@ -166,7 +166,7 @@ def test_an_audit_announces_what_it_checks(tmp_path: Path) -> None:
     survey(200).to_parquet(tmp_path / "survey.parquet")
     dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", tmp_path / "survey.parquet")
     done = CliRunner().invoke(app, ["audit", str(tmp_path / "ws"), "--draws", "400", "--json"])
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [event for line in done.stdout.splitlines() if (event := json.loads(line))["event"] != "alive"]
     stages = [event["stage"] for event in events if event["event"] == "begin"]
     assert stages == ["check files", "audit"]
     assert events[0]["event"] == "begin"

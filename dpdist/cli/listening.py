@@ -41,24 +41,24 @@ class _State:
             self._stage = (event.stage, event.done, event.total, began)
 
     @property
-    def said(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """Stage, units and whole seconds, as a JSON event has them. `left` is an estimate, where one can be made."""
         now = time.monotonic()
         if (at := self._stage) is None:
             return {"stage": "start", "done": 0, "total": None, "seconds": round(now - self._command)}
         name, done, total, began = at
-        said: dict[str, Any] = {"stage": name, "done": done, "total": total, "seconds": round(now - began)}
+        state: dict[str, Any] = {"stage": name, "done": done, "total": total, "seconds": round(now - began)}
         if total is not None and 0 < done < total:
-            said["left"] = round((now - began) * (total - done) / done)
-        return said
+            state["left"] = round((now - began) * (total - done) / done)
+        return state
 
 
-def line_of(said: Mapping[str, Any]) -> str:
+def line_of(state: Mapping[str, Any]) -> str:
     """A state in words: what is done, how far, and how long."""
-    far = "" if said["total"] is None and not said["done"] else f" {said['done']:,}"
-    far += "" if said["total"] is None else f" of {said['total']:,}"
-    left = f", about {said['left']:,} s left" if "left" in said else ""
-    return f"{said['stage']}:{far} after {said['seconds']:,} s{left}"
+    far = "" if state["total"] is None and not state["done"] else f" {state['done']:,}"
+    far += "" if state["total"] is None else f" of {state['total']:,}"
+    left = f", about {state['left']:,} s left" if "left" in state else ""
+    return f"{state['stage']}:{far} after {state['seconds']:,} s{left}"
 
 
 class _Steady:
@@ -87,13 +87,13 @@ class _Steady:
     def _speak(self) -> None:
         pause = self._first
         while not self._over.wait(pause):
-            self.say(self._state.said)
+            self.say(self._state.figures)
             pause = self._every
 
     def show(self, event: Event) -> None:
         raise NotImplementedError
 
-    def say(self, said: Mapping[str, Any]) -> None:
+    def say(self, state: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
 
@@ -103,13 +103,13 @@ class _JsonLines(_Steady):
     def show(self, event: Event) -> None:
         if event.kind not in SHOWN:
             return
-        said: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
+        line: dict[str, Any] = {"event": event.kind, "stage": event.stage, "done": event.done, "total": event.total}
         if event.note:
-            said["note"] = event.note
-        _print_json(said)
+            line["note"] = event.note
+        _print_json(line)
 
-    def say(self, said: Mapping[str, Any]) -> None:
-        _print_json({"event": "alive", **said})
+    def say(self, state: Mapping[str, Any]) -> None:
+        _print_json({"event": "alive", **state})
 
 
 class _Lines(_Steady):
@@ -119,8 +119,8 @@ class _Lines(_Steady):
         if event.note:
             err.print(event.note, markup=False)
 
-    def say(self, said: Mapping[str, Any]) -> None:
-        err.print(line_of(said), markup=False)
+    def say(self, state: Mapping[str, Any]) -> None:
+        err.print(line_of(state), markup=False)
 
 
 class _Quiet:
@@ -137,9 +137,9 @@ class _Quiet:
         return None
 
 
-def _print_json(said: Mapping[str, Any]) -> None:
+def _print_json(event: Mapping[str, Any]) -> None:
     """Prints one line as a whole, because two threads print."""
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
 
