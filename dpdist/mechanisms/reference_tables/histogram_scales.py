@@ -65,7 +65,7 @@ def _of_group(cells: Sequence[HistogramCell], caps: Floats, v: Floats, n: Floats
         shape = replace(first, own=float(np.sqrt(1.0 - between / spread)))
     error = np.sqrt(variance + noise / n**2)
     tail = np.array([shape.tail_of(*each, between) for each in zip(v, error, caps, strict=True)])
-    held, of_group = n * np.maximum(v, 0.0) * caps, first.mean_weight / (mean * caps) - 1.0
+    held, of_group = n * np.maximum(v, 0.0) * caps, np.maximum(first.mean_weight / (mean * caps) - 1.0, 0.0)
     told, whole = float(held @ tail), float(held @ of_group)
     own = of_group if told <= LEAST_OWN * whole else tail * (whole / told)
     return [replace(cell, tail=float(t)) for cell, t in zip(cells, np.log1p(own) - np.log1p(of_group), strict=True)]
