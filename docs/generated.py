@@ -7,9 +7,12 @@ They stand in the pages themselves, between two marks, so that a page is whole w
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
 import typer
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+
 from dpdist.core.records import Frame, Records
 from dpdist.job import Diagnostics, Job, Runtime, Sampler
 from dpdist.models import LIKELIHOODS

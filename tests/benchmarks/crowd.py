@@ -20,6 +20,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+
 from scaling import HOST, Cluster
 
 from dpdist.job import Runtime

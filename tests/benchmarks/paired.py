@@ -17,12 +17,15 @@ import multiprocessing
 import os
 import pstats
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 import psutil
 from crowd import spread

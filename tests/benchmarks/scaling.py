@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+
 import psutil
 
 import dpdist

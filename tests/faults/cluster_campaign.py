@@ -13,11 +13,14 @@ import json
 import os
 import platform
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 from campaign import Server, Survey, public_bytes, strata_done, wait_until
 from deployed import Release, deployed, opened, serial_release

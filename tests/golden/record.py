@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # what tests share
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what tests share
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 from golden_runs import GOLDENS, differences, read_golden, released, write_golden
 from golden_studies import STUDIES, studied

@@ -14,6 +14,9 @@ import signal
 import sys
 import time
 from fractions import Fraction
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 from dpdist.core.errors import BudgetRefused
 from dpdist.job import Limits

@@ -24,11 +24,14 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 import numpy as np
 import pandas as pd

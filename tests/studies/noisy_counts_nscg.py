@@ -10,9 +10,12 @@ often as that or more: part of a cell's shape is the other half's.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
 import numpy as np
 import pandas as pd

@@ -190,5 +190,7 @@ def towards(before: Floats, noisy: Floats, n: float, variance: float) -> Shares:
     likely = np.maximum(before, 1.0 / n)
     rate = drift * likely / (drift * likely + likely / n + noise)
     share = np.maximum(before + rate * (told - before), 0.0)
+    if not share.any():  # noise has taken every count to 0 or below
+        share = before
     error = float((rate**2 * (likely / n + noise)).sum())
     return Shares(before, share / share.sum(), float(before @ rate), drift, error)

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the package of this checkout
 sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
 
 from campaign import Kept, Survey
