@@ -1,0 +1,211 @@
+"""The reference's level of every base cell: a mean weight and a mean outcome, smooth over base cells, with joint errors.
+
+A level is a product of main effects (a sum, where outcomes may be negative) times 1 + d. The deviations d are estimated by
+empirical Bayes: d = Σ_A Z_A γ_A + δ, with a shared term for every cell of every table, and δ of the base cell alone. The
+variances of the tables' terms and of δ have the largest likelihood. A base cell without a reference record takes its level
+from its tables' cells and its columns. So nothing is refused for an empty cross.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+from scipy.sparse import csr_array, diags_array, hstack
+
+from dpdist.core.records import Floats, Ints
+from dpdist.packages.workload import Workload, indicator
+
+PSEUDO_RECORDS = 5.0
+"""Records at the overall level that are added to every level of a column, so that few records do not move it far."""
+DIFFUSE = 1.0
+"""Prior standard deviation of deviations that all cells of a column's level share, relative to the level."""
+LEAST_LEVEL = 0.05
+"""Smallest level, relative to that of the main effects."""
+PASSES = 30
+WINSORISED = 0.9
+"""Quantile at which relative weights, and relative outcomes, are winsorised before levels are estimated from them."""
+
+
+class ReferenceRecords(NamedTuple):
+    """A reference's records: base cell, weight and outcome, (record,) each."""
+
+    cell: Ints
+    weight: Floats
+    outcome: Floats
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """Estimated deviations of a level, (cell,), with their errors.
+
+    An error is `alone`, a variance (cell,) of each cell's own, plus what cells share: Z scaled by `shared` (cell,), times a
+    root of the covariance of the terms, `root` (term, term).
+    """
+
+    value: Floats
+    alone: Floats
+    shared: Floats
+    root: Floats
+
+    def relative_to(self, level: Floats) -> Deviations:
+        """The same errors, as shares of other levels (given as multiples of the first)."""
+        return Deviations(self.value, self.alone / level**2, self.shared / level, self.root)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Shared terms Z, (cell, term), and the class of every term: 0 all cells, 1 a column's level, 2 a table's cell."""
+
+    matrix: csr_array
+    classes: Ints
+
+    @classmethod
+    def of(cls, workload: Workload) -> Terms:
+        """The terms of a workload: overall, every column's levels, and the cells of every measured table."""
+        sets = [(), *((column,) for column in range(len(workload.sizes))), *workload.measured]
+        distinct = dict.fromkeys(tuple(each) for each in sets)
+        parts = [workload.summing(each).T for each in distinct]
+        classes = [np.full(part.shape[1], min(len(by), 2)) for by, part in zip(distinct, parts, strict=True)]
+        return cls(csr_array(hstack(parts, format="csr")), np.concatenate(classes))
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Levels of all base cells, (cell,) each, and errors of their relative deviations.
+
+    A record has the weight `weight` · e and the outcome `mean` + `unit` · r, with e of mean 1, and r of weighted mean 0.
+    Where outcomes are `scaled`, a change of level multiplies an outcome; else it is added.
+    """
+
+    weight: Floats
+    mean: Floats
+    unit: Floats
+    scaled: bool
+    of_weight: Deviations
+    of_mean: Deviations
+
+    def standardised(self, records: ReferenceRecords) -> tuple[Floats, Floats]:
+        """e and r of every record."""
+        cell = records.cell
+        return records.weight / self.weight[cell], (records.outcome - self.mean[cell]) / self.unit[cell]
+
+
+def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bounds: tuple[float, float]) -> Levels:
+    """The levels of all base cells from the reference's records; `bounds` are the outcome's public bounds.
+
+    Raises `ValueError` for a reference without records or without weight.
+    """
+    if not len(records.cell) or records.weight.sum() <= 0.0:
+        raise ValueError("the reference has no record with a weight above 0 in the cells of the tables")
+    cells, ones = len(workload), np.ones(len(records.cell))
+    number, total, product = (
+        np.bincount(records.cell, weights=each, minlength=cells).astype(np.float64)
+        for each in (ones, records.weight, records.weight * records.outcome)
+    )
+    main = _products(workload, number, total)
+    e = records.weight / main[records.cell]
+    of_weight = deviations(terms, *_weight_ratios(records, e, number))
+    grown = np.maximum(1.0 + of_weight.value, LEAST_LEVEL)
+    two_valued = len(np.unique(records.outcome)) <= 2
+    scaled = bounds[0] >= 0.0 and not two_valued and product.sum() > 0.0
+    fit = _products(workload, total, product) if scaled else _sums(workload, records, total)
+    spread = float(np.sqrt(np.average((records.outcome - fit[records.cell]) ** 2, weights=records.weight)))
+    unit = fit if scaled else np.full(cells, max(spread, 1e-9 * (bounds[1] - bounds[0])))
+    residual = (records.outcome - fit[records.cell]) / unit[records.cell]
+    of_mean = deviations(
+        terms, *_mean_residuals(records, np.minimum(e, np.quantile(e, WINSORISED)), residual, scaled, cells)
+    )
+    moved = np.maximum(1.0 + of_mean.value, LEAST_LEVEL) if scaled else np.ones(cells)
+    mean = fit * moved if scaled else np.clip(fit + unit * of_mean.value, *bounds)
+    return Levels(
+        main * grown, mean, mean if scaled else unit, scaled, of_weight.relative_to(grown), of_mean.relative_to(moved)
+    )
+
+
+def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
+    """Deviations from residuals, (cell,), with a sampling variance that is infinite in cells without a record."""
+    seen = np.isfinite(variance)
+    z, r, v = terms.matrix[seen], residual[seen], variance[seen]
+    table = terms.classes == 2
+
+    def solved(log_sd: Floats) -> tuple[float, Floats, Floats, Floats]:
+        of_table, of_cell = np.exp(2.0 * log_sd)
+        prior = np.where(table, of_table, DIFFUSE**2)
+        spread = of_cell + v
+        precision = (z.T @ diags_array(1.0 / spread) @ z).toarray() + np.diag(1.0 / prior)
+        root, pulled = cho_factor(precision, lower=True), z.T @ (r / spread)
+        gamma = cho_solve(root, pulled)
+        log_det = 2.0 * np.log(np.diag(root[0])).sum() + np.log(prior).sum() + np.log(spread).sum()
+        return float(log_det + r**2 @ (1.0 / spread) - pulled @ gamma), gamma, precision, spread
+
+    def with_prior(log_sd: Floats) -> float:
+        return solved(np.clip(log_sd, -7.0, 1.0))[0] + float(((log_sd + 3.0) ** 2).sum() / 4.0)
+
+    best = minimize(with_prior, np.array([-2.5, -2.5]), method="Nelder-Mead", options={"xatol": 0.05, "fatol": 0.05})
+    log_sd = np.clip(best.x, -7.0, 1.0)
+    _, gamma, precision, spread = solved(log_sd)
+    own, gain = float(np.exp(2.0 * log_sd[1])), np.zeros(len(residual))
+    gain[seen] = own / spread
+    fitted = terms.matrix @ gamma
+    value = fitted + gain * np.where(seen, residual - fitted, 0.0)
+    covariance = np.linalg.inv(precision)
+    root = np.asarray(np.linalg.cholesky((covariance + covariance.T) / 2.0), dtype=np.float64)
+    return Deviations(value, own * (1.0 - gain), 1.0 - gain, root)
+
+
+def cell_means(cell: Ints, value: Floats, weight: Floats, cells: int) -> tuple[Floats, Floats]:
+    """Weighted means by base cell with their sampling variance, from a variance pooled within cells, (cell,) each."""
+    total, square = (np.bincount(cell, weights=each, minlength=cells) for each in (weight, weight**2))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(total > 0, np.bincount(cell, weights=weight * value, minlength=cells) / total, 0.0)
+        free = len(cell) - int((total > 0).sum())
+        pooled = float(weight @ (value - mean[cell]) ** 2) / max(float(weight.mean()), 1e-12) / max(free, 1)
+        return mean, np.where(total > 0, max(pooled, 1e-8) * square / total**2, np.inf)
+
+
+def _weight_ratios(records: ReferenceRecords, e: Floats, number: Floats) -> tuple[Floats, Floats]:
+    """Winsorised weights over the main effects as relative deviations, with sampling variance, (cell,) each."""
+    most = float(np.quantile(e, WINSORISED))
+    clipped = np.minimum(e, most)
+    slope = max(float((e * (e < most)).mean()), 0.1 * float(clipped.mean()))
+    return cell_means(records.cell, (clipped - clipped.mean()) / slope, np.ones_like(e), len(number))
+
+
+def _mean_residuals(records: ReferenceRecords, e: Floats, r: Floats, scaled: bool, cells: int) -> tuple[Floats, Floats]:
+    """Winsorised weighted mean residuals of outcomes as deviations, with sampling variance, (cell,) each."""
+    low, most = np.quantile(r, [1.0 - WINSORISED, WINSORISED])
+    if len(np.unique(records.outcome)) <= 2:
+        low, most = -np.inf, np.inf
+    clipped, inside = np.clip(r, low, most), (r >= low) & (r <= most)
+    rate = 1.0 + r if scaled else np.ones_like(r)
+    slope = max(float(np.average(rate * inside, weights=e)), 0.1)
+    return cell_means(records.cell, (clipped - np.average(clipped, weights=e)) / slope, e, cells)
+
+
+def _products(workload: Workload, base: Floats, total: Floats) -> Floats:
+    """Products of main effects, (cell,), whose sums over a column's levels, times `base`, are those of `total`."""
+    overall = float(total.sum() / base.sum())
+    level, added = np.full(len(base), overall), PSEUDO_RECORDS * overall * float(base.sum() / max((base > 0).sum(), 1))
+    adding = [workload.groups((column,)) for column in range(len(workload.sizes))]
+    for _ in range(PASSES):
+        for group in adding:
+            held, wanted = (np.bincount(group, weights=each) for each in (base * level, total))
+            level = level * ((wanted + added) / (held + added))[group]
+    return level
+
+
+def _sums(workload: Workload, records: ReferenceRecords, total: Floats) -> Floats:
+    """Sums of main effects on the weighted mean outcome, (cell,)."""
+    product = np.bincount(records.cell, weights=records.weight * records.outcome, minlength=len(total))
+    level = np.full(len(total), float(product.sum() / total.sum()))
+    added = PSEUDO_RECORDS * float(records.weight.mean())
+    for _ in range(PASSES):
+        for column in range(len(workload.sizes)):
+            adding = indicator(workload.groups((column,)))
+            effect = (adding @ (product - total * level)) / (adding @ total + added)
+            level = level + adding.T @ effect
+    return np.asarray(level)

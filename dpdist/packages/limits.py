@@ -1,0 +1,222 @@
+"""Clipping limits of every base cell, and the moments of its clipped sums, from the reference (docs/methods.md, §9c).
+
+A record has e = w/ω and r = (y − m)/s, with ω, m and s the levels of its base cell. The law of (e, r) is that of the base
+cell's group: its first columns, as many as leave the group `FEWEST` reference records. A group's limits u, k, h have the
+least predicted error. So a base cell has the weight cap U = ω u, the centre m + s k and the half-width s h. All of this is
+a public function of columns, smooth over base cells.
+
+A record's four sums are e, e r, a = 1 − min(e/u, 1) and q = (1 − a) clip((r − k)/h, −1, 1). The first two are published,
+the others measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, cell_means, deviations
+from dpdist.packages.workload import Workload
+
+FEWEST = 300
+"""Reference records that a group must have for limits and a shape of its own."""
+MOST_POINTS = 1000
+"""Reference records of a group that stand for its shape."""
+QUANTILES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0])
+BEYOND = np.array([1.0, 1.3, 2.0])
+"""Limits that are tried: quantiles of the reference, the last of them times these factors."""
+EDGE = 1e-9
+MISFIT = 0.1
+"""Planned error of what lies beyond the limits, as a part of it."""
+
+
+class Window(NamedTuple):
+    """The limits of a group: u of e; k and h of r. `whole`: the outcome's public range takes the place of k and h."""
+
+    cap: float
+    centre: float
+    half: float
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A group's law of (e, r), as records of equal probability: e has mean 1, and e r has mean 0."""
+
+    e: Floats
+    r: Floats
+    rate: Floats
+    """Derivative of r by a deviation of the mean level."""
+
+    def sums(self, window: Window) -> Floats:
+        """e, e r, a and q of every record, (record, 4)."""
+        v = np.minimum(self.e / window.cap, 1.0)
+        c = np.clip((self.r - window.centre) / window.half, -1.0, 1.0)
+        return np.column_stack([self.e, self.e * self.r, 1.0 - v, v * c])
+
+    def slopes(self, window: Window) -> Floats:
+        """Derivatives of the mean sums by relative deviations of the weight level, and of the mean level, (4, 2)."""
+        below, c = self.e < window.cap, (self.r - window.centre) / window.half
+        v, inside = np.minimum(self.e / window.cap, 1.0), np.abs(c) <= 1.0 - EDGE
+        by_weight = [
+            self.e.mean(),
+            (self.e * self.r).mean(),
+            -(v * below).mean(),
+            (v * below * np.clip(c, -1.0, 1.0)).mean(),
+        ]
+        by_mean = [0.0, (self.e * self.rate).mean(), 0.0, (v * inside * self.rate).mean() / window.half]
+        return np.column_stack([by_weight, by_mean])
+
+    def moved(self, of_weight: float, of_mean: float) -> Shape:
+        """The shape under deviations of the levels."""
+        return Shape(self.e * (1.0 + of_weight), self.r + self.rate * of_mean, self.rate)
+
+
+@dataclass(frozen=True)
+class CellLimits:
+    """Limits of all base cells, (cell,) each, and the shapes and windows of their groups."""
+
+    cap: Floats
+    centre: Floats
+    half: Floats
+    group: Ints
+    shapes: tuple[Shape, ...]
+    windows: tuple[Window, ...]
+    tilt: Floats
+    """What a measured sum of outcomes holds of 1 − a, (cell,); 0 unless the window is the whole public range."""
+    share: Floats
+    """What a measured sum of outcomes holds of q, (cell,)."""
+
+
+def limits_of(
+    workload: Workload,
+    levels: Levels,
+    records: ReferenceRecords,
+    bounds: tuple[float, float],
+    size: Floats,
+    noise: Floats,
+) -> CellLimits:
+    """Limits of the least predicted error.
+
+    `size` (cell,) is the number of records of a typical published cell. `noise` (cell,) is the variance of the noise on
+    its two clipped sums, in squared records.
+    """
+    group = _groups(workload, records)
+    e, r = levels.standardised(records)
+    held = group[records.cell]
+    two_valued = len(np.unique(records.outcome)) <= 2
+    half_range = (bounds[1] - bounds[0]) / 2.0
+    shapes, windows = [], []
+    for number in range(int(group.max()) + 1):
+        own, cells = np.flatnonzero(held == number), group == number
+        shape = _shape(e[own], r[own], levels.scaled)
+        widest = 2.0 * half_range / float(np.median(levels.unit[cells]))
+        n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
+        shapes.append(shape)
+        windows.append(
+            _window(shape, n, len(own) * n / max(float(workload.count[cells].sum()), 1.0), variance, widest, two_valued)
+        )
+    cap, centre, half = (np.array([getattr(each, name) for each in windows])[group] for name in ("cap", "centre", "half"))
+    whole = np.array([each.whole for each in windows])[group]
+    middle = (bounds[0] + bounds[1]) / 2.0
+    return CellLimits(
+        levels.weight * cap,
+        np.where(whole, middle, levels.mean + levels.unit * centre),
+        np.where(whole, half_range, levels.unit * half),
+        group,
+        tuple(shapes),
+        tuple(windows),
+        np.where(whole, (levels.mean - middle) / half_range, 0.0),
+        np.where(whole, levels.unit * half / half_range, 1.0),
+    )
+
+
+def _groups(workload: Workload, records: ReferenceRecords) -> Ints:
+    """The group of every base cell, (cell,). Columns with few levels come first."""
+    order = np.argsort(workload.sizes, kind="stable")
+    group, number = np.zeros(len(workload), dtype=np.int64), 1
+    for last in range(1, len(order) + 1):
+        finer = workload.groups(tuple(order[:last]))
+        held = np.bincount(finer[records.cell], minlength=int(finer.max()) + 1)
+        large = held[finer] >= FEWEST
+        group, number = np.where(large, number + finer, group), number + int(finer.max()) + 1
+    held = np.bincount(group[records.cell], minlength=number)
+    group = np.where(held[group] > 0, group, 0)
+    if not held[0] and (group == 0).any():
+        group[group == 0] = int(np.argmax(held))
+    return np.asarray(np.unique(group, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+
+
+def _shape(e: Floats, r: Floats, scaled: bool) -> Shape:
+    if len(e) > MOST_POINTS:
+        order = np.argsort(r, kind="stable")
+        kept = order[np.linspace(0, len(e) - 1, MOST_POINTS).astype(int)]
+        e, r = e[kept], r[kept]
+    e = e / e.mean()
+    if scaled:
+        r = (1.0 + r) / np.average(1.0 + r, weights=e) - 1.0 if np.average(1.0 + r, weights=e) > 0.0 else r
+    r = r - np.average(r, weights=e)
+    return Shape(e, r, 1.0 + r if scaled else np.ones_like(r))
+
+
+def _window(shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool) -> Window:
+    """The limits of the least predicted error of a cell's count and total with n records."""
+    tail = n * (1.0 + n / max(reference, 1.0))
+    best, found = np.inf, Window(float(shape.e.max()), 0.0, widest, True)
+    reaches = _candidates(np.abs(shape.r))
+    low, top = float(shape.r.min()), float(shape.r.max())
+    pairs = {(0.0, reach) for reach in reaches}
+    pairs |= {((max(-x, low) + min(x, top)) / 2.0, (min(x, top) - max(-x, low)) / 2.0) for x in reaches}
+    windows = [] if two_valued else [(k, h) for k, h in sorted(pairs) if 0.0 < h < widest / 2.0]
+    direct = max(float(shape.e.var()), 0.01), max(float((shape.e * shape.r).var()), 1e-12)
+    for cap in _candidates(shape.e):
+        v = np.minimum(shape.e / cap, 1.0)
+        if float((v * (shape.e < cap)).mean()) < 0.02 and shape.e.std() > 1e-9:
+            continue
+        beyond = n * MISFIT * float((shape.e - cap * v).mean())
+        count = (tail * _left(shape.e, v[:, None]) + noise * cap**2 + beyond**2) / direct[0] / n
+        for k, h, whole in [*((k, h, False) for k, h in windows), (0.0, widest, True)]:
+            c = np.clip((shape.r - k) / h, -1.0, 1.0)
+            left = _left(shape.e * shape.r, np.column_stack([v, v * c]))
+            reach = (h / 2.0 if whole else h) * cap
+            lost = n * MISFIT * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
+            total = (tail * left + noise * (reach**2 + (cap * k) ** 2) + lost**2) / direct[1] / n
+            if count + total < best:
+                best, found = count + total, Window(float(cap), float(k), float(h), whole)
+    return found
+
+
+def _left(target: Floats, measured: Floats) -> float:
+    """Variance of what a regression on measured sums leaves."""
+    x = measured - measured.mean(axis=0)
+    y = target - target.mean()
+    coefficients = np.linalg.lstsq(x, y, rcond=1e-9)[0]
+    return float(np.mean((y - x @ coefficients) ** 2))
+
+
+def _candidates(values: Floats) -> Floats:
+    found = np.concatenate([np.quantile(values, QUANTILES[:-1]), values.max() * BEYOND])
+    return np.unique(found[found > 1e-6 * max(float(values.max()), 1e-300)])
+
+
+def tails_of(
+    workload: Workload, terms: Terms, levels: Levels, limits: CellLimits, records: ReferenceRecords
+) -> tuple[Deviations, Deviations]:
+    """Deviations of e and of e r, per record, from their regressions on the group's clipped sums.
+
+    They tell where what lies beyond the limits differs from the group's, with the reference's error.
+    """
+    e, r = levels.standardised(records)
+    group, left = limits.group[records.cell], np.zeros((len(e), 2))
+    for number, (shape, window) in enumerate(zip(limits.shapes, limits.windows, strict=True)):
+        own = group == number
+        whole = shape.sums(window)
+        x = whole[:, 2:] - whole[:, 2:].mean(axis=0)
+        coefficients = np.linalg.lstsq(x, whole[:, :2] - whole[:, :2].mean(axis=0), rcond=1e-9)[0]
+        sums = Shape(e[own], r[own], r[own]).sums(window)
+        left[own] = sums[:, :2] - whole[:, :2].mean(axis=0) - (sums[:, 2:] - whole[:, 2:].mean(axis=0)) @ coefficients
+    ones = np.ones(len(e))
+    of_weight, of_outcome = (deviations(terms, *cell_means(records.cell, each, ones, len(workload))) for each in left.T)
+    return of_weight, of_outcome

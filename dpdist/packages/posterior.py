@@ -1,0 +1,397 @@
+"""The posterior of a package: prior from the reference, data from all noisy measurements (docs/methods.md, §9c).
+
+Every base cell has four sums z = (Σe, Σer, Σa, Σq). Given deviations d of its two levels, z has the mean n·m(d) and the
+covariance n·Σ of independent records. d is what the reference left uncertain, plus drift: terms τ Z γ that cells share,
+whose τ is learned from the noisy measurements. Measurements are M z plus noise, and published sums are P z. So
+
+    E = P m + C V⁻¹ (x − M m),   Cov = P D Pᵀ − C V⁻¹ Cᵀ,   C = P D Mᵀ,   V = M D Mᵀ + R,
+
+with D block-diagonal plus what cells share. No matrix of base cells by base cells is formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csr_array, diags_array, vstack
+
+from dpdist.core.records import Floats
+from dpdist.packages.levels import Deviations, Levels, Terms
+from dpdist.packages.limits import CellLimits
+from dpdist.packages.strategy import STEPS, Measured
+from dpdist.packages.workload import Workload
+
+MOST_SUMS = 6_000
+"""Largest number of measured sums, whose covariance is dense."""
+MOST_TERMS = 6_000
+"""Largest number of shared terms, whose covariance is dense."""
+PLANNED_DRIFT = 0.01
+"""Relative drift since the reference that is planned for before the file is seen: its median a priori."""
+DOUBT = 2.0
+"""Standard deviation a priori of the logarithm of the drift."""
+DRIFTS = np.array([0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3])
+"""Standard deviations of drift that are tried."""
+ALL_DRIFT = 0.1
+"""Standard deviation of the drift that all cells share."""
+CELL_DRIFT = 0.02
+"""Standard deviation of a base cell's own drift."""
+TAIL_DRIFT = 0.01
+"""Standard deviation of the drift, per record, of what lies beyond the limits: of each term, and of each cell alone."""
+ROUNDS = 3
+"""Number of times that the clipped sums are linearised anew, at the deviations last estimated."""
+FARTHEST = 0.9
+"""Largest deviation at which the sums are linearised."""
+
+
+class Drift(NamedTuple):
+    """Standard deviations of drift that cells of a table, or of a column's level, share: of weights and of outcomes."""
+
+    weight: float = PLANNED_DRIFT
+    outcome: float = PLANNED_DRIFT
+
+
+PLANNED = Drift()
+"""The drift before the file is seen."""
+
+
+class Sums(NamedTuple):
+    """Linear functions of the base cells' four sums: a matrix for each, (row, cell)."""
+
+    parts: tuple[csr_array, csr_array, csr_array, csr_array]
+
+    def __len__(self) -> int:
+        return int(self.parts[0].shape[0])
+
+    def of(self, z: Floats) -> Floats:
+        """The functions of sums (cell, 4)."""
+        return np.asarray(sum(part @ z[:, k] for k, part in enumerate(self.parts)))
+
+    def back(self, x: Floats) -> Floats:
+        """The transposed functions of (row,), as (cell, 4)."""
+        return np.column_stack([part.T @ x for part in self.parts])
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The prior of the base cells' sums, linearised at deviations `at` (cell, 2)."""
+
+    workload: Workload
+    terms: Terms
+    levels: Levels
+    limits: CellLimits
+    tails: tuple[Deviations, Deviations]
+    """Deviations of Σe and Σer, per record, from what clipped sums say of them by the group's law."""
+    at: Floats
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        terms: Terms,
+        levels: Levels,
+        limits: CellLimits,
+        tails: tuple[Deviations, Deviations],
+    ) -> Prior:
+        """The prior at the reference's levels. Raises `ValueError` for more shared terms than can be held."""
+        if terms.matrix.shape[1] > MOST_TERMS:
+            found = f"tables with {terms.matrix.shape[1]:,} cells that occur"
+            raise ValueError(
+                f"{found}: a package may have {MOST_TERMS:,}, so drop or coarsen columns of its largest tables"
+            )
+        return cls(workload, terms, levels, limits, tails, np.zeros((len(workload), 2)))
+
+    @cached_property
+    def _linear(self) -> tuple[Floats, Floats, Floats]:
+        """Means (cell, 4), slopes (cell, 4, 2) and covariances (cell, 4, 4) of a record's sums."""
+        cells = len(self.workload)
+        mean, slope, spread = np.empty((cells, 4)), np.empty((cells, 4, 2)), np.empty((cells, 4, 4))
+        still = not self.at.any()
+        for number, (shape, window) in enumerate(zip(self.limits.shapes, self.limits.windows, strict=True)):
+            own = np.flatnonzero(self.limits.group == number)
+            sums = shape.sums(window)
+            spread[own] = np.cov(sums.T, ddof=0)
+            if still:
+                mean[own], slope[own] = sums.mean(axis=0), shape.slopes(window)
+                continue
+            for cell in own:
+                moved = shape.moved(*self.at[cell])
+                mean[cell], slope[cell] = moved.sums(window).mean(axis=0), moved.slopes(window)
+                slope[cell, :, 0] /= 1.0 + self.at[cell, 0]
+        return mean, slope, spread
+
+    @property
+    def mean(self) -> Floats:
+        """Prior means of the four sums, (cell, 4): the linearised ones at deviations 0."""
+        mean, slope, _ = self._linear
+        found = mean - np.einsum("cij,cj->ci", slope, self.at)
+        found[:, :2] += np.column_stack([each.value for each in self.tails])
+        return np.asarray(self.workload.count[:, None] * found)
+
+    @property
+    def sampling(self) -> Floats:
+        """Covariances of the sums given the levels, (cell, 4, 4)."""
+        return np.asarray(self.workload.count[:, None, None] * self._linear[2])
+
+    @cached_property
+    def sloped(self) -> Floats:
+        """Derivatives of the sums by the deviations, (cell, 4, 2)."""
+        return np.asarray(self.workload.count[:, None, None] * self._linear[1])
+
+    @cached_property
+    def alone(self) -> Floats:
+        """Variances of the deviations that each cell has alone, (cell, 2)."""
+        return np.column_stack([self.levels.of_weight.alone, self.levels.of_mean.alone]) + CELL_DRIFT**2
+
+    def block(self) -> Floats:
+        """Covariances of the sums without what cells share, (cell, 4, 4)."""
+        return np.asarray(self.sampling + np.einsum("cij,cj,ckj->cik", self.sloped, self.alone, self.sloped))
+
+    def population(self) -> Floats:
+        """Covariances as in `block` of the sums' means given the levels, without the sampling of records."""
+        return np.asarray(np.einsum("cij,cj,ckj->cik", self.sloped, self.alone, self.sloped))
+
+    def by_deviation(self, sums: Sums, which: int) -> csr_array:
+        """Derivatives of functions of the sums by one of the deviations, (row, cell)."""
+        return _added([part @ diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
+
+    def terms_of(self, sums: Sums) -> tuple[tuple[Floats, Floats], ...]:
+        """For both deviations, roots of the functions' covariance by what cells share, (row, term).
+
+        They are the reference's errors, and a drift of standard deviation 1 of every term.
+        """
+        found = []
+        for which, deviations in enumerate((self.levels.of_weight, self.levels.of_mean)):
+            slope = self.by_deviation(sums, which)
+            errors = (slope @ diags_array(deviations.shared) @ self.terms.matrix).toarray() @ deviations.root
+            found.append((errors, (slope @ self.terms.matrix).toarray()))
+        return tuple(found)
+
+    def sizes(self, drift: float) -> Floats:
+        """Standard deviations of the drift of every term, (term,)."""
+        return np.where(self.terms.classes == 0, ALL_DRIFT, drift)
+
+    def shared(self, sums: Sums, drift: Drift) -> Floats:
+        """A root of the functions' covariance by what cells share, (row, 4 terms)."""
+        pairs = zip(self.terms_of(sums), drift, strict=True)
+        return np.hstack([part for (errors, moved), size in pairs for part in (errors, moved * self.sizes(size))])
+
+    def tail_roots(self, sums: Sums) -> tuple[Floats, Floats]:
+        """What tails add to the functions' covariance: variances of each cell alone by row, and a root of what is shared.
+
+        No measured sum depends on tails. So nothing that is measured takes this error away.
+        """
+        alone, roots = np.zeros(len(sums)), []
+        for part, tail in zip(sums.parts[:2], self.tails, strict=True):
+            slope = csr_array(part @ diags_array(self.workload.count))
+            alone += slope.power(2) @ (tail.alone + TAIL_DRIFT**2)
+            roots.append((slope @ diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.root)
+            roots.append((slope @ self.terms.matrix).toarray() * TAIL_DRIFT)
+        return alone, np.hstack(roots)
+
+    def pulled(self, sums: Sums, drift: Drift, x: Floats) -> Floats:
+        """The deviations' covariance with functions of the sums, applied to (row,): (cell, 2)."""
+        back = np.einsum("ci,cij->cj", sums.back(x), self.sloped)
+        found = self.alone * back
+        z = self.terms.matrix
+        for which, (deviations, size) in enumerate(zip((self.levels.of_weight, self.levels.of_mean), drift, strict=True)):
+            inner = deviations.root @ (deviations.root.T @ (z.T @ (deviations.shared * back[:, which])))
+            found[:, which] += deviations.shared * (z @ inner) + z @ (self.sizes(size) ** 2 * (z.T @ back[:, which]))
+        return np.asarray(found)
+
+
+def crossed(one: Sums, other: Sums, block: Floats) -> csr_array:
+    """Covariance of two sets of functions by a block for every cell, sparse, (row, row)."""
+    pairs = ((i, j) for i in range(4) for j in range(4) if one.parts[i].nnz and other.parts[j].nnz)
+    none = csr_array((len(one), len(other)))
+    return _added([none, *(one.parts[i] @ diags_array(block[:, i, j]) @ other.parts[j].T for i, j in pairs)])
+
+
+def _added(parts: Sequence[Any]) -> csr_array:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole + part
+    return csr_array(whole)
+
+
+def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: Floats) -> tuple[Sums, Floats]:
+    """Measurements in records, as functions of the base cells' sums, with the constants that are added, (row,)."""
+    rows, constants = [], []
+    for one in measurements:
+        weight, outcome = (csr_array(each / STEPS) for each in (one.of_weight, one.of_outcome))
+        none = csr_array(weight.shape)
+        rows.append(((none, none, weight, none), np.zeros(weight.shape[0])))
+        tilted = csr_array(outcome @ diags_array(-limits.tilt))
+        rows.append(
+            (
+                (none, none, tilted, csr_array(outcome @ diags_array(limits.share))),
+                np.asarray(outcome @ (limits.tilt * count)),
+            )
+        )
+    parts = [_stacked([row[k] for row, _ in rows]) for k in range(4)]
+    constants = [constant for _, constant in rows]
+    return Sums((parts[0], parts[1], parts[2], parts[3])), np.concatenate(constants)
+
+
+def published_sums(matrix: csr_array, levels: Levels) -> tuple[Sums, Sums]:
+    """A table's counts and totals as functions of the base cells' sums."""
+    none = csr_array(matrix.shape)
+    count = csr_array(matrix @ diags_array(levels.weight))
+    return Sums((count, none, none, none)), Sums(
+        (
+            csr_array(matrix @ diags_array(levels.weight * levels.mean)),
+            csr_array(matrix @ diags_array(levels.weight * levels.unit)),
+            none,
+            none,
+        )
+    )
+
+
+def _stacked(parts: Sequence[csr_array]) -> csr_array:
+    return csr_array(vstack(parts, format="csr"))
+
+
+class Errors(NamedTuple):
+    """Variances of published figures, (row,) each.
+
+    `file`: of the estimate about the file's own figure. `population`: about the population's. `prior`: of the reference
+    alone about the file's figure, if nothing has drifted.
+    """
+
+    file: Floats
+    population: Floats
+    prior: Floats
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A package's posterior under measurements with noise of given variances (row,), in records."""
+
+    prior: Prior
+    measured: Sums
+    constant: Floats
+    noise: Floats
+    drift: Drift = PLANNED
+
+    def without_noise(self) -> Floats:
+        """The measurements' covariance before noise, (measurement, measurement)."""
+        root = self.prior.shared(self.measured, self.drift)
+        return np.asarray(crossed(self.measured, self.measured, self.prior.block()).toarray() + root @ root.T)
+
+    @cached_property
+    def _factor(self) -> tuple[Floats, bool]:
+        return cho_factor(self.without_noise() + np.diag(self.noise), lower=True)
+
+    def solver(self, x: Floats) -> Floats:
+        """V⁻¹ x."""
+        return np.asarray(cho_solve(self._factor, x))
+
+    def covariance(self, sums: Sums) -> Floats:
+        """C: covariances of published sums with the measurements, (row, measurement)."""
+        block = crossed(sums, self.measured, self.prior.block()).toarray()
+        return np.asarray(block + self.prior.shared(sums, self.drift) @ self.prior.shared(self.measured, self.drift).T)
+
+    def errors(self, sums: Sums) -> Errors:
+        """Errors of estimates of published sums; no data are needed."""
+        prior, drift = self.prior, self.drift
+        c = self.covariance(sums)
+        gain = self.solver(c.T).T
+        shared = prior.shared(sums, drift)
+        square = (shared**2).sum(axis=1)
+        alone, roots = prior.tail_roots(sums)
+        square += (roots**2).sum(axis=1)
+        block = crossed(sums, sums, prior.block()).diagonal() + alone
+        whole, still = block + square, block + self._undrifted(sums)
+        of_means = crossed(sums, sums, prior.population()).diagonal() + alone + square
+        sampled = (gain * crossed(sums, self.measured, prior.sampling).toarray()).sum(axis=1)
+        won = (gain * c).sum(axis=1)
+        return Errors(np.maximum(whole - won, 0.0), np.maximum(of_means - won + 2.0 * sampled, 0.0), still)
+
+    def _undrifted(self, sums: Sums) -> Floats:
+        """Variances of the reference's errors that cells share, (row,)."""
+        found = np.zeros(len(sums))
+        for errors, _ in self.prior.terms_of(sums):
+            found += (errors**2).sum(axis=1)
+        for part, tail in zip(sums.parts[:2], self.prior.tails, strict=True):
+            slope = part @ diags_array(self.prior.workload.count * tail.shared)
+            found += (((slope @ self.prior.terms.matrix).toarray() @ tail.root) ** 2).sum(axis=1)
+        return found
+
+    def joint(self, sums: Sums) -> Floats:
+        """Joint covariance of estimates about the population's sums, (row, row)."""
+        prior, c = self.prior, self.covariance(sums)
+        gain, shared = self.solver(c.T).T, self.prior.shared(sums, self.drift)
+        sampled = gain @ crossed(sums, self.measured, prior.sampling).toarray().T
+        alone, roots = prior.tail_roots(sums)
+        means = crossed(sums, sums, prior.population()).toarray() + shared @ shared.T + roots @ roots.T + np.diag(alone)
+        return np.asarray(means - gain @ c.T + sampled + sampled.T)
+
+    def residual(self, x: Floats) -> Floats:
+        return np.asarray(x - self.constant - self.measured.of(self.prior.mean))
+
+    def estimated(self, x: Floats) -> Floats:
+        """Posterior means of the base cells' four sums, (cell, 4), from noisy measurements in records, (row,)."""
+        weighed = self.solver(self.residual(x))
+        own = np.einsum("cij,cj->ci", self.prior.sampling, self.measured.back(weighed))
+        by_level = np.einsum("cij,cj->ci", self.prior.sloped, self.prior.pulled(self.measured, self.drift, weighed))
+        return np.asarray(self.prior.mean + own + by_level)
+
+    def deviations(self, x: Floats) -> Floats:
+        """Posterior means of the deviations of the base cells' levels, (cell, 2)."""
+        return self.prior.pulled(self.measured, self.drift, self.solver(self.residual(x)))
+
+
+def learned(posterior: Posterior, x: Floats) -> Posterior:
+    """The posterior with drift learned from the noisy measurements, linearised at the deviations that they show."""
+    found = _drifted(posterior, x)
+    for _ in range(ROUNDS):
+        at = np.clip(found.deviations(x), -FARTHEST, FARTHEST)
+        found = replace(found, prior=replace(found.prior, at=at))
+    return found
+
+
+def _drifted(posterior: Posterior, x: Floats) -> Posterior:
+    """The drift of the largest likelihood, by turns for weights and outcomes."""
+    residual = posterior.residual(x)
+    covariance = Drifting.of(posterior)
+
+    def likelihood(drift: Drift) -> float:
+        quadratic, log_det = covariance.forms(residual, drift)
+        a_priori = sum((np.log(each / PLANNED_DRIFT) / DOUBT) ** 2 for each in drift)
+        return float(-0.5 * (quadratic + log_det + a_priori))
+
+    best = Drift()
+    for _ in range(2):
+        for name in Drift._fields:
+            tried = [best._replace(**{name: float(size)}) for size in DRIFTS]
+            best = max(tried, key=likelihood)
+    return replace(posterior, drift=best)
+
+
+@dataclass(frozen=True)
+class Drifting:
+    """The measurements' covariance V for many drifts: the part that no drift changes, and that of a drift of 1."""
+
+    fixed: Floats
+    parts: tuple[Floats, ...]
+
+    @classmethod
+    def of(cls, posterior: Posterior) -> Drifting:
+        """The terms of a posterior's V."""
+        prior, measured = posterior.prior, posterior.measured
+        fixed = crossed(measured, measured, prior.block()).toarray() + np.diag(posterior.noise)
+        common, parts = prior.terms.classes == 0, []
+        for errors, moved in prior.terms_of(measured):
+            fixed += errors @ errors.T + ALL_DRIFT**2 * moved[:, common] @ moved[:, common].T
+            parts.append(moved[:, ~common] @ moved[:, ~common].T)
+        return cls(fixed, tuple(parts))
+
+    def forms(self, x: Floats, drift: Drift) -> tuple[float, float]:
+        """x' V⁻¹ x, and log det V, under a drift."""
+        whole = self.fixed + sum(size**2 * part for size, part in zip(drift, self.parts, strict=True))
+        factor = cho_factor(whole, lower=True)
+        return float(x @ cho_solve(factor, x)), float(2.0 * np.log(np.diag(factor[0])).sum())

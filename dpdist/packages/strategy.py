@@ -1,0 +1,108 @@
+"""What is measured of a package: sums of base cells over groups, each with a part of the budget (docs/methods.md, §9c).
+
+A record is in one group of every aggregation. Its contribution to a group's two sums is that of its base cell, (a, q) with
+a ≥ 0 and a + |q| ≤ 1, times factors of at most 1: the cell's limits over the largest of the group. So every measurement is
+a linear function of the base cells' sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.sparse import csr_array, diags_array, eye_array
+
+from dpdist.core.records import Floats
+from dpdist.packages.workload import Workload
+
+STEPS = 2**10
+"""Factors are whole multiples of 1/STEPS, so that sums of whole numbers stay whole."""
+SHARES = 2**12
+"""Parts of the budget are whole multiples of 1/SHARES."""
+
+
+class Aggregation(NamedTuple):
+    """Groups of base cells: a name, and a matrix of 0 and 1, (group, cell), in which every cell has one group."""
+
+    name: str
+    matrix: csr_array
+
+
+class Measured(NamedTuple):
+    """An aggregation with whole factors, (group, cell) each, of the sums of a and of q, from 0 to `STEPS`."""
+
+    name: str
+    of_weight: csr_array
+    of_outcome: csr_array
+
+
+class Strategy(Protocol):
+    """A way to measure a package."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def most_cells(self) -> int | None:
+        """The number of base cells above which the strategy is not tried unless it is named; None if any."""
+        ...
+
+    def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
+        """The groups that are measured."""
+        ...
+
+
+class BaseCells(NamedTuple):
+    """Measures every base cell that occurs; tables are sums."""
+
+    name: str = "base_cells"
+    most_cells: int | None = 1_000
+
+    def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
+        return (Aggregation("base cells", csr_array(eye_array(len(workload), format="csr"))),)
+
+
+class PerTable(NamedTuple):
+    """Measures the cells of every table that no other table contains; each table has a part of the budget."""
+
+    name: str = "per_table"
+    most_cells: int | None = None
+
+    def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
+        return tuple(Aggregation(f"columns {by}", workload.summing(by)) for by in workload.measured)
+
+
+STRATEGIES: tuple[Strategy, ...] = (BaseCells(), PerTable())
+
+
+def measured(aggregation: Aggregation, cap: Floats, reach: Floats) -> Measured:
+    """The factors of an aggregation, from every base cell's limits on its two sums, (cell,) each: U and U times R."""
+    return Measured(aggregation.name, _factors(aggregation.matrix, cap), _factors(aggregation.matrix, reach))
+
+
+def _factors(matrix: csr_array, limit: Floats) -> csr_array:
+    scaled = csr_array(matrix @ diags_array(limit))
+    largest = np.asarray(scaled.max(axis=1).todense()).reshape(-1)
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(scaled.indptr))
+    scaled.data = np.floor(STEPS * np.minimum(scaled.data / largest[row], 1.0))
+    return scaled
+
+
+def largest_of(matrix: csr_array, limit: Floats) -> Floats:
+    """The largest limit of every group, (group,)."""
+    return np.asarray((matrix @ diags_array(limit)).max(axis=1).todense()).reshape(-1)
+
+
+def whole_shares(shares: Sequence[float]) -> tuple[Fraction, ...]:
+    """Parts of the budget that sum to 1, as fractions; none is below 1/SHARES.
+
+    Raises `ValueError` for more parts than that leaves room for.
+    """
+    if len(shares) > SHARES // 2:
+        raise ValueError(f"{len(shares):,} measured tables: at most {SHARES // 2:,} can share a budget")
+    wanted = np.maximum(np.asarray(shares, dtype=float) / sum(shares), 0.0)
+    whole = 1 + np.floor(wanted * (SHARES - len(shares))).astype(int)
+    whole[int(np.argmax(wanted))] += SHARES - int(whole.sum())
+    return tuple(Fraction(int(part), SHARES) for part in whole)

@@ -1,0 +1,80 @@
+"""The workload of a package: base cells that occur, tables over their columns, and sparse matrices that add cells up.
+
+A base cell is a combination of all columns of the tables. Only combinations that occur in the file are listed, so a cross
+without a record costs nothing. The rows of a table's published cells are in the order of `core.table_cells.cross`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from dpdist.core.records import Floats, Ints
+
+
+@dataclass(frozen=True)
+class PackageTable:
+    """A published table: positions of its columns, whether margins are published, and its weight in the objective."""
+
+    name: str
+    by: tuple[int, ...]
+    margins: bool = True
+    priority: float = 1.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Base cells and tables.
+
+    `codes` (cell, column) are levels of the base cells, `sizes` the number of levels of every column, and `count` (cell,)
+    the public number of records.
+    """
+
+    codes: Ints
+    sizes: tuple[int, ...]
+    count: Floats
+    tables: tuple[PackageTable, ...]
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    @property
+    def measured(self) -> tuple[tuple[int, ...], ...]:
+        """The sets of columns whose cells may be measured: those of the tables that no other table's set contains."""
+        sets = [frozenset(table.by) for table in self.tables]
+        kept = dict.fromkeys(each for each in sets if not any(each < other for other in sets))
+        return tuple(tuple(sorted(each)) for each in kept)
+
+    def groups(self, by: Sequence[int]) -> Ints:
+        """The group of every base cell, (cell,): a number for each combination of these columns that occurs."""
+        key = np.zeros(len(self), dtype=np.int64)
+        for column in by:
+            key = key * self.sizes[column] + self.codes[:, column]
+        return np.asarray(np.unique(key, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+
+    def summing(self, by: Sequence[int]) -> csr_array:
+        """Adds base cells up to the combinations of these columns that occur, (group, cell)."""
+        return indicator(self.groups(by))
+
+    def published(self, table: PackageTable) -> csr_array:
+        """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last."""
+        sizes = [self.sizes[column] + (1 if table.margins else 0) for column in table.by]
+        rows, cells = [], np.arange(len(self))
+        for total in product(*([False, True] if table.margins else [False] for _ in table.by)):
+            row = np.zeros(len(self), dtype=np.int64)
+            for column, size, summed in zip(table.by, sizes, total, strict=True):
+                row = row * size + (size - 1 if summed else self.codes[:, column])
+            rows.append(row)
+        found, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
+        matrix = (np.ones(len(found)), (found, np.tile(cells, len(rows))))
+        return csr_array(matrix, shape=(every, len(self)))
+
+
+def indicator(groups: Ints) -> csr_array:
+    """A matrix of 0 and 1 that adds entries up by group, (group, entry)."""
+    number = int(groups.max()) + 1 if len(groups) else 0
+    return csr_array((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(number, len(groups)))

@@ -1,0 +1,125 @@
+"""The joint sensitivity of a package is bounded for any records, and attained by a stated pair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from simulated_package import planned, query_of, reference, world
+
+from dpdist.packages.package import Package
+from dpdist.packages.query import DIGITS, MOVED, UNIT, WHOLE, Budget, JointQuery, base_sums, contributions
+from dpdist.packages.strategy import STEPS
+
+BUDGETS = [
+    Budget("zero_out", epsilon=Fraction(1)),
+    Budget("substitution", epsilon=Fraction(4)),
+    Budget("zero_out", rho=Fraction(1, 20)),
+    Budget("substitution", rho=Fraction(1, 7)),
+]
+ADVERSARIAL = [0.0, 1e-300, 1e-9, 0.5, 1.0, 3.0, 20.0, 1e3, 1e9, 1e300, np.inf]
+
+
+@pytest.fixture(scope="module", params=BUDGETS, ids=str)
+def joint(request: pytest.FixtureRequest) -> tuple[JointQuery, Package]:
+    count = np.bincount(world().draw(2000, np.random.default_rng(1)).cell, minlength=len(world().share)).astype(float)
+    made = planned(count, reference(2), request.param)
+    return query_of(made, request.param), made
+
+
+def test_the_loss_of_all_measurements_is_the_budget(joint: tuple[JointQuery, Package]) -> None:
+    query, _ = joint
+    budget = query.budget.epsilon or query.budget.rho
+    assert budget is not None
+    assert sum(query.shares) == 1
+    assert budget * (1 - Fraction(1, DIGITS)) <= query.loss <= budget
+
+
+def test_no_pair_of_records_costs_more_than_the_budget(joint: tuple[JointQuery, Package]) -> None:
+    """Any weights and outcomes, also ones that overflow; both records of a pair are in the same base cell."""
+    query, _ = joint
+    rng, cells = np.random.default_rng(3), len(query.limits.cap)
+    weight = rng.choice(ADVERSARIAL, (2, 150))
+    outcome = rng.choice([-x for x in ADVERSARIAL] + ADVERSARIAL, (2, 150))
+    for cell, w, y in zip(rng.integers(0, cells, 150), weight.T, outcome.T, strict=True):
+        first, second = (base_sums(query.limits, np.array([cell]), w[k : k + 1], y[k : k + 1]) for k in range(2))
+        other = np.zeros_like(first) if query.budget.adjacency == "zero_out" else second
+        assert query.loss_between(first, other) <= query.loss
+
+
+def _widest(query: JointQuery) -> int | None:
+    """A base cell with factor STEPS on outcomes in every measurement, if there is one."""
+    full = [m.of_outcome.T @ np.ones(m.of_outcome.shape[0]) == STEPS for m in query.measurements]
+    found = np.flatnonzero(np.all(full, axis=0))
+    return int(found[0]) if len(found) else None
+
+
+def test_the_stated_pair_attains_the_loss(joint: tuple[JointQuery, Package]) -> None:
+    """Records above the cap with outcomes at both ends; under `zero_out` one of them, and none.
+
+    Control: at half of the half-width the pair costs less, and under half of the scales it would cost more.
+    """
+    query, _ = joint
+    cell = _widest(query)
+    if cell is None:  # the widest cell of one table is not that of another: then all cells of the query have equal limits
+        widened = (m._replace(of_weight=_full(m.of_weight), of_outcome=_full(m.of_outcome)) for m in query.measurements)
+        query, cell = replace(query, measurements=tuple(widened)), 0
+    at, cap = np.array([cell]), query.limits.cap[cell] * np.ones(1) * 2
+    ends = [base_sums(query.limits, at, cap, query.limits.centre[at] + s * query.limits.half[at]) for s in (1.0, -1.0, 0.5)]
+    other = np.zeros_like(ends[0]) if query.budget.adjacency == "zero_out" else ends[1]
+    assert query.loss_between(ends[0], other) == query.loss
+    assert query.loss_between(ends[2], other) < query.loss
+    halved = tuple(share * 2 for share in query.shares)
+    assert JointQuery(query.limits, query.measurements, halved, query.budget).loss_between(ends[0], other) > query.loss
+
+
+def _full(factors: csr_array) -> csr_array:
+    copied = factors.copy()
+    copied.data = np.full_like(copied.data, STEPS)
+    return copied
+
+
+def test_a_record_is_in_one_group_of_every_measurement_with_factors_of_at_most_1(joint: tuple[JointQuery, Package]) -> None:
+    query, _ = joint
+    for each in query.measurements:
+        for factors in (each.of_weight, each.of_outcome):
+            assert (np.bincount(factors.nonzero()[1], minlength=factors.shape[1]) <= 1).all()
+            assert factors.data.min() >= 0.0
+            assert factors.data.max() == STEPS
+            assert (factors.data == np.rint(factors.data)).all()
+
+
+def test_contributions_are_whole_and_in_the_cone(joint: tuple[JointQuery, Package]) -> None:
+    query, _ = joint
+    rng = np.random.default_rng(5)
+    cell = rng.integers(0, len(query.limits.cap), 20_000)
+    parts = contributions(query.limits, cell, rng.lognormal(3.0, 2.0, 20_000), rng.normal(60.0, 100.0, 20_000))
+    assert (parts == np.rint(parts)).all()
+    assert (parts[:, 0] >= 0).all()
+    assert (parts[:, 0] + np.abs(parts[:, 1]) <= UNIT).all()
+
+
+def test_measurements_of_many_records_are_exact_in_floating_point() -> None:
+    """Sums of 8 million records stay below 2^53."""
+    assert 8e6 * WHOLE < 2**53
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"adjacency": "add_remove", "epsilon": Fraction(1)},
+        {"adjacency": "zero_out"},
+        {"adjacency": "zero_out", "epsilon": Fraction(1), "rho": Fraction(1)},
+        {"adjacency": "zero_out", "epsilon": Fraction(0)},
+    ],
+)
+def test_a_budget_that_is_none_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"a budget|public sizes"):
+        Budget(**wrong)  # type: ignore[arg-type]
+
+
+def test_neighbours_under_substitution_move_twice_as_far() -> None:
+    assert MOVED["substitution"] == 2 * MOVED["zero_out"]
