@@ -17,7 +17,7 @@ from dpdist.core.records import Floats
 from dpdist.packages.posterior import Posterior, Sums, published_sums
 from dpdist.packages.workload import PackageTable, Workload
 
-RAKED = 50
+RAKING_PASSES = 50
 """Number of times that all measured tables are raked in turn."""
 
 
@@ -57,7 +57,7 @@ def projected(values: Floats, workload: Workload) -> Floats:
     found = np.maximum(values, 0.0)
     tables = [workload.groups(by) for by in workload.measured]
     wanted = [np.maximum(np.bincount(group, weights=values), 0.0) for group in tables]
-    for _ in range(RAKED):
+    for _ in range(RAKING_PASSES):
         for group, target in zip(tables, wanted, strict=True):
             held = np.bincount(group, weights=found)
             found = found * np.divide(target, held, out=np.zeros_like(held), where=held > 0.0)[group]

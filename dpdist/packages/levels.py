@@ -21,11 +21,11 @@ from dpdist.packages.workload import Workload, indicator
 
 PSEUDO_RECORDS = 5.0
 """Records at the overall level that are added to every level of a column, so that few records do not move it far."""
-DIFFUSE = 1.0
+DIFFUSE_DEVIATION = 1.0
 """Prior standard deviation of deviations that all cells of a column's level share, relative to the level."""
 LEAST_LEVEL = 0.05
 """Smallest level, relative to that of the main effects."""
-PASSES = 30
+MAIN_EFFECT_PASSES = 30
 WINSORISED = 0.9
 """Quantile at which relative weights, and relative outcomes, are winsorised before levels are estimated from them."""
 
@@ -134,7 +134,7 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
 
     def solved(log_sd: Floats) -> tuple[float, Floats, Floats, Floats]:
         of_table, of_cell = np.exp(2.0 * log_sd)
-        prior = np.where(table, of_table, DIFFUSE**2)
+        prior = np.where(table, of_table, DIFFUSE_DEVIATION**2)
         spread = of_cell + v
         precision = (z.T @ diags_array(1.0 / spread) @ z).toarray() + np.diag(1.0 / prior)
         root, pulled = cho_factor(precision, lower=True), z.T @ (r / spread)
@@ -191,7 +191,7 @@ def _products(workload: Workload, base: Floats, total: Floats) -> Floats:
     overall = float(total.sum() / base.sum())
     level, added = np.full(len(base), overall), PSEUDO_RECORDS * overall * float(base.sum() / max((base > 0).sum(), 1))
     adding = [workload.groups((column,)) for column in range(len(workload.sizes))]
-    for _ in range(PASSES):
+    for _ in range(MAIN_EFFECT_PASSES):
         for group in adding:
             held, wanted = (np.bincount(group, weights=each) for each in (base * level, total))
             level = level * ((wanted + added) / (held + added))[group]
@@ -203,7 +203,7 @@ def _sums(workload: Workload, records: ReferenceRecords, total: Floats) -> Float
     product = np.bincount(records.cell, weights=records.weight * records.outcome, minlength=len(total))
     level = np.full(len(total), float(product.sum() / total.sum()))
     added = PSEUDO_RECORDS * float(records.weight.mean())
-    for _ in range(PASSES):
+    for _ in range(MAIN_EFFECT_PASSES):
         for column in range(len(workload.sizes)):
             adding = indicator(workload.groups((column,)))
             effect = (adding @ (product - total * level)) / (adding @ total + added)

@@ -1,9 +1,9 @@
 """Clipping limits of every base cell, and the moments of its clipped sums, from the reference (docs/methods.md, §9c).
 
 A record has e = w/ω and r = (y − m)/s, with ω, m and s the levels of its base cell. The law of (e, r) is that of the base
-cell's group: its first columns, as many as leave the group `FEWEST` reference records. A group's limits u, k, h have the
-least predicted error. So a base cell has the weight cap U = ω u, the centre m + s k and the half-width s h. All of this is
-a public function of columns, smooth over base cells.
+cell's group: its first columns, as many as leave the group `FEWEST_RECORDS` reference records. A group's limits u, k, h
+have the least predicted error. So a base cell has the weight cap U = ω u, the centre m + s k and the half-width s h. All
+of this is a public function of columns, smooth over base cells.
 
 A record's four sums are e, e r, a = 1 − min(e/u, 1) and q = (1 − a) clip((r − k)/h, −1, 1). The first two are published,
 the others measured.
@@ -20,19 +20,19 @@ from dpdist.core.records import Floats, Ints
 from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms, cell_means, deviations
 from dpdist.packages.workload import Workload
 
-FEWEST = 300
+FEWEST_RECORDS = 300
 """Reference records that a group must have for limits and a shape of its own."""
 MOST_POINTS = 1000
 """Reference records of a group that stand for its shape."""
 QUANTILES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0])
-BEYOND = np.array([1.0, 1.3, 2.0])
+LIMIT_FACTORS = np.array([1.0, 1.3, 2.0])
 """Limits that are tried: quantiles of the reference, the last of them times these factors."""
 EDGE = 1e-9
-MISFIT = 0.1
+TAIL_MISFIT = 0.1
 """Planned error of what lies beyond the limits, as a part of it."""
 
 
-class Window(NamedTuple):
+class Clipping(NamedTuple):
     """The limits of a group: u of e; k and h of r. `whole`: the outcome's public range takes the place of k and h."""
 
     cap: float
@@ -50,23 +50,23 @@ class Shape:
     rate: Floats
     """Derivative of r by a deviation of the mean level."""
 
-    def sums(self, window: Window) -> Floats:
+    def sums(self, clipping: Clipping) -> Floats:
         """e, e r, a and q of every record, (record, 4)."""
-        v = np.minimum(self.e / window.cap, 1.0)
-        c = np.clip((self.r - window.centre) / window.half, -1.0, 1.0)
+        v = np.minimum(self.e / clipping.cap, 1.0)
+        c = np.clip((self.r - clipping.centre) / clipping.half, -1.0, 1.0)
         return np.column_stack([self.e, self.e * self.r, 1.0 - v, v * c])
 
-    def slopes(self, window: Window) -> Floats:
+    def slopes(self, clipping: Clipping) -> Floats:
         """Derivatives of the mean sums by relative deviations of the weight level, and of the mean level, (4, 2)."""
-        below, c = self.e < window.cap, (self.r - window.centre) / window.half
-        v, inside = np.minimum(self.e / window.cap, 1.0), np.abs(c) <= 1.0 - EDGE
+        below, c = self.e < clipping.cap, (self.r - clipping.centre) / clipping.half
+        v, inside = np.minimum(self.e / clipping.cap, 1.0), np.abs(c) <= 1.0 - EDGE
         by_weight = [
             self.e.mean(),
             (self.e * self.r).mean(),
             -(v * below).mean(),
             (v * below * np.clip(c, -1.0, 1.0)).mean(),
         ]
-        by_mean = [0.0, (self.e * self.rate).mean(), 0.0, (v * inside * self.rate).mean() / window.half]
+        by_mean = [0.0, (self.e * self.rate).mean(), 0.0, (v * inside * self.rate).mean() / clipping.half]
         return np.column_stack([by_weight, by_mean])
 
     def moved(self, of_weight: float, of_mean: float) -> Shape:
@@ -76,16 +76,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class CellLimits:
-    """Limits of all base cells, (cell,) each, and the shapes and windows of their groups."""
+    """Limits of all base cells, (cell,) each, and the shapes and clippings of their groups."""
 
     cap: Floats
     centre: Floats
     half: Floats
     group: Ints
     shapes: tuple[Shape, ...]
-    windows: tuple[Window, ...]
+    clippings: tuple[Clipping, ...]
     tilt: Floats
-    """What a measured sum of outcomes holds of 1 − a, (cell,); 0 unless the window is the whole public range."""
+    """What a measured sum of outcomes holds of 1 − a, (cell,); 0 unless the clipping is the whole public range."""
     share: Floats
     """What a measured sum of outcomes holds of q, (cell,)."""
 
@@ -108,18 +108,18 @@ def limits_of(
     held = group[records.cell]
     two_valued = len(np.unique(records.outcome)) <= 2
     half_range = (bounds[1] - bounds[0]) / 2.0
-    shapes, windows = [], []
+    shapes, clippings = [], []
     for number in range(int(group.max()) + 1):
         own, cells = np.flatnonzero(held == number), group == number
         shape = _shape(e[own], r[own], levels.scaled)
-        widest = 2.0 * half_range / float(np.median(levels.unit[cells]))
+        widest = max(2.0 * half_range / float(np.median(levels.unit[cells])), float(np.abs(shape.r).max()))
         n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
         shapes.append(shape)
-        windows.append(
-            _window(shape, n, len(own) * n / max(float(workload.count[cells].sum()), 1.0), variance, widest, two_valued)
+        clippings.append(
+            _clipping(shape, n, len(own) * n / max(float(workload.count[cells].sum()), 1.0), variance, widest, two_valued)
         )
-    cap, centre, half = (np.array([getattr(each, name) for each in windows])[group] for name in ("cap", "centre", "half"))
-    whole = np.array([each.whole for each in windows])[group]
+    cap, centre, half = (np.array([getattr(each, name) for each in clippings])[group] for name in ("cap", "centre", "half"))
+    whole = np.array([each.whole for each in clippings])[group]
     middle = (bounds[0] + bounds[1]) / 2.0
     return CellLimits(
         levels.weight * cap,
@@ -127,7 +127,7 @@ def limits_of(
         np.where(whole, half_range, levels.unit * half),
         group,
         tuple(shapes),
-        tuple(windows),
+        tuple(clippings),
         np.where(whole, (levels.mean - middle) / half_range, 0.0),
         np.where(whole, levels.unit * half / half_range, 1.0),
     )
@@ -140,7 +140,7 @@ def _groups(workload: Workload, records: ReferenceRecords) -> Ints:
     for last in range(1, len(order) + 1):
         finer = workload.groups(tuple(order[:last]))
         held = np.bincount(finer[records.cell], minlength=int(finer.max()) + 1)
-        large = held[finer] >= FEWEST
+        large = held[finer] >= FEWEST_RECORDS
         group, number = np.where(large, number + finer, group), number + int(finer.max()) + 1
     held = np.bincount(group[records.cell], minlength=number)
     group = np.where(held[group] > 0, group, 0)
@@ -161,30 +161,30 @@ def _shape(e: Floats, r: Floats, scaled: bool) -> Shape:
     return Shape(e, r, 1.0 + r if scaled else np.ones_like(r))
 
 
-def _window(shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool) -> Window:
+def _clipping(shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool) -> Clipping:
     """The limits of the least predicted error of a cell's count and total with n records."""
     tail = n * (1.0 + n / max(reference, 1.0))
-    best, found = np.inf, Window(float(shape.e.max()), 0.0, widest, True)
+    best, found = np.inf, Clipping(float(shape.e.max()), 0.0, widest, True)
     reaches = _candidates(np.abs(shape.r))
     low, top = float(shape.r.min()), float(shape.r.max())
     pairs = {(0.0, reach) for reach in reaches}
     pairs |= {((max(-x, low) + min(x, top)) / 2.0, (min(x, top) - max(-x, low)) / 2.0) for x in reaches}
-    windows = [] if two_valued else [(k, h) for k, h in sorted(pairs) if 0.0 < h < widest / 2.0]
+    clippings = [] if two_valued else [(k, h) for k, h in sorted(pairs) if 0.0 < h < widest / 2.0]
     direct = max(float(shape.e.var()), 0.01), max(float((shape.e * shape.r).var()), 1e-12)
     for cap in _candidates(shape.e):
         v = np.minimum(shape.e / cap, 1.0)
         if float((v * (shape.e < cap)).mean()) < 0.02 and shape.e.std() > 1e-9:
             continue
-        beyond = n * MISFIT * float((shape.e - cap * v).mean())
+        beyond = n * TAIL_MISFIT * float((shape.e - cap * v).mean())
         count = (tail * _left(shape.e, v[:, None]) + noise * cap**2 + beyond**2) / direct[0] / n
-        for k, h, whole in [*((k, h, False) for k, h in windows), (0.0, widest, True)]:
+        for k, h, whole in [*((k, h, False) for k, h in clippings), (0.0, widest, True)]:
             c = np.clip((shape.r - k) / h, -1.0, 1.0)
             left = _left(shape.e * shape.r, np.column_stack([v, v * c]))
             reach = (h / 2.0 if whole else h) * cap
-            lost = n * MISFIT * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
+            lost = n * TAIL_MISFIT * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
             total = (tail * left + noise * (reach**2 + (cap * k) ** 2) + lost**2) / direct[1] / n
             if count + total < best:
-                best, found = count + total, Window(float(cap), float(k), float(h), whole)
+                best, found = count + total, Clipping(float(cap), float(k), float(h), whole)
     return found
 
 
@@ -197,7 +197,7 @@ def _left(target: Floats, measured: Floats) -> float:
 
 
 def _candidates(values: Floats) -> Floats:
-    found = np.concatenate([np.quantile(values, QUANTILES[:-1]), values.max() * BEYOND])
+    found = np.concatenate([np.quantile(values, QUANTILES[:-1]), values.max() * LIMIT_FACTORS])
     return np.unique(found[found > 1e-6 * max(float(values.max()), 1e-300)])
 
 
@@ -210,12 +210,12 @@ def tails_of(
     """
     e, r = levels.standardised(records)
     group, left = limits.group[records.cell], np.zeros((len(e), 2))
-    for number, (shape, window) in enumerate(zip(limits.shapes, limits.windows, strict=True)):
+    for number, (shape, clipping) in enumerate(zip(limits.shapes, limits.clippings, strict=True)):
         own = group == number
-        whole = shape.sums(window)
+        whole = shape.sums(clipping)
         x = whole[:, 2:] - whole[:, 2:].mean(axis=0)
         coefficients = np.linalg.lstsq(x, whole[:, :2] - whole[:, :2].mean(axis=0), rcond=1e-9)[0]
-        sums = Shape(e[own], r[own], r[own]).sums(window)
+        sums = Shape(e[own], r[own], r[own]).sums(clipping)
         left[own] = sums[:, :2] - whole[:, :2].mean(axis=0) - (sums[:, 2:] - whole[:, 2:].mean(axis=0)) @ coefficients
     ones = np.ones(len(e))
     of_weight, of_outcome = (deviations(terms, *cell_means(records.cell, each, ones, len(workload))) for each in left.T)

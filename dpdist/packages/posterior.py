@@ -23,7 +23,7 @@ from scipy.sparse import csr_array, diags_array, vstack
 from dpdist.core.records import Floats
 from dpdist.packages.levels import Deviations, Levels, Terms
 from dpdist.packages.limits import CellLimits
-from dpdist.packages.strategy import STEPS, Measured
+from dpdist.packages.strategy import FACTOR_STEPS, Measured
 from dpdist.packages.workload import Workload
 
 MOST_SUMS = 6_000
@@ -32,7 +32,7 @@ MOST_TERMS = 6_000
 """Largest number of shared terms, whose covariance is dense."""
 PLANNED_DRIFT = 0.01
 """Relative drift since the reference that is planned for before the file is seen: its median a priori."""
-DOUBT = 2.0
+DRIFT_LOG_SD = 2.0
 """Standard deviation a priori of the logarithm of the drift."""
 DRIFTS = np.array([0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3])
 """Standard deviations of drift that are tried."""
@@ -42,9 +42,9 @@ CELL_DRIFT = 0.02
 """Standard deviation of a base cell's own drift."""
 TAIL_DRIFT = 0.01
 """Standard deviation of the drift, per record, of what lies beyond the limits: of each term, and of each cell alone."""
-ROUNDS = 3
+LINEARISATIONS = 3
 """Number of times that the clipped sums are linearised anew, at the deviations last estimated."""
-FARTHEST = 0.9
+LARGEST_DEVIATION = 0.9
 """Largest deviation at which the sums are linearised."""
 
 
@@ -55,7 +55,7 @@ class Drift(NamedTuple):
     outcome: float = PLANNED_DRIFT
 
 
-PLANNED = Drift()
+DRIFT_BEFORE = Drift()
 """The drift before the file is seen."""
 
 
@@ -111,16 +111,16 @@ class Prior:
         cells = len(self.workload)
         mean, slope, spread = np.empty((cells, 4)), np.empty((cells, 4, 2)), np.empty((cells, 4, 4))
         still = not self.at.any()
-        for number, (shape, window) in enumerate(zip(self.limits.shapes, self.limits.windows, strict=True)):
+        for number, (shape, clipping) in enumerate(zip(self.limits.shapes, self.limits.clippings, strict=True)):
             own = np.flatnonzero(self.limits.group == number)
-            sums = shape.sums(window)
+            sums = shape.sums(clipping)
             spread[own] = np.cov(sums.T, ddof=0)
             if still:
-                mean[own], slope[own] = sums.mean(axis=0), shape.slopes(window)
+                mean[own], slope[own] = sums.mean(axis=0), shape.slopes(clipping)
                 continue
             for cell in own:
                 moved = shape.moved(*self.at[cell])
-                mean[cell], slope[cell] = moved.sums(window).mean(axis=0), moved.slopes(window)
+                mean[cell], slope[cell] = moved.sums(clipping).mean(axis=0), moved.slopes(clipping)
                 slope[cell, :, 0] /= 1.0 + self.at[cell, 0]
         return mean, slope, spread
 
@@ -222,7 +222,7 @@ def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: F
     """Measurements in records, as functions of the base cells' sums, with the constants that are added, (row,)."""
     rows, constants = [], []
     for one in measurements:
-        weight, outcome = (csr_array(each / STEPS) for each in (one.of_weight, one.of_outcome))
+        weight, outcome = (csr_array(each / FACTOR_STEPS) for each in (one.of_weight, one.of_outcome))
         none = csr_array(weight.shape)
         rows.append(((none, none, weight, none), np.zeros(weight.shape[0])))
         tilted = csr_array(outcome @ diags_array(-limits.tilt))
@@ -275,7 +275,7 @@ class Posterior:
     measured: Sums
     constant: Floats
     noise: Floats
-    drift: Drift = PLANNED
+    drift: Drift = DRIFT_BEFORE
 
     def without_noise(self) -> Floats:
         """The measurements' covariance before noise, (measurement, measurement)."""
@@ -348,8 +348,8 @@ class Posterior:
 def learned(posterior: Posterior, x: Floats) -> Posterior:
     """The posterior with drift learned from the noisy measurements, linearised at the deviations that they show."""
     found = _drifted(posterior, x)
-    for _ in range(ROUNDS):
-        at = np.clip(found.deviations(x), -FARTHEST, FARTHEST)
+    for _ in range(LINEARISATIONS):
+        at = np.clip(found.deviations(x), -LARGEST_DEVIATION, LARGEST_DEVIATION)
         found = replace(found, prior=replace(found.prior, at=at))
     return found
 
@@ -361,7 +361,7 @@ def _drifted(posterior: Posterior, x: Floats) -> Posterior:
 
     def likelihood(drift: Drift) -> float:
         quadratic, log_det = covariance.forms(residual, drift)
-        a_priori = sum((np.log(each / PLANNED_DRIFT) / DOUBT) ** 2 for each in drift)
+        a_priori = sum((np.log(each / PLANNED_DRIFT) / DRIFT_LOG_SD) ** 2 for each in drift)
         return float(-0.5 * (quadratic + log_det + a_priori))
 
     best = Drift()

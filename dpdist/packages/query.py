@@ -1,14 +1,14 @@
 """The joint query of a package: what a record adds to every measurement, its sensitivity, and the noise (§9c).
 
 A record of a base cell has v = min(w, U)/U and c, its outcome centred and clipped to ±1. It adds a = 1 − v and q = v c, so
-that a ≥ 0 and a + |q| ≤ 1. In whole units of 1/UNIT both hold exactly. A measurement multiplies them by factors from 0 to
-STEPS, and a record is in one group of each. So in units of 1/(UNIT · STEPS) switching a record off moves measurement k by
-at most 1 in L1 and in L2. Other values at the same x move it by at most 2, attained by q = 1 and q = −1 in base cells whose
-factors are STEPS. With noise of scale b_k = moved/(ε s_k), Σ s_k = 1, all measurements together cost
+that a ≥ 0 and a + |q| ≤ 1. In whole units of 1/UNIT both hold exactly. A measurement multiplies them by whole factors from
+0 to FACTOR_STEPS, in units of 1/FACTOR_STEPS, and a record is in one group of each. So switching a record off moves a
+measurement by at most 1 in L1 and in L2. Other values at the same x move it by at most 2, attained by q = 1 and q = −1 in
+base cells whose factors are 1. With noise of scale b_k = moved/(ε s_k), Σ s_k = 1, all measurements together cost
 
     Σ_k moved/b_k = ε     (discrete Laplace),     Σ_k moved²/(2σ_k²) = ρ     (discrete Gaussian, σ_k = moved/√(2ρ s_k)).
 
-Both are attained by one pair of records, if its base cell has the factor STEPS everywhere.
+Both are attained by one pair of records, if its base cell has the factor 1 everywhere.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dpdist.core.records import Floats, Ints
 from dpdist.job import Adjacency
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Law
-from dpdist.packages.strategy import STEPS, Measured
+from dpdist.packages.strategy import FACTOR_STEPS, Measured
 
 UNIT = 2**20
 """A record's a and q are whole multiples of 1/UNIT."""
-WHOLE = UNIT * STEPS
+WHOLE = UNIT * FACTOR_STEPS
 """Measurements are whole multiples of 1/WHOLE."""
 MOVED: dict[Adjacency, int] = {"zero_out": 1, "substitution": 2}
 """Distance by which neighbouring files move a measurement, in records, under public sizes."""

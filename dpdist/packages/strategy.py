@@ -17,10 +17,10 @@ from scipy.sparse import csr_array, diags_array, eye_array
 from dpdist.core.records import Floats
 from dpdist.packages.workload import Workload
 
-STEPS = 2**10
-"""Factors are whole multiples of 1/STEPS, so that sums of whole numbers stay whole."""
-SHARES = 2**12
-"""Parts of the budget are whole multiples of 1/SHARES."""
+FACTOR_STEPS = 2**10
+"""Factors are whole multiples of 1/FACTOR_STEPS, so that sums of whole numbers stay whole."""
+SHARE_PARTS = 2**12
+"""Parts of the budget are whole multiples of 1/SHARE_PARTS."""
 
 
 class Aggregation(NamedTuple):
@@ -31,7 +31,7 @@ class Aggregation(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """An aggregation with whole factors, (group, cell) each, of the sums of a and of q, from 0 to `STEPS`."""
+    """An aggregation with whole factors, (group, cell) each, of the sums of a and of q, from 0 to `FACTOR_STEPS`."""
 
     name: str
     of_weight: csr_array
@@ -77,16 +77,16 @@ class PerTable(NamedTuple):
 STRATEGIES: tuple[Strategy, ...] = (BaseCells(), PerTable())
 
 
-def measured(aggregation: Aggregation, cap: Floats, reach: Floats) -> Measured:
+def measured(aggregation: Aggregation, cap: Floats, half: Floats) -> Measured:
     """The factors of an aggregation, from every base cell's limits on its two sums, (cell,) each: U and U times R."""
-    return Measured(aggregation.name, _factors(aggregation.matrix, cap), _factors(aggregation.matrix, reach))
+    return Measured(aggregation.name, _factors(aggregation.matrix, cap), _factors(aggregation.matrix, half))
 
 
 def _factors(matrix: csr_array, limit: Floats) -> csr_array:
     scaled = csr_array(matrix @ diags_array(limit))
     largest = np.asarray(scaled.max(axis=1).todense()).reshape(-1)
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(scaled.indptr))
-    scaled.data = np.floor(STEPS * np.minimum(scaled.data / largest[row], 1.0))
+    scaled.data = np.floor(FACTOR_STEPS * np.minimum(scaled.data / largest[row], 1.0))
     return scaled
 
 
@@ -96,13 +96,13 @@ def largest_of(matrix: csr_array, limit: Floats) -> Floats:
 
 
 def whole_shares(shares: Sequence[float]) -> tuple[Fraction, ...]:
-    """Parts of the budget that sum to 1, as fractions; none is below 1/SHARES.
+    """Parts of the budget that sum to 1, as fractions; none is below 1/SHARE_PARTS.
 
     Raises `ValueError` for more parts than that leaves room for.
     """
-    if len(shares) > SHARES // 2:
-        raise ValueError(f"{len(shares):,} measured tables: at most {SHARES // 2:,} can share a budget")
+    if len(shares) > SHARE_PARTS // 2:
+        raise ValueError(f"{len(shares):,} measured tables: at most {SHARE_PARTS // 2:,} can share a budget")
     wanted = np.maximum(np.asarray(shares, dtype=float) / sum(shares), 0.0)
-    whole = 1 + np.floor(wanted * (SHARES - len(shares))).astype(int)
-    whole[int(np.argmax(wanted))] += SHARES - int(whole.sum())
-    return tuple(Fraction(int(part), SHARES) for part in whole)
+    whole = 1 + np.floor(wanted * (SHARE_PARTS - len(shares))).astype(int)
+    whole[int(np.argmax(wanted))] += SHARE_PARTS - int(whole.sum())
+    return tuple(Fraction(int(part), SHARE_PARTS) for part in whole)

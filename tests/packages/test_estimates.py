@@ -190,7 +190,12 @@ def test_shares_lower_the_objective() -> None:
     """Control: equal shares, and shares turned round, predict larger errors."""
     package = made()
     law, equal = PURE.law, whole_shares([1.0] * len(package.shares))
-    turned = tuple(package.shares[k] for k in np.argsort(package.shares)[::-1][np.argsort(np.argsort(package.shares))])
+    turned = tuple(
+        package.shares[k]
+        for k in np.argsort([float(x) for x in package.shares])[::-1][
+            np.argsort(np.argsort([float(x) for x in package.shares]))
+        ]
+    )
     values = [
         objective(replace(package.posterior, noise=_noise(package.measurements, shares, law)))
         for shares in (package.shares, equal, turned)

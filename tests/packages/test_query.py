@@ -12,7 +12,7 @@ from simulated_package import planned, query_of, reference, world
 
 from dpdist.packages.package import Package
 from dpdist.packages.query import DIGITS, MOVED, UNIT, WHOLE, Budget, JointQuery, base_sums, contributions
-from dpdist.packages.strategy import STEPS
+from dpdist.packages.strategy import FACTOR_STEPS
 
 BUDGETS = [
     Budget("zero_out", epsilon=Fraction(1)),
@@ -51,8 +51,8 @@ def test_no_pair_of_records_costs_more_than_the_budget(joint: tuple[JointQuery, 
 
 
 def _widest(query: JointQuery) -> int | None:
-    """A base cell with factor STEPS on outcomes in every measurement, if there is one."""
-    full = [m.of_outcome.T @ np.ones(m.of_outcome.shape[0]) == STEPS for m in query.measurements]
+    """A base cell with factor FACTOR_STEPS on outcomes in every measurement, if there is one."""
+    full = [m.of_outcome.T @ np.ones(m.of_outcome.shape[0]) == FACTOR_STEPS for m in query.measurements]
     found = np.flatnonzero(np.all(full, axis=0))
     return int(found[0]) if len(found) else None
 
@@ -78,7 +78,7 @@ def test_the_stated_pair_attains_the_loss(joint: tuple[JointQuery, Package]) -> 
 
 def _full(factors: csr_array) -> csr_array:
     copied = factors.copy()
-    copied.data = np.full_like(copied.data, STEPS)
+    copied.data = np.full_like(copied.data, FACTOR_STEPS)
     return copied
 
 
@@ -88,7 +88,7 @@ def test_a_record_is_in_one_group_of_every_measurement_with_factors_of_at_most_1
         for factors in (each.of_weight, each.of_outcome):
             assert (np.bincount(factors.nonzero()[1], minlength=factors.shape[1]) <= 1).all()
             assert factors.data.min() >= 0.0
-            assert factors.data.max() == STEPS
+            assert factors.data.max() == FACTOR_STEPS
             assert (factors.data == np.rint(factors.data)).all()
 
 
