@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+from intake import taken_in
 from small_jobs import Said
 from small_runs import run
 
@@ -118,8 +119,8 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
     column, weights = job.columns.get(job.survey.weight or ""), [1.0]
     if column is not None:
         low, high = column.bounds or (1.0, float(records.weight.max()))
-        weights = [low, high, 4.0 * high]
-    files = [_with_first(records, outcomes, weight) for outcomes, weight in product(ends, weights)]
+        weights = [low, high] + [4.0 * high, low / 1000.0] * (column.outside == "clip")
+    files = [_with_first(job, records, outcomes, weight) for outcomes, weight in product(ends, weights)]
     number = len(files)
     if job.budget.adjacency != "substitution":
         without = records.take(slice(1, None))
@@ -130,9 +131,12 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
     return [*files, *moved], pairs + [(one, number + other) for one in range(number) for other in range(len(moved))]
 
 
-def _with_first(records: Records, outcomes: Sequence[float], weight: float) -> Records:
+def _with_first(job: Job, records: Records, outcomes: Sequence[float], weight: float) -> Records:
+    """The file with these values in its first record, after the check that every run begins with."""
     values, weights = np.array(records.outcomes), np.array(records.weight)
-    values[0], weights[0] = outcomes, weight
+    first = replace(records.part(0, 1), outcomes=np.array([outcomes]), weight=np.array([weight]))
+    taken = taken_in(job, first)
+    values[0], weights[0] = taken.outcomes[0], taken.weight[0]
     return replace(records, outcomes=values, weight=weights)
 
 

@@ -105,6 +105,19 @@ class Query(Protocol):
     def under(self, noise: Floats) -> Any: ...
 
 
+@runtime_checkable
+class Figures(Query, Protocol):
+    """Query that is answered by one noisy figure for every sum, drawn from the law of sum plus noise within a range."""
+
+    @property
+    def sums(self) -> Floats: ...
+
+    @property
+    def ends(self) -> tuple[Floats, Floats]:
+        """Public ends of the range of every figure, in the shape of the sums; infinite where noise is only added."""
+        ...
+
+
 class Measurement(NamedTuple):
     """Request for sums plus noise, in the shape of the sums."""
 
@@ -117,6 +130,10 @@ class Measurement(NamedTuple):
 
     def under(self, noise: Floats) -> Floats:
         return np.asarray(self.sums + noise.reshape(self.sums.shape))
+
+    @property
+    def ends(self) -> tuple[Floats, Floats]:
+        return np.full(self.sums.shape, -np.inf), np.full(self.sums.shape, np.inf)
 
 
 class Choice(NamedTuple):

@@ -38,7 +38,7 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
             blocks, clustered = (block.about(j) for block in each_block(space.records)), job.survey.psu is not None
             seen = totals(blocks, frame, clustered)
             as_it_came = seen
-            if outcome in job.clipped_outcomes:
+            if {outcome, job.survey.weight} & set(job.clipped_columns):
                 as_it_came = totals(records_as_they_came(job, source, plan.census, j), frame, clustered)
             replicated = replicate_sums(job, source, frame, j)
             yardsticks[outcome] = Yardstick(as_it_came, design_of(job, plan.census), replicated, seen)
@@ -65,7 +65,7 @@ def _records(space: Workspace, plan: Plan) -> Direct:
     """
     job, numbers = plan.job, range(len(plan.job.outcomes))
     replicates = replicates_as_they_came(job, plan.source)
-    if job.clipped_outcomes or replicates is not None:
+    if job.clipped_columns or replicates is not None:
         passes = [records_as_they_came(job, plan.source, plan.census, j) for j in numbers]
     else:
         passes = [(block.about(j) for block in each_block(space.records)) for j in numbers]

@@ -4,9 +4,10 @@ This attacker knows all records but one. The mechanism first runs on one file wi
 called a path. It then runs on the neighbouring file, but each step continues with the path's sums, not with this file's. So
 every step computes the same query on both files, after the same earlier releases. Steps therefore compose, and the sum of
 their losses is at most the claim. Noise is then drawn thousands of times by the release's sampler and added to the sums.
-The log likelihood ratio of the noisy sums is known exactly. The ratio of a noisy choice is estimated from the frequency
-with which each candidate is chosen. No test is more powerful than the sum of the ratios (Neyman & Pearson). Figures that
-are equal in both files carry no information, and are not drawn.
+Sums that the mechanism keeps within a range are drawn again until they are in it. The log likelihood ratio of the noisy
+sums is known exactly. The ratio of a noisy choice is estimated from the frequency with which each candidate is chosen. No
+test is more powerful than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no
+information, and are not drawn.
 
 Fits and synthetic records follow from the noisy sums, so they reveal no more. The results are confidential.
 """
@@ -23,7 +24,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints, Records
 from dpdist.engine.in_memory import Unwatched, fresh_noise, run_rounds
 from dpdist.engine.protocol import Choice, Learned, Noise
-from dpdist.evaluation.metering import Imposed, Meter
+from dpdist.evaluation.metering import Imposed, Meter, log_mass
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
@@ -40,6 +41,8 @@ class Measuring:
     sums: Floats
     scales: tuple[Fraction, ...]
     laws: tuple[NoiseName, ...]
+    ends: tuple[Floats, Floats]
+    """Public range of every figure, (figure,) each; infinite where noise is only added."""
     choices: tuple[Choice, ...]
     chosen: tuple[Ints, ...]
     parts: tuple[Floats, ...]
@@ -58,7 +61,8 @@ class Measuring:
         """Runs the mechanism on records.
 
         `path` gives the sums and choices that earlier steps release. Without it they are computed from these records.
-        Raises `NotAdded` for a mechanism that does more with noise than add it, and `Improper` if a fit has no posterior.
+        Raises `NotAdded` for a mechanism that does more with noise than add it within a range, and `Improper` if a fit has
+        no posterior.
         """
         choices, chosen = list[Choice](), list[Ints]()
 
@@ -72,7 +76,12 @@ class Measuring:
         rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
         run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], answer=meter)
         scales, laws = tuple(meter.scales), tuple(meter.laws)
-        return cls(meter.exact_sums, scales, laws, tuple(choices), tuple(chosen), tuple(meter.found))
+        return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(chosen), tuple(meter.found))
+
+    @property
+    def log_mass(self) -> Floats:
+        """Log probability of every figure's range under noise without limits, (figure,)."""
+        return log_mass(self.sums, np.array([float(scale) for scale in self.scales]), self.ends)
 
     @property
     def imposing(self) -> Imposed:
@@ -96,9 +105,13 @@ class Compared:
 
     @property
     def distance(self) -> float:
-        """Distance between the sums in units of their noise scales; under Laplace noise this is the exact loss."""
+        """Distance between the sums in units of their noise scales, and what the masses of ranges differ by.
+
+        Under Laplace noise this is the exact loss.
+        """
         scales = np.array([float(scale) for scale in self.near.scales])
-        return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) if len(scales) else 0.0
+        masses = float((self.near.log_mass - self.far.log_mass).sum())
+        return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) + abs(masses) if len(scales) else 0.0
 
     def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
         """Returns log likelihood ratios of `runs` releases from the near file, and of `runs` from the far file.
@@ -121,11 +134,17 @@ class Compared:
         files, noise = (self.near, self.far), dict[Fraction, Floats]()
         found = np.empty((2, runs))
         for row, own in enumerate(files):
-            scale = own.scales[figure]
-            if scale not in noise:
-                noise[scale] = fresh_noise(Noise(scale, runs, 0, own.laws[figure]))
-            value = own.sums[figure] + noise[scale]
-            near, far = (_log_density(value - each.sums[figure], each.scales[figure], each.laws[figure]) for each in files)
+            scale, (low, high) = own.scales[figure], (end[figure] for end in own.ends)
+            if np.isfinite([low, high]).any():
+                value = _within(Noise(scale, runs, 0, own.laws[figure]), own.sums[figure], low, high)
+            else:
+                if scale not in noise:
+                    noise[scale] = fresh_noise(Noise(scale, runs, 0, own.laws[figure]))
+                value = own.sums[figure] + noise[scale]
+            near, far = (
+                _log_density(value - each.sums[figure], each.scales[figure], each.laws[figure]) - each.log_mass[figure]
+                for each in files
+            )
             found[row] = near - far
         return found
 
@@ -139,6 +158,14 @@ def compared(
     """
     own = Measuring.of(job, model, learned, sampler, near)
     return [Compared(own, Measuring.of(job, model, learned, sampler, far, path=own)) for far in neighbours]
+
+
+def _within(noise: Noise, value: float, low: float, high: float) -> Floats:
+    """The value plus noise, (noise.size,), drawn again until all are within [low, high], in which the value lies."""
+    drawn = value + fresh_noise(noise)
+    while (beyond := (drawn < low) | (drawn > high)).any():
+        drawn[beyond] = value + fresh_noise(noise._replace(size=int(beyond.sum())))
+    return drawn
 
 
 def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:

@@ -56,7 +56,7 @@ def reference_baselines(
     bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
     pairs = np.zeros((cells, 2))
     for records in current:
-        units = bounds.pairs(records.weight, records.outcome)
+        units = bounds.pairs(np.minimum(records.weight, bounds.weight), records.outcome)
         pairs += np.column_stack([group_sums(group[records.frame], column, cells) for column in units.T])
     noise = key.generator("compare laplace_finest", "all").laplace(
         0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape

@@ -126,9 +126,10 @@ class Job(BudgetShares):
         return {name: self.columns[name] for name in self.outcomes}
 
     @property
-    def clipped_outcomes(self) -> tuple[str, ...]:
-        """Outcomes that are clipped to their public bounds when they are read."""
-        return tuple(name for name, column in self.outcome_columns.items() if column.outside == "clip")
+    def clipped_columns(self) -> tuple[str, ...]:
+        """Outcomes, and the weight, that are clipped to their public bounds when they are read."""
+        declared = ((name, self.columns.get(name)) for name in self.components)
+        return tuple(name for name, column in declared if column is not None and column.outside == "clip")
 
     @property
     def components(self) -> tuple[str, ...]:

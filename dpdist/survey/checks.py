@@ -38,7 +38,7 @@ class Checked(NamedTuple):
     others: Floats | None = None
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
     unclipped: Floats | None = None
-    """Every outcome as in the file, (record, outcome), where the job clips one."""
+    """Every outcome, then the weight, as in the file, (record, outcome + 1), where the job clips one."""
     unit: pa.Array | None = None
     """Name of the record's privacy unit, where the job has a unit other than the record."""
 
@@ -65,6 +65,15 @@ class Checked(NamedTuple):
         """Every outcome, each of shape (record,)."""
         return (self.outcome, *(() if self.others is None else self.others.T))
 
+    def outcome_in_file(self, number: int) -> Floats:
+        """An outcome before clipping, (record,)."""
+        return self.outcomes[number] if self.unclipped is None else self.unclipped[:, number]
+
+    @property
+    def weight_in_file(self) -> Floats:
+        """The weight before clipping, (record,)."""
+        return self.weight if self.unclipped is None else self.unclipped[:, -1]
+
 
 def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> Checked:
     """Applies universe, rules and domains to a batch; problems go to `findings`."""
@@ -77,7 +86,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
     outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
-    weight = _weight(job, b)
+    raw_weight, weight = _weight(job, b)
     population = _numbers(job.survey.fpc, b, "population sizes", "a finite size of at least 1", lambda v: v < 1)
     again = _numbers(replicates(job), b, "replicate weights", "finite weights of at least 0", lambda v: v < 0)
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
@@ -91,7 +100,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         population,
         again,
         np.column_stack(others) if others else None,
-        np.column_stack(raw) if job.clipped_outcomes else None,
+        np.column_stack([*raw, raw_weight]) if job.clipped_columns else None,
         unit,
     )
     return whole.take(b.keep)
@@ -196,11 +205,15 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
         b.wrong(broken, name, "values that are not whole numbers", "whole numbers", "correct the file")
 
 
-def _weight(job: Job, b: Batch) -> Floats:
-    """The weight of every record, or ones where the job names no weight."""
+def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
+    """The weights in the file, and those that the release uses; ones where the job names no weight.
+
+    The second ones are clipped to both public bounds if the job says so. Sensitivities and the domains of sums take weights
+    to lie within these bounds, and nothing after this clips them there.
+    """
     name = job.survey.weight
     if name is None:
-        return np.ones(len(b.row))
+        return np.ones(len(b.row)), np.ones(len(b.row))
     values, missing = b.numbers(name)
     allowed = "a finite weight above 0 for every record"
     b.wrong(missing, name, "missing weights", allowed, "complete the column, or leave these records out by a universe")
@@ -212,11 +225,16 @@ def _weight(job: Job, b: Batch) -> Floats:
         extreme = (values > LARGEST_WEIGHT) | (values < 1.0 / LARGEST_WEIGHT)
         allowed = f"weights from {1.0 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
         b.wrong(extreme, name, "weights that no population has, whose sums lose the others", allowed, "correct the file")
-    if declared is not None and declared.bounds is not None and declared.outside == "error":
-        low, high = declared.bounds
-        remedy = f"widen columns.{name}.bounds"
-        b.wrong((values < low) | (values > high), name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)
-    return values
+    if declared is None or declared.bounds is None:
+        return values, values
+    low, high = declared.bounds
+    outside = (values < low) | (values > high)
+    if declared.outside == "clip":
+        b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
+        return values, np.clip(values, low, high)
+    remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
+    b.wrong(outside, name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)
+    return values, values
 
 
 def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, b: Batch) -> None:

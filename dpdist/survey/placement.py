@@ -28,10 +28,13 @@ from dpdist.survey.findings import Findings
 from dpdist.survey.source import Source
 
 
-def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = lambda rows: None) -> Records:
+def place(
+    job: Job, source: Source, census: Census, scratch: Path, tick: Tick = lambda rows: None, weights_clipped: bool = True
+) -> Records:
     """Records of the whole file in frame order, as memory maps under `scratch` (which the caller removes).
 
-    Within a frame row the file's order is kept. Raises `DataError` if the file changed since the census.
+    Within a frame row the file's order is kept. Outcomes are clipped as the job says, and so are weights, unless the caller
+    asks for those in the file. Raises `DataError` if the file changed since the census.
     """
     frame = census.frame
     total = int(frame.count.sum())
@@ -57,7 +60,7 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
         maps["frame"][position] = sorted_row
         for k, outcome in enumerate(checked.outcomes):
             maps["outcomes"][position, k] = outcome[order]
-        maps["weight"][position] = checked.weight[order]
+        maps["weight"][position] = (checked.weight if weights_clipped else checked.weight_in_file)[order]
         maps["psu"][position] = _psu_codes(checked, psu_values, source)[order]
         let_go(maps.values())
     if not np.array_equal(filled, frame.count):
@@ -65,18 +68,19 @@ def place(job: Job, source: Source, census: Census, scratch: Path, tick: Tick = 
     return Records(**maps)
 
 
-def records_as_they_came(job: Job, source: Source, census: Census, outcome: int) -> Iterator[Records]:
-    """The file's records in the file's order, with one outcome before clipping; the file is read again.
+def records_as_they_came(job: Job, source: Source, census: Census, outcome: int | None) -> Iterator[Records]:
+    """The file's records in the file's order, with weights and one outcome before clipping; the file is read again.
 
-    The file is read because the stored records have clipped values only. Raises `DataError` if it changed since the census.
+    With `outcome` None they have all outcomes, clipped. The file is read because the stored records have clipped values
+    only. Raises `DataError` if it changed since the census.
     """
     frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
     known, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source):
         row = _rows(checked, frame, known, source)
         met += np.bincount(row, minlength=len(frame))
-        values, psu = _as_it_came(checked, outcome), _psu_codes(checked, psu_values, source)
-        yield Records(checked.row, row, values, checked.weight, psu)
+        values = np.column_stack(checked.outcomes) if outcome is None else checked.outcome_in_file(outcome)
+        yield Records(checked.row, row, values, checked.weight_in_file, _psu_codes(checked, psu_values, source))
     if not np.array_equal(met, frame.count):
         raise changed_while_read(source)
 
@@ -119,7 +123,7 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
         if said.df is None:
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
-        np.add.at(b, row, checked.replicates * _as_it_came(checked, outcome)[:, None])
+        np.add.at(b, row, checked.replicates * checked.outcome_in_file(outcome)[:, None])
     return Replicated(a, b, replication(said), said.df or replicate_df(products))
 
 
@@ -128,11 +132,6 @@ def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
     if job.survey.replicate_weights is None:
         return None
     return np.concatenate([checked.replicates for checked in checked_batches(job, source)])
-
-
-def _as_it_came(checked: Checked, outcome: int) -> Floats:
-    """An outcome as in the file."""
-    return checked.outcomes[outcome] if checked.unclipped is None else checked.unclipped[:, outcome]
 
 
 def _map(path: Path, kind: type, *shape: int) -> np.memmap[Any, Any]:

@@ -119,8 +119,11 @@ def _weight_bounds(job: Job, source: Source) -> Problem | None:
 
 
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
-    """The reference's records, sorted by rows of the current frame; records of other combinations are left out."""
-    placed = place(job.by_record, reference.source, reference.census, scratch, tick)
+    """The reference's records, sorted by rows of the current frame; records of other combinations are left out.
+
+    Their weights are those in the file, because they tell what lies beyond the bounds of the current file's weights.
+    """
+    placed = place(job.by_record, reference.source, reference.census, scratch, tick, weights_clipped=False)
     row = reference.row[placed.frame]
     order = np.argsort(row, kind="stable")
     kept = order[np.searchsorted(row[order], 0) :]

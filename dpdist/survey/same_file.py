@@ -82,7 +82,8 @@ def hashed(job: Job, source: Source, categories: Sequence[str] | None = None, la
     whole, thinner = list[Hashed](), True
     for checked in checked_batches(job.by_record, source):
         codes = {name: checked.codes[name] for name in (checked.codes if categories is None else categories)}
-        values = {f"value {number}": column + 0.0 for number, column in enumerate((*checked.outcomes, checked.weight))}
+        columns = (*checked.outcomes, checked.weight_in_file)
+        values = {f"value {number}": column + 0.0 for number, column in enumerate(columns)}
         zero = {"none": np.zeros(len(checked.row))}
         divisor = whole[-1].divisor if whole else 1
         whole.append(Hashed(_numbers({**codes, **values}), _numbers(codes or zero)).thinned(divisor))

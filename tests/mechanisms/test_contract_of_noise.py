@@ -26,7 +26,7 @@ from dpdist.mechanisms.figures import GAUSSIAN
 from dpdist.mechanisms.laplace_cells import measured
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, cell_sums
+from dpdist.mechanisms.laplace_cells.sensitivity import cell_sums
 from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released
@@ -136,16 +136,6 @@ def _changed(**changes: Any) -> Any:
     return Changed()
 
 
-class Unclipped(CellBounds):
-    """Bounds that clip no weight."""
-
-    def pairs(self, weight: Any, outcome: Any) -> Any:
-        a = weight / self.weight
-        return np.rint(
-            UNIT * np.column_stack([a, a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width])
-        )
-
-
 class Understated(LaplaceStrict):
     """States that neighbours move its sums by an eighth of what they do, and asks for that noise."""
 
@@ -166,7 +156,6 @@ def _understated(query: NoisyQuery) -> NoisyQuery:
 
 TOO_LITTLE = {
     "a distance that is stated as an eighth": (Understated(), 8.0),
-    "no clipping of weights": (_changed(bounds=lambda model: Unclipped(*model.bounds)), 4.0),
 }
 
 
@@ -184,6 +173,15 @@ def test_noise_below_the_sensitivity_is_found_out(what: str, case_of: Cases) -> 
 def test_less_noise_than_was_promised_is_refused_when_it_is_asked_for(share: int, case_of: Cases) -> None:
     with pytest.raises(LossExceeded, match="query 'sums of base cells' exceeds the promise"):
         problems_of_scale("it", case_of(CELLS), _changed(scale=lambda model: model.scale / share))
+
+
+def test_weights_that_are_not_clipped_when_a_file_is_read_are_found_out(
+    case_of: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mechanism clips a weight at its public bounds: a weight of four times the bound costs four times the budget."""
+    monkeypatch.setattr("mechanism_losses.taken_in", lambda job, records: records)
+    (line,) = problems_of_scale("it", case_of(CELLS))
+    assert line.startswith("it: two neighbouring files cost 48, and the job's epsilon is 12: compare the scale")
 
 
 def test_a_share_of_the_budget_that_is_lost_is_found_out(case_of: Cases) -> None:

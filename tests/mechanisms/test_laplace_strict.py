@@ -37,7 +37,7 @@ tables:
 runtime: {executor: serial}
 """
 
-money, weights = st.floats(-1e6, 1e6), st.floats(0.0, 1e4)
+money, weights = st.floats(-1e6, 1e6), st.floats(0.0, 60.0)
 wide = CellBounds(60.0, -5e4, 2e5)
 
 

@@ -169,7 +169,7 @@ def grid(levels: bool) -> Records:
         if levels
         else np.array([-9.0, -4.0, -2.0, -1.3, 0.0, 2.0, np.nextafter(4.0, 0.0), 4.0])
     )
-    y, w = (each.ravel() for each in np.meshgrid(values, [1e-9, 1.0, 20.0, 49.9999, 50.0, 900.0]))
+    y, w = (each.ravel() for each in np.meshgrid(values, [1e-9, 1.0, 20.0, 49.0, 49.9999, 50.0]))
     return records(np.zeros(len(y)), y, w)
 
 

@@ -95,8 +95,8 @@ def test_a_promise_names_the_scales_that_are_drawn(exchange: str, mean: int, dis
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.tuples(st.floats(0.0, 1e4), st.floats(-1e3, 1e3)),
-    st.tuples(st.floats(0.0, 1e4), st.floats(-1e3, 1e3)),
+    st.tuples(st.floats(0.0, CAP), st.floats(-1e3, 1e3)),
+    st.tuples(st.floats(0.0, CAP), st.floats(-1e3, 1e3)),
     st.floats(0.5, CAP),
     st.floats(0.0, 1.0),
 )

@@ -18,6 +18,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.runtime.plan import Plan
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
+from dpdist.survey.placement import records_as_they_came
 
 FILE = "microdata.json"
 MOST = 200_000
@@ -35,11 +36,14 @@ def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
 
 def _beside(space: Workspace, plan: Plan, model: CodedTables, rng: np.random.Generator) -> Mapping[str, float]:
     share = min(1.0, MOST / float(plan.frame.count.sum()))
-    kept = [block.take(rng.random(len(block)) < share) for block in each_block(space.records)]
+    stored = plan.job.survey.weight not in plan.job.clipped_columns
+    read_again = records_as_they_came(plan.job, plan.source, plan.census, None)
+    blocks = each_block(space.records) if stored else read_again
+    kept = [block.take(rng.random(len(block)) < share) for block in blocks]
     codes, weight = np.concatenate([model.codes(b) for b in kept]), np.concatenate([b.weight for b in kept])
-    read = pq.read_table(space.newest / "synthetic" / "set-1.parquet", columns=list(plan.job.components))
-    columns = [read[name].to_numpy().astype(np.float64) for name in plan.job.outcomes]
-    weights = read[plan.job.survey.weight].to_numpy() if plan.job.survey.weight else np.ones(len(read))
+    published = pq.read_table(space.newest / "synthetic" / "set-1.parquet", columns=list(plan.job.components))
+    columns = [published[name].to_numpy().astype(np.float64) for name in plan.job.outcomes]
+    weights = published[plan.job.survey.weight].to_numpy() if plan.job.survey.weight else np.ones(len(published))
     return measured(_coded(model, codes, weight), _coded(model, model.coded(columns), weights, rng), rng)
 
 

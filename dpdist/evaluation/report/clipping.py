@@ -34,6 +34,7 @@ class Rules:
     job: Job
     low: Floats
     high: Floats
+    least: Floats
     cap: Floats
     measured: bool
     """True for the limits of measurements, false for public bounds."""
@@ -63,18 +64,19 @@ def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tu
         low, high = rules.low[records.frame, j], rules.high[records.frame, j]
         if np.isfinite([low, high]).any():
             yield f"{name} {where}", over(values, high) | over(-values, -low)
-    cap = rules.cap[records.frame]
+    least, cap = rules.least[records.frame], rules.cap[records.frame]
     if rules.job.survey.weight is not None and np.isfinite(cap).any():
-        yield f"{rules.job.survey.weight} {where}", over(records.weight, cap)
+        yield f"{rules.job.survey.weight} {where}", over(records.weight, cap) | over(-records.weight, -least)
 
 
 def _public(job: Job, frame: Frame) -> Rules:
-    bounds = [(job.columns[name].bounds or (np.nan, np.nan)) if name in job.clipped_outcomes else (np.nan,) * 2
+    bounds = [(job.columns[name].bounds or (np.nan, np.nan)) if name in job.clipped_columns else (np.nan,) * 2
               for name in job.outcomes]  # fmt: skip
     weight = job.columns.get(job.survey.weight or "")
-    cap = weight.bounds[1] if weight is not None and weight.bounds and weight.outside == "clip" else np.nan
+    ends = weight.bounds if weight is not None and weight.bounds and weight.outside == "clip" else (np.nan, np.nan)
+    least, cap = (np.full(len(frame), float(end)) for end in ends)
     low, high = (np.tile([float(pair[end]) for pair in bounds], (len(frame), 1)) for end in (0, 1))
-    return Rules(job, low, high, np.full(len(frame), float(cap)), False)
+    return Rules(job, low, high, least, cap, False)
 
 
 def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
@@ -102,4 +104,4 @@ def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
     if not all(len(each) == len(frame) for each in limits):
         return
     centre, cap, reach = (np.column_stack([each[:, k] for each in limits]) for k in range(3))
-    yield Rules(job, centre - reach, centre + reach, cap[:, 0], True)
+    yield Rules(job, centre - reach, centre + reach, np.zeros(len(frame)), cap[:, 0], True)

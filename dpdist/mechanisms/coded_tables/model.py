@@ -139,7 +139,7 @@ class CodedTables(LinearSumsModel, ABC):
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         """Σv of every cell of every measured table, (cell,), in whole units of 1/UNIT."""
-        v = np.rint(alpha * UNIT * np.minimum(records.weight, self.weights[1]) / self.weights[1])
+        v = np.rint(alpha * UNIT * records.weight / self.weights[1])
         codes = self.codes(records)
         found = [np.bincount(self.cell(codes, key), weights=v, minlength=prod(self.shape(key))) for key in self.measured]
         return np.concatenate(found) if found else np.empty(0)

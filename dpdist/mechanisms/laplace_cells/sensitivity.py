@@ -7,9 +7,10 @@ corners are 2 apart in L1. So Laplace noise of scale 2/ε on both sums of a cell
 exchange within the cell.
 
 A record that changes its cell leaves one cell and enters another. This costs 2ε, and the public counts show the change
-anyway. Cells are disjoint, so they compose in parallel. Margins are sums of cells and cost nothing. The bounds clip, so
-the file need not satisfy them. Pairs are rounded to whole multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace
-noise on exact sums of whole numbers then has no floating-point error.
+anyway. Cells are disjoint, so they compose in parallel. Margins are sums of cells and cost nothing. Weights and outcomes
+are clipped to the bounds when a file is read, so that the file need not satisfy them. Pairs are rounded to whole
+multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace noise on exact sums of whole numbers then has no
+floating-point error.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class CellBounds(NamedTuple):
         return (self.high - self.low) / 2.0
 
     def pairs(self, weight: Floats, outcome: Floats) -> Floats:
-        """The pair (a, b) of every record in whole units of 1/UNIT, (record, 2)."""
-        a = np.clip(weight, 0.0, self.weight) / self.weight
+        """The pair (a, b) of every record in whole units of 1/UNIT, (record, 2), from weights within the bounds."""
+        a = weight / self.weight
         b = a * (np.clip(outcome, self.low, self.high) - self.centre) / self.half_width
         return np.rint(UNIT * np.column_stack([a, np.clip(b, -a, a)]))
 

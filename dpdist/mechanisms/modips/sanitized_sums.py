@@ -1,7 +1,8 @@
 """The base model of MODIPS: a synthetic set's noisy sums, and a law drawn from the posterior given them ([M]; METHODS §8).
 
 All of it is post-processing. The noise is not modelled: the posterior is conditional on the released sums, clipped to
-their public range. Weights w enter as v = w/U, at most 1, where U is the weight's public bound. So Σv is at most the
+their public range. Weights w enter as v = w/U, where U is the weight's public bound. They were clipped to both of their
+public bounds when the file was read. So Σv is at most the
 effective number of records, and the posterior is at least as wide as the sampling error. A synthetic record has its
 cell's mean weight.
 """
@@ -141,7 +142,7 @@ class Sanitized(SumsModel):
     def entered(self, records: Records, alpha: Floats) -> Floats:
         """v of every record in whole units of 1/UNIT; 0 for a record that is switched off."""
         whole = alpha * UNIT
-        return np.rint(whole if self.weights is None else whole * np.minimum(records.weight / self.weights[1], 1.0))
+        return np.rint(whole if self.weights is None else whole * (records.weight / self.weights[1]))
 
     def absent(self, cell: Codes, alpha: Floats, entered: Floats) -> Floats:
         """Sums of 1 − v by cell; a record that is switched off adds nothing; empty without weights."""

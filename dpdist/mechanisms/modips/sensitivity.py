@@ -1,6 +1,6 @@
 """Sensitivities of MODIPS's bounded sufficient statistics, and the noise scales that follow (METHODS §8).
 
-A record has a weight w and v = min(w, U)/U in [0, 1], where U is the public bound. It has u in [−1, 1]: its outcome (or
+A record has a weight w in [L, U], its public bounds, and v = w/U in [0, 1]. It has u in [−1, 1]: its outcome (or
 log outcome), less the middle of the bounds, over their half width. It enters by (1 − v, vu, v(u² − 1/2)). For a fixed u
 this is linear in v. So distances are largest at v = 0, the point (1, 0, 0), or at v = 1, the curve (0, u, u² − 1/2). L1
 norms are at most 3/2, attained at v = 1, u = ±1. L1 distances are at most 5/2, attained between these points and v = 0.

@@ -22,6 +22,10 @@ CANDIDATES = 64
 """Noise candidates for a sum. All of them are refused with a probability of at most 2^−64. Then more are drawn."""
 
 
+class OutsideDomain(ValueError):
+    """Raised for sums that no file within the public bounds has. It names no sum and no value."""
+
+
 class Truncated(NamedTuple):
     """Query for draws of the law truncated to [low, high], (sum,); NaN where all candidates were refused."""
 
@@ -34,6 +38,10 @@ class Truncated(NamedTuple):
     stated: NoisyQuery
     """What the draws lose, at this scale."""
 
+    @property
+    def ends(self) -> tuple[Floats, Floats]:
+        return self.low, self.high
+
     def under(self, noise: Floats) -> Floats:
         return truncated(self.sums, noise.reshape(len(self.sums), CANDIDATES), self.low, self.high)
 
@@ -44,7 +52,12 @@ def clamped(noisy: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Floats:
-    """Draws of the law truncated to [low, high], (sum,), from candidates (sum, candidate); NaN where all were refused."""
+    """Draws of the law truncated to [low, high], (sum,), from candidates (sum, candidate); NaN where all were refused.
+
+    Raises `OutsideDomain` if a sum is not in its range: the support of what is drawn would then follow from the sum.
+    """
+    if ((sums < low) | (sums > high)).any():
+        raise OutsideDomain("a sum is not within the range that public bounds give it")
     exact, start, end = (values.astype(np.int64)[:, None] for values in (sums, low, high))
     noise = noise.astype(np.int64)
     up, size = noise >= 0, np.where(noise >= 0, noise, -1 - noise)

@@ -110,7 +110,7 @@ class PartitionCounts(LinearSumsModel):
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         whole = np.rint(alpha * UNIT)
-        v = whole if self.weights is None else np.rint(whole * np.minimum(records.weight / self.weights[1], 1.0))
+        v = whole if self.weights is None else np.rint(whole * (records.weight / self.weights[1]))
         levels = [each.level(y) for each, y in zip(self.attributes, records.outcomes.T, strict=True)]
         counts = np.bincount(np.ravel_multi_index(levels, self.shape), weights=v, minlength=self.cells).astype(np.float64)
         return counts if self.weights is None else np.concatenate([[(whole - v).sum()], counts])

@@ -126,7 +126,7 @@ class ClippedCells(SumsModel):
         unit = self.units(summary)
         sizes = np.bincount(unit, weights=self.sizes(summary))
         whole = zip(zip(*self.whole(summary, unit), strict=True), sizes, strict=True)
-        chosen = [choose(cells, int(n), self.noise) for cells, n in whole]
+        chosen = [choose(cells, int(n), self.noise, self.public_weights[1]) for cells, n in whole]
         found = (np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields)
         return Limits(*(each[unit] for each in found))
 

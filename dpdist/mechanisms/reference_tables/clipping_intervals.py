@@ -46,14 +46,16 @@ class Chosen(NamedTuple):
     reach: tuple[float, ...]
 
 
-def choose(cells: Sequence[Cell], n: int, noise: Noise) -> Chosen:
+def choose(cells: Sequence[Cell], n: int, noise: Noise, most: float = np.inf) -> Chosen:
     """The limits of one cell with n current records; `cells` describe the cell for each outcome.
+
+    No cap is above `most`, the public bound at which the current file's weights are clipped when it is read.
 
     The predicted error is a sum over the statistics, in variances of direct estimates. It has three parts: the tails'
     sampling in both files, noise, and a planned drift.
     """
     first, weighted = cells[0], cells[0].weighted
-    caps = _caps(first) if weighted else np.array([1.0])
+    caps = np.unique(np.minimum(_caps(first), most)) if weighted else np.array([1.0])
     windows = [_windows(cell) for cell in cells]
     best, limits = np.inf, _chosen(float(caps[-1]), [each[-1] for each in windows])
     moved = [cell.drifted() for cell in cells]

@@ -79,7 +79,7 @@ class MovedSums:
     regularisation: float
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        own = moved(np.clip(records.weight, 0.0, self.cap), self.common, self.regularisation)
+        own = moved(records.weight, self.common, self.regularisation)
         return self.cells.statistics(replace(records, weight=own), alpha)
 
 
@@ -289,8 +289,8 @@ def moved(weight: Any, common: float, regularisation: float) -> Any:
 
 
 def units_of(weight: Floats, cap: float) -> Floats:
-    """w/U of every record in whole units of 1/UNIT, with U = `cap`."""
-    return np.rint(UNIT * (np.clip(weight, 0.0, cap) / cap))
+    """w/U of every record in whole units of 1/UNIT, with U = `cap`, the weight's public bound."""
+    return np.rint(UNIT * (weight / cap))
 
 
 def model_of(job: Job) -> type[RegularisedCells]:

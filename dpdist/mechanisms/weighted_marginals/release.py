@@ -82,7 +82,7 @@ class Marginals(CodedTables):
         found = super().statistics(records, alpha)
         if not self.summing:
             return found
-        codes, v = self.codes(records), alpha * np.minimum(records.weight, self.weights[1]) / self.weights[1]
+        codes, v = self.codes(records), alpha * records.weight / self.weights[1]
         of_values = [
             np.bincount(
                 codes[:, by] if by is not None else np.zeros(len(v), np.int64),

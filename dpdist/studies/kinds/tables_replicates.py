@@ -195,7 +195,7 @@ def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dic
     A mean beyond its bounds is set to the nearest bound.
     """
     bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
-    pairs = bounds.pairs(survey.records.weight, survey.records.outcome)
+    pairs = bounds.pairs(np.minimum(survey.records.weight, bounds.weight), survey.records.outcome)
     rows, rng = len(survey.frame), key.generator("strict")
     noise = rng.laplace(0.0, float(noise_scale(epsilon)), (2, rows))
     sums = np.array([group_sums(survey.records.frame, column, rows) for column in pairs.T]) + noise

@@ -1,0 +1,349 @@
+"""Jobs under every option of every mechanism that adds noise under a guarantee, and what neighbours cost under each.
+
+Records of neighbours go through the check that every run begins with. So values beyond public bounds are tried as a file
+would bring them. A mechanism runs on a base file, and then on its neighbours along the base file's path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+import yaml
+from intake import taken_in
+
+from dpdist.core.records import Floats, Frame, Records
+from dpdist.engine.protocol import LearnsOutright
+from dpdist.evaluation.likelihood_ratios import Compared, Measuring
+from dpdist.evaluation.metering import BeyondRange
+from dpdist.job import SPECS, Job, MechanismSpec
+from dpdist.job.loading import parse_job
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.modips.truncation import OutsideDomain
+from dpdist.sampling import sampler_of
+
+Said = dict[str, Any]
+KINDS: dict[str, Said] = {
+    "zero_out": {"budget": {"epsilon": "1", "adjacency": "zero_out"}},
+    "substitution": {"budget": {"epsilon": "1", "adjacency": "substitution"}},
+    "add_remove": {"budget": {"epsilon": "1", "adjacency": "add_remove"}, "predictors": {"protect": {"epsilon": "1/4"}}},
+    "anywhere": {
+        "budget": {"epsilon": "1", "adjacency": "substitution", "exchange": "anywhere"},
+        "predictors": {"protect": {"epsilon": "1/4"}},
+    },
+}
+"""What a job says under an adjacency; secret sizes have noisy sample counts."""
+SIZE = 12
+"""Records of a cell of the base files."""
+COLUMNS: dict[str, Said] = {
+    "field": {"levels": ["arts", "law"]},
+    "pay": {"bounds": [1, 1000], "outside": "clip"},
+    "kids": {"bounds": [0, 3], "whole": True, "outside": "clip"},
+    "paid": {"bounds": [0, 1], "whole": True, "outside": "clip"},
+    "grade": {"bounds": [0, 2], "whole": True, "outside": "clip"},
+    "weight": {"bounds": [2, 200], "outside": "clip"},
+}
+CODED: Said = {"outcome": ["paid", "kids", "pay"], "tables": [{"name": "t", "by": [], "statistics": ["count"]}]}
+BINS: Said = {"bins": {"pay": 4}}
+CHOSEN: Said = {"outcome": ["paid", "kids", "grade"], "tables": CODED["tables"]}
+PLAIN: dict[str, Said] = {
+    "reference_tables": {"reference": {"path": "before.parquet"}},
+    "sanitized_statistics": {
+        "reference": {"path": "before.parquet"},
+        "model": {"family": "lognormal"},
+    },
+    "laplace_strict": {},
+    "laplace_composed": {"mechanism": {"sensitivity": "public"}},
+    "weight_regularisation": {},
+    "modips": {"mechanism": {"law": "normal"}},
+    "perturbed_histogram": {"survey": {}, "tables": CODED["tables"]},
+    "flat_laplace": CODED | {"mechanism": BINS},
+    "universal_histogram": CODED | {"mechanism": BINS | {"layers": 2}},
+    "steps": CODED | {"mechanism": BINS | {"layers": 2}},
+    "weighted_marginals": CHOSEN,
+    "privbayes": CHOSEN,
+}
+"""What a job says beside the mechanism's name."""
+
+
+def _modips() -> Iterator[Said]:
+    of_law: dict[str, Said] = {
+        "normal": {},
+        "lognormal": {},
+        "bernoulli": {"outcome": "paid"},
+        "multinomial": {"outcome": "kids"},
+    }
+    for (law, also), sanitization, truncation in product(
+        of_law.items(), ("conjoint", "individual"), ("clamped", "bounded")
+    ):
+        yield also | {"mechanism": {"law": law, "sanitization": sanitization, "truncation": truncation}}
+    for truncation in ("clamped", "bounded"):
+        yield {"mechanism": {"law": "normal", "location": "main_effects", "truncation": truncation}}
+        yield {"mechanism": {"law": "normal", "variance": 400.0, "truncation": truncation}}
+        yield {"mechanism": {"law": "normal", "nested": 2, "truncation": truncation}, "synthetic_sets": 4}
+        yield {"mechanism": {"law": "normal", "truncation": truncation}, "survey": {}}
+    yield {"mechanism": {"law": "normal", "truncation": "renormalised"}}
+
+
+VARIANTS: dict[str, list[Said]] = {
+    "reference_tables": [
+        {"mechanism": {"shrinkage": False}},
+        {"outcome": ["pay", "kids"]},
+        {"reference": {"histogram": {"epsilon": "1/3"}}},
+    ],
+    "sanitized_statistics": [
+        {"mechanism": {"shrinkage": False}},
+        {"mechanism": {"noise": "gaussian"}},
+        {"mechanism": {"noise": "gaussian", "shrinkage": False}},
+    ],
+    "laplace_strict": [{"survey": {}}],
+    "laplace_composed": [
+        {"mechanism": {"sensitivity": "public", "consistency": "least_squares"}},
+        {"mechanism": {"sensitivity": "local"}},
+    ],
+    "weight_regularisation": [
+        {"mechanism": {"towards": 50.0}},
+        {"mechanism": {"regularisation": 0.5}},
+        {"mechanism": {"towards": 50.0, "regularisation": 0.5}},
+    ],
+    "modips": list(_modips()),
+    "perturbed_histogram": [{"mechanism": {"bins": 7}}],
+    "flat_laplace": [{"outcome": ["paid", "kids"], "mechanism": {}}, {"survey": {}}],
+    "universal_histogram": [
+        {"outcome": ["paid", "kids"], "mechanism": {"layers": 2}},
+        {"mechanism": BINS | {"layers": 3, "order_seed": 4}},
+    ],
+    "steps": [
+        {"outcome": ["paid", "kids"], "mechanism": {"layers": 2}},
+        {"mechanism": BINS | {"order": ["kids", "paid", "pay"]}},
+        {"mechanism": BINS | {"layers": 2, "selection": "1/3"}},
+    ],
+    "weighted_marginals": [
+        {"mechanism": {"marginals": [["paid", "kids"], ["grade"]]}},
+        {"mechanism": {"selection": "tree"}},
+        {"mechanism": {"selection": "adaptive"}},
+        {"mechanism": {"marginals": [["paid", "kids"], ["grade"]], "sums": [{"of": "kids"}]}},
+    ],
+    "privbayes": [
+        {"mechanism": {"degree": 1}},
+        {"mechanism": {"usefulness": 2.0}},
+        {"mechanism": {"degree": 1, "selection": "1/2"}},
+    ],
+}
+"""What a job says in place of the plain one's, by mechanism."""
+OF_ALL: list[Said] = [{"fallback": "pool"}, {"fallback": "proper_prior"}, {"weights": "linear"}]
+"""Settings of every mechanism."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A job under one choice of a mechanism's options."""
+
+    mechanism: str
+    kind: str
+    said: str
+    """What differs from the plain job, as YAML; empty for the plain one."""
+
+    @cached_property
+    def job(self) -> Job:
+        """Raises `JobError` where the job's checks refuse it."""
+        return parse_job(yaml.safe_dump(job_text(self.mechanism, self.kind, yaml.safe_load(self.said) or {})))
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the job says of each key of its mechanism, as `options` names it; it may be refused."""
+        text = job_text(self.mechanism, self.kind, yaml.safe_load(self.said) or {})["mechanism"]
+        spec, found = SPECS[self.mechanism], dict[str, str]()
+        for name, choices in options(spec).items():
+            field = spec.model_fields[name]
+            value = text.get(name, None if field.is_required() else field.get_default(call_default_factory=True))
+            plain = name not in text
+            found[name] = str(value) if str(value) in choices else DEFAULT if plain else OTHER
+        return found
+
+
+def job_text(mechanism: str, kind: str, said: Mapping[str, Any]) -> Said:
+    """A job; what `said` says of the mechanism takes the place of the plain job's."""
+    plain = PLAIN[mechanism]
+    made = {"outcome": "pay", "survey": {"weight": "weight"}, "synthetic_sets": 1} | plain | KINDS[kind] | dict(said)
+    own = said.get("mechanism", plain.get("mechanism", {}))
+    outcomes = [made["outcome"]] if isinstance(made["outcome"], str) else made["outcome"]
+    mean = {"mean": outcomes[0]}
+    tables = [{"name": "t", "by": ["field"], "statistics": ["count", mean]}]
+    budget = made["budget"] | ({"delta": "1e-6"} if own.get("noise") == "gaussian" else {})
+    made = {"dataset": "audit", "period": "1", "tables": tables} | made
+    names = [*outcomes, *(["weight"] if made["survey"] else []), *({n for t in made["tables"] for n in t["by"]})]
+    return made | {
+        "budget": budget,
+        "columns": {name: COLUMNS[name] for name in names},
+        "mechanism": {"name": mechanism, **own},
+    }
+
+
+ALL = [
+    Option(mechanism, kind, yaml.safe_dump(said, default_flow_style=True, width=1000).strip() if said else "")
+    for mechanism in PLAIN
+    for kind in KINDS
+    for said in (
+        {},
+        *VARIANTS[mechanism],
+        *({"mechanism": PLAIN[mechanism].get("mechanism", {}) | each} for each in OF_ALL),
+    )
+]
+
+
+def worst(option: Option, all_bases: bool = False, intake: Any = taken_in) -> float:
+    """The largest loss of neighbours under the job's adjacency over what the claim leaves sums and choices.
+
+    It is infinite if a sum is not within the public range of what is drawn. `intake` is what files pass on their way in.
+    """
+    job, losses = option.job, []
+    claim = float(job.rho_of_tables if job.mechanism.gaussian else job.budget.epsilon - job.epsilon_of_frame)
+    for base in bases(job) if all_bases else list(bases(job))[:2]:
+        losses += list(_losses(job, base, tried(job, all_bases), intake))
+    return max(losses) / claim
+
+
+def _losses(job: Job, base: Records, single: Records, intake: Any) -> Iterator[float]:
+    """Losses of pairs of files: the base with one of the records, and without it or with another one."""
+    model, learned, sampler = *_model(job), sampler_of(job, None)  # type: ignore[arg-type]
+    alone = intake(job, single)
+    try:
+        path = Measuring.of(job, model, learned, sampler, base)
+        files = [joined(base, alone.part(k, k + 1)) for k in range(len(alone))]
+        found = [Measuring.of(job, model, learned, sampler, file, path) for file in files]
+    except (BeyondRange, OutsideDomain):
+        yield np.inf
+        return
+    if job.budget.adjacency != "substitution":
+        yield from (loss(job, one, path) for one in found)
+        return
+    for one, other in product(range(len(found)), repeat=2):
+        if one < other and (job.budget.exchange == "anywhere" or single.frame[one] == single.frame[other]):
+            yield loss(job, found[one], found[other])
+
+
+def loss(job: Job, one: Measuring, other: Measuring) -> float:
+    """What all queries of two files cost after the same answers: ε under Laplace noise, ρ under Gaussian.
+
+    A common shift of scores costs a choice nothing, and any other change at most the range of the differences.
+    """
+    total = Compared(one, other).distance
+    if job.mechanism.gaussian:
+        scales = np.array([float(scale) for scale in one.scales])
+        total = float((((one.sums - other.sums) / scales) ** 2).sum()) / 2.0
+    for mine, theirs in zip(one.choices, other.choices, strict=True):
+        for here, there in zip(mine.scores, theirs.scores, strict=True):
+            both = np.isfinite(here) & np.isfinite(there)
+            total += float(np.ptp(here[both] - there[both])) / float(mine.noise.scale) if both.any() else 0.0
+    return total
+
+
+def _frame(job: Job) -> Frame:
+    levels = {name: job.columns[name].levels or () for name in job.categories}
+    codes = list(np.indices([len(each) for each in levels.values()]).astype(np.int32)) if levels else []
+    flat = {name: each.ravel() for name, each in zip(levels, codes, strict=True)}
+    return Frame(flat, levels, np.full(codes[0].size if codes else 1, SIZE + 1), job.strata, ())
+
+
+def _model(job: Job) -> tuple[Any, Any]:
+    """The mechanism's model, and what it learned from a reference of its own."""
+    frame = _frame(job)
+    model = builder_of(job).build(job, frame, slice(0, len(frame)))
+    learned = model.learned(_drawn(job, 7, 60), None) if job.has_reference and isinstance(model, LearnsOutright) else None
+    return model, learned
+
+
+def _drawn(job: Job, seed: int, n: int) -> Records:
+    """A random file of n records in every row of the frame."""
+    rng, rows = np.random.default_rng(seed), len(_frame(job))
+    cell = np.repeat(np.arange(rows), n)
+    outcomes = np.column_stack([_values(job, name, rng, len(cell)) for name in job.outcomes])
+    weight = np.clip(np.exp(rng.normal(2.5, 0.8, len(cell))), 2.0, 200.0) if job.survey.weight else np.ones(len(cell))
+    return records(cell, outcomes, weight)
+
+
+def _values(job: Job, name: str, rng: np.random.Generator, n: int) -> Floats:
+    low, high = job.columns[name].bounds or (0.0, 1.0)
+    if job.columns[name].whole:
+        return rng.integers(int(low), int(high) + 1, n).astype(float)
+    return np.asarray(np.clip(np.exp(rng.normal(4.5, 0.6, n)), low, high))
+
+
+def bases(job: Job) -> Iterator[Records]:
+    """Base files: drawn at random; all records heavy and at one end of the outcomes; all light and at the other end."""
+    rows = len(_frame(job))
+    yield _drawn(job, 3, SIZE)
+    cell = np.repeat(np.arange(rows), SIZE)
+    for end in (1, 0):
+        ends = [(job.columns[name].bounds or (0.0, 1.0))[end] for name in job.outcomes]
+        weight = (2.0, 200.0)[end] if job.survey.weight else 1.0
+        yield records(cell, np.tile(ends, (len(cell), 1)), np.full(len(cell), weight))
+
+
+def tried(job: Job, more: bool) -> Records:
+    """Adversarial records: at public bounds, between them and beyond them, in two rows of the frame."""
+    ends = [_of(job.columns[name].bounds or (0.0, 1.0), job.columns[name].whole, more) for name in job.outcomes]
+    outcomes = list(product(*ends)) if more and len(ends) == 1 else list(zip(*_alike(ends), strict=True))
+    if len(ends) > 1:
+        outcomes += [tuple(each[(k + number) % len(each)] for number, each in enumerate(ends)) for k in range(3)]
+    weights = (1e-12, 2.0, 200.0, 1e9) if job.survey.weight else (1.0,)
+    weights = (*weights, 30.0) if more and job.survey.weight else weights
+    cells = range(min(2, len(_frame(job))))
+    rows = [(cell, y, w) for cell in cells for y, w in product(outcomes, weights)]
+    rows = [row for number, row in enumerate(rows) if more or row[0] == 0 or number % 3 == 0]
+    cell, values, weight = zip(*rows, strict=True)
+    return records(np.array(cell), np.array(values, dtype=float), np.array(weight))
+
+
+def _of(bounds: tuple[float, float], whole: bool, more: bool) -> list[float]:
+    low, high = bounds
+    middle = (low + high) / 2.0
+    found = [low, high, np.floor(middle) if whole else middle]
+    return found if not more or whole else [*found, 0.9 * low, 1e6, low + 0.25 * (high - low)]
+
+
+def _alike(ends: list[list[float]]) -> list[list[float]]:
+    most = max(map(len, ends))
+    return [[each[k % len(each)] for k in range(most)] for each in ends]
+
+
+def records(cell: Any, outcomes: Floats, weight: Any) -> Records:
+    n = len(cell)
+    none = np.full(n, -1, np.int32)
+    return Records(np.arange(n), np.asarray(cell, np.int32), outcomes, np.asarray(weight, float), none)
+
+
+def joined(one: Records, two: Records) -> Records:
+    order = np.argsort(np.concatenate([one.frame, two.frame]), kind="stable")
+    names = ("record", "frame", "outcomes", "weight", "psu")
+    return Records(*(np.concatenate([getattr(each, name) for each in (one, two)])[order] for name in names))
+
+
+DEFAULT, OTHER = "its default", "another value"
+
+
+def options(spec: type[MechanismSpec]) -> dict[str, set[str]]:
+    """The options of every key of a mechanism: each literal, true and false; of other keys, their default and another."""
+    return {name: _choices(field.annotation) for name, field in spec.model_fields.items() if name != "name"}
+
+
+def _choices(annotation: Any) -> set[str]:
+    if annotation is bool:
+        return {"True", "False"}
+    if get_origin(annotation) is Literal:
+        return set(map(str, get_args(annotation)))
+    if get_origin(annotation) in (Union, UnionType):
+        literal = [_choices(each) for each in get_args(annotation) if get_origin(each) is Literal]
+        return {DEFAULT, *literal[0]} if literal else {DEFAULT, OTHER}
+    return {DEFAULT, OTHER}
+
+
+def strict_specs() -> dict[str, type[MechanismSpec]]:
+    """Mechanisms that add noise, without the one that never promises anything."""
+    return {name: spec for name, spec in SPECS.items() if spec.adds_noise and name != "laplace"}
