@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+from intake import taken_in
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
@@ -48,7 +49,7 @@ columns:
   salary: {{bounds: [{low}, 1000], outside: clip}}
   paid: {{bounds: [0, 1], whole: true, outside: clip}}
   hours: {{bounds: [-50, 50], outside: clip}}
-  weight: {{bounds: [0.5, 200], outside: clip}}
+  weight: {{bounds: [{lightest}, {heaviest}], outside: clip}}
 {survey}
 outcome: {outcome}
 model: {model}
@@ -130,6 +131,8 @@ class Case:
         return parse_job(
             tables.format(
                 low=1 if self.mechanism == "sanitized_statistics" else 0,
+                lightest=1e-9 if self.mechanism == "sanitized_statistics" else 0,
+                heaviest="1e+15" if self.mechanism == "sanitized_statistics" else 200,
                 survey="survey: {weight: weight}" if self.weighted else "",
                 outcome=f"[{', '.join(self.outcomes)}]" if len(self.outcomes) > 1 else self.outcomes[0],
                 model=LOGNORMAL if self.mechanism == "sanitized_statistics" else "null",
@@ -244,7 +247,7 @@ def _outcomes(case: Case, cell: int) -> list[tuple[float, ...]]:
     found = []
     for k, name in enumerate(case.outcomes):
         low, top = BOUNDS[name]
-        own = {low, top, 0.0, (low + top) / 2.0}
+        own = {low, top, 0.0} | ({(low + top) / 2.0} if name != "paid" else set())
         if name != "paid" and not few:
             own |= {1e-300, np.nextafter(top, np.inf), np.nextafter(low, -np.inf), 1e6, low + 0.3 * (top - low)}
         if limits is not None and name != "paid":
@@ -266,8 +269,8 @@ def _weights(case: Case, cell: int) -> list[float]:
     if case.mechanism == "perturbed_histogram":
         return [1.0, 200.0]
     cap = 40.0 if limits is None else float(limits.cap[cell])
-    few = [0.0, 200.0, cap, cap * (1.0 - 2.0**-21)]
-    return few if len(case.outcomes) > 1 else [*few, 1e-300, 0.5, float(np.nextafter(cap, np.inf)), 1e6, 0.37 * cap]
+    few = [1e-300, 200.0, cap, cap * (1.0 - 2.0**-21)]
+    return few if len(case.outcomes) > 1 else [*few, 0.5, float(np.nextafter(cap, np.inf)), 1e6, 0.37 * cap]
 
 
 def _whitened(case: Case, cell: int) -> Iterator[tuple[float, tuple[float, ...]]]:
@@ -284,7 +287,7 @@ def _whitened(case: Case, cell: int) -> Iterator[tuple[float, tuple[float, ...]]
 
 
 def grid(case: Case) -> Records:
-    """Adversarial records of every cell."""
+    """Adversarial records of every cell, as a run stores them."""
     found: list[tuple[int, float, tuple[float, ...]]] = []
     for cell in range(CELLS):
         if case.mechanism == "sanitized_statistics":
@@ -292,7 +295,7 @@ def grid(case: Case) -> Records:
         else:
             found += [(cell, w, y) for w, y in product(_weights(case, cell), _outcomes(case, cell))]
     cells, weights, outcomes = zip(*found, strict=True)
-    return records(cells, weights, np.array(outcomes))
+    return taken_in(case.job, records(cells, weights, np.array(outcomes)))
 
 
 class Metered(NamedTuple):

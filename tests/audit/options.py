@@ -330,7 +330,8 @@ DEFAULT, OTHER = "its default", "another value"
 
 def options(spec: type[MechanismSpec]) -> dict[str, set[str]]:
     """The options of every key of a mechanism: each literal, true and false; of other keys, their default and another."""
-    return {name: _choices(field.annotation) for name, field in spec.model_fields.items() if name != "name"}
+    own = {name: field for name, field in spec.model_fields.items() if name != "name"}
+    return {name: _choices(field.annotation) - ({DEFAULT} if field.is_required() else set()) for name, field in own.items()}
 
 
 def _choices(annotation: Any) -> set[str]:

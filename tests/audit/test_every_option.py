@@ -1,7 +1,8 @@
 """Worst loss over claimed loss, of every mechanism that adds noise, under every option and adjacency.
 
-Losses of sums are exact, also of sums that are drawn within a range. Those of choices are upper bounds. `DPDIST_AUDIT_OPTIONS`
-names a file to which the table is written. Control: an option that no job has is named, and so is a loss above the claim.
+Losses of sums are exact, also of sums that are drawn within a range. Those of choices are upper bounds. The variable
+`DPDIST_AUDIT_OPTIONS` names a file to which the table is written. Controls: an option that no job has is named, and weights
+that are not clipped when a file is read cost more than is claimed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REFUSED = {
     "whether a fallback is taken depends on the records": "a fallback",
     "leaves every privacy weight at 1": "privacy weights",
     "noise renormalised to a domain": "sums drawn again at the scale that does not pay for it",
-    "outcomes need": "",
+    "a weight has no rules": "weights that are clipped, without bounds that noise follows",
 }
 """Why a job is refused, by what its message says."""
 table: dict[tuple[str, str, str], float] = {}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import yaml
+from intake import taken_in
 from losses import Case
+from options import Option, bases, joined, tried
 from test_lower_bounds import pair
 from test_lower_bounds_of_all import OF_CODES, claimed, files
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.evaluation.likelihood_ratios import Compared, Measuring, compared
 from dpdist.evaluation.lower_bounds import bound_of_scores
-from dpdist.evaluation.metering import NotAdded
+from dpdist.evaluation.metering import Meter, NotAdded
 from dpdist.job import NoiseName
+from dpdist.mechanisms.models import builder_of
 from dpdist.sampling import sampler_of
 
 DRAWS = 20_000
@@ -60,7 +65,8 @@ def measuring(
     sums: Floats | None = None, scale: int = 1, law: NoiseName = "laplace", choices: tuple[Choice, ...] = ()
 ) -> Measuring:
     own = np.empty(0) if sums is None else sums
-    return Measuring(own, (Fraction(scale),) * len(own), (law,) * len(own), choices, (), (own,))
+    ends = np.full(len(own), -np.inf), np.full(len(own), np.inf)
+    return Measuring(own, (Fraction(scale),) * len(own), (law,) * len(own), ends, choices, (), (own,))
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
@@ -85,10 +91,34 @@ def test_noise_that_is_bound_to_no_sums_is_not_taken_for_noise_on_equal_sums() -
         compared(own.job, own.model, own.learned, sampler_of(own.job, None), *sides(own))  # type: ignore[arg-type]
 
 
+@dataclass
+class Multiplied:
+    """A query whose noise is not added."""
+
+    sums: Floats
+    noise: Noise
+
+    def under(self, noise: Floats) -> Floats:
+        return self.sums * noise
+
+
 def test_noise_that_is_not_added_is_not_taken_for_noise_that_is() -> None:
-    """Sums drawn from a law truncated to their domain."""
-    case = Case("modips", "zero_out")
-    mechanism = case.job.mechanism.model_copy(update={"truncation": "bounded"})
-    vars(case)["job"] = case.job.model_copy(update={"mechanism": mechanism})
     with pytest.raises(NotAdded):
-        compared(case.job, case.model, case.learned, sampler_of(case.job, None), *sides(case))  # type: ignore[arg-type]
+        Meter()(Multiplied(np.ones(1), Noise(Fraction(1), 1, 0)))
+
+
+def test_sums_drawn_within_their_range_are_attacked_at_their_exact_ratio() -> None:
+    """A record that moves two sums from the ends of their ranges. Control: half the noise loses more than is claimed."""
+    bounded = {"mechanism": {"law": "normal", "variance": 400.0, "truncation": "bounded"}}
+    job = Option("modips", "zero_out", yaml.safe_dump(bounded)).job
+    base = list(bases(job))[1]
+    near = joined(base, taken_in(job, tried(job, False)).part(3, 4))
+    frame = Frame({"field": np.arange(2, dtype=np.int32)}, {"field": ("arts", "law")}, np.array([13, 13]), (), ())
+    model, half = builder_of(job).build(job, frame, slice(0, 2)), DRAWS // 2
+    sampler = sampler_of(job, None)  # type: ignore[arg-type]
+    for part, most in ((1, 1.0), (2, 3.0)):
+        scaled = replace(model, scales=tuple(each / part for each in model.scales))  # type: ignore[type-var, attr-defined]
+        (found,) = compared(job, scaled, None, sampler, near, [base])
+        bound = bound_of_scores(*found.scores(DRAWS, half), half)
+        assert 0.5 * part < bound <= found.distance <= most
+        assert (found.distance > 1.0) == (part == 2)
