@@ -102,7 +102,9 @@ class Column(Frozen):
         description="zeros that the model cannot take: refuse the file (error), or leave the record out (drop)",
     )
     outside: Literal["error", "clip"] = Field(
-        default="error", description="values beyond the bounds: refuse the file (error), or set them to the bound (clip)"
+        default="error",
+        description="values beyond the bounds, of an outcome or of the weight: refuse the file (error), or set them to the "
+        "nearer bound when it is read (clip)",
     )
     whole: bool = Field(default=False, description="whole numbers only")
     codes: dict[str, float] | None = Field(

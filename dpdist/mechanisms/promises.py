@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from dpdist.job import Job, budget_text
 from dpdist.job.families import family_facts
@@ -50,23 +51,35 @@ from dpdist.privacy.units import record_epsilon
 from dpdist.sampling.clamped import VARIATION
 
 
-def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
-    """The promise of m synthetic sets from the guarantee of one, with the conditions that depend on the job alone.
+class Repeated(NamedTuple):
+    """Independent releases from the same records that a release is composed of, such as synthetic sets."""
 
+    number: int
+    name: str
+    """What they are, in the plural."""
+    after: str = ""
+    """What follows from them by post-processing, after a semicolon."""
+
+
+def promise_of(job: Job, each: Guarantee, *assumptions: str, repeated: Repeated | None = None) -> Promise:
+    """The promise of a release from the guarantee of one of its parts, with the conditions that depend on the job alone.
+
+    Parts are synthetic sets, unless `repeated` says otherwise. What gates and noisy sample counts take is added to theirs.
     `assumptions` are the conditions that only this mechanism has.
     """
+    parts = repeated or Repeated(job.synthetic_sets, "synthetic sets")
     public = tuple(
         f"The number of records is public after a rule that depends on the outcome: {r}."
         for r in job.outcome_dependent_rules
     )
-    several = f"sequential over {job.synthetic_sets} synthetic sets"
-    composition = (several if job.synthetic_sets > 1 else "one synthetic set") + parallel(job)
-    total = per_set if isinstance(per_set, NoGuarantee) else per_set.sets(job.synthetic_sets)
+    several = f"sequential over {parts.number} {parts.name}"
+    composition = (several if repeated or parts.number > 1 else "one synthetic set") + parallel(job) + parts.after
+    total = each if isinstance(each, NoGuarantee) else each.sets(parts.number)
     if job.accept is not None and isinstance(total, Strict):
         total += Strict(job.budget.adjacency, job.accept.epsilon, exchange=Fraction(1))
         composition += GATES.format(epsilon=budget_text(job.accept.epsilon))
     total, composition = with_frame(job, total), composition + of_frame(job)
-    target = None if isinstance(per_set, NoGuarantee) else target_of(job)
+    target = None if isinstance(each, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
     clamps = (USERS_CLAMP,) if job.mechanism.clamps else ()
     users = (*USERS_PART, *clamps) if family_facts(job).program else ()
@@ -77,7 +90,7 @@ def promise_of(job: Job, per_set: Guarantee, *assumptions: str) -> Promise:
     said = (known, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()
-    return Promise(total, per_set, composition, said, target, (*warned, *_truncated(job)))
+    return Promise(total, each, composition, said, target, (*warned, *_truncated(job)))
 
 
 def per_set(total: Strict | Concentrated, job: Job) -> Strict | Concentrated:

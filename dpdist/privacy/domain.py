@@ -56,10 +56,13 @@ def _outcome(job: Job, name: str, column: Column) -> str:
 def _weight(job: Job) -> str:
     name = job.survey.weight
     column = job.columns.get(name) if name is not None else None
-    bounds = ""
-    if column is not None and column.bounds is not None and column.outside == "error":
-        bounds = f", within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
-    return f"{name}: not missing, finite, above 0{bounds or ', from 1e-15 to 1e15'}"
+    if column is None or column.bounds is None:
+        bounds = "from 1e-15 to 1e15"
+    elif column.outside == "clip":
+        bounds = "though values outside the bounds are clipped"
+    else:
+        bounds = f"within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
+    return f"{name}: not missing, finite, above 0, {bounds}"
 
 
 def _unit(job: Job) -> Iterator[str]:

@@ -25,7 +25,7 @@ from dpdist.mechanisms.modips.statement import (
     TRUNCATION,
 )
 from dpdist.mechanisms.modips.truncation import CANDIDATES, Truncated, clamped
-from dpdist.mechanisms.promises import of_frame, parallel, per_set, promise_of, with_frame
+from dpdist.mechanisms.promises import Repeated, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
@@ -48,25 +48,19 @@ class Modips(NoisySums[Settings, Sanitized]):
         entered = LOCATION_SANITIZED if settings.variance is not None else entered
         nested = (NESTED.format(settings.nested),) if settings.nested > 1 else ()
         moves = () if job.sizes_secret else (MOVES_UNCLAIMED,)
-        found = promise_of(
-            job,
-            per_set(total, job),
-            entered,
-            SANITIZATION[settings.sanitization],
-            TRUNCATION[settings.truncation],
-            *nested,
-            *moves,
-        )
-        if settings.nested == 1:
-            return found
+        public = (entered, SANITIZATION[settings.sanitization], TRUNCATION[settings.truncation], *nested, *moves)
         once = replace(total, epsilon=total.epsilon / settings.noises(job))
-        composition = (
-            f"sequential over {settings.noises(job)} sanitizations{parallel(job)}; their sets follow by post-processing"
-        )
-        return replace(found, total=with_frame(job, total), per_set=once, composition=composition + of_frame(job))
+        return promise_of(job, once, *public, repeated=_repeated(job, settings))
 
     def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
         return modips(model, job.synthetic_sets, settings.nested, float(job.epsilon_of_tables), recorder)
+
+
+def _repeated(job: Job, settings: Settings) -> Repeated | None:
+    """The sanitizations, where several synthetic sets follow from each."""
+    if settings.nested == 1:
+        return None
+    return Repeated(settings.noises(job), "sanitizations", "; their sets follow by post-processing")
 
 
 def modips(model: Sanitized, sets: int, nested: int, epsilon: float, recorder: StratumRecorder) -> Rounds:
