@@ -21,19 +21,25 @@ def verify(
     key: Annotated[str | None, typer.Option("--key", help="Public key, or its file: who must have signed it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
-    """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not."""
+    """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not.
+
+    A line names each advisory on the release: a fault of the version that made it. It does not change the exit code.
+    """
     from dpdist.core.minisign import PublicKey
-    from dpdist.evaluation.verifying import problems, public_of
+    from dpdist.evaluation.verifying import advised, problems, public_of
 
     def act() -> None:
         public = public_of(folder)
         wrong = problems(public, None if key is None else PublicKey.named(key))
-        which = {} if wrong else _which(public)
+        which, faults = {} if wrong else _which(public), advised(public)
         if as_json:
-            print(json.dumps({"whole": not wrong, "problems": wrong, **which}, indent=2))
+            named = {"advisories": [{"name": each.name, "words": each.words} for each in faults]}
+            print(json.dumps({"whole": not wrong, "problems": wrong, **which, **named}, indent=2))
         else:
             for line in wrong or [f"whole: {public}", *_corrects(which)]:
                 out.print(line, markup=False)
+            for each in faults:
+                out.print(f"advisory {each.name}: {each.words}", markup=False)
         if wrong:
             raise typer.Exit(1)
 

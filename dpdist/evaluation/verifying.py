@@ -25,6 +25,7 @@ from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.adjacency import neighbours, unit
+from dpdist.privacy.advisories import Advisory, advisories
 from dpdist.privacy.claims import promised
 from dpdist.publish.released import REMEDY
 from dpdist.publish.statement import unit_figures
@@ -66,6 +67,15 @@ def problems(public: Path, key: PublicKey | None = None) -> list[str]:
     if key is not None and (wrong := unsigned(public, key)):
         lines.append(f"{SIGNATURE}: {wrong}")
     return lines
+
+
+def advised(public: Path) -> list[Advisory]:
+    """The advisories that concern a release; none where its job or its promise cannot be read."""
+    try:
+        job, promise = read_job(public, "released/job.json"), read_object(public, "released/promise.json")
+    except Damaged:
+        return []
+    return advisories(job, str(promise.get("protected_by") or ""))
 
 
 def refuse_unverified(public: Path, made_again: bool = False) -> None:

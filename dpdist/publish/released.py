@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
@@ -138,8 +139,15 @@ def _regated(release: ReleasedObject, job: Job) -> list[str]:
 
 
 def of_run(release: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
-    """The release, with the date on which its run began and the mark that a ledger counts it, where these apply."""
-    said = {**({"date": date} if date is not None else {}), **({"metered": True} if metered else {})}
+    """The release, with the version that protected it, the date on which its run began, and the mark of a ledger.
+
+    Date and mark are there where they apply. Making tables again with a later version keeps all three.
+    """
+    said = {
+        "protected_by": version("dpdist"),
+        **({"date": date} if date is not None else {}),
+        **({"metered": True} if metered else {}),
+    }
     return replace(release, promise={**release.promise, **said})
 
 

@@ -232,7 +232,7 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     if declared.outside == "clip":
         b.findings.rule(f"{name}: outside its bounds, clipped", int((outside & b.keep).sum()))
         return values, np.clip(values, low, high)
-    remedy = f"widen columns.{name}.bounds, or state columns.{name}.outside: clip"
+    remedy = f"widen columns.{name}.bounds"
     b.wrong(outside, name, "weights outside the public bounds", f"[{low:g}, {high:g}]", remedy)
     return values, values
 

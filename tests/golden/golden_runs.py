@@ -40,6 +40,7 @@ SMALLEST = 1e-6
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
 _DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)(?![\w]|\.\d)")
 _DATE = re.compile(r'"date": ?"[0-9-]+"')
+_VERSION = re.compile(r'"protected_by": ?"[^"]*",?\s*')
 _PRINTED = (".html", ".xlsx")
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
@@ -78,7 +79,7 @@ def kept(path: Path) -> Kept:
 
 
 def _plain(path: Path) -> str:
-    text = _DATE.sub('"date": "day"', path.read_text(encoding="utf-8"))
+    text = _VERSION.sub("", _DATE.sub('"date": "day"', path.read_text(encoding="utf-8")))
     if '"chain"' in text:  # an earlier release's checksum vouches for its page too
         text = _DIGEST.sub("digest", text)
     if path.name != "manifest.json":

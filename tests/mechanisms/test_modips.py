@@ -21,6 +21,7 @@ from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive
 from dpdist.job import Job
+from dpdist.job.acceptance import Acceptance
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.moments import Moments, limited_normal_mean
@@ -559,3 +560,19 @@ def test_constants_of_modips_are_no_other_mechanisms(said: str) -> None:
 def test_weights_without_a_public_bound_are_refused() -> None:
     with pytest.raises(JobError, match="needs public bounds of the weight"):
         parse_job(text().replace("  weight: {bounds: [1, 50], outside: clip}\n", ""))
+
+
+@pytest.mark.parametrize("nested", [1, 2])
+def test_what_gates_take_stays_in_the_total_also_where_sets_are_nested(nested: int) -> None:
+    """Gates are refused beside this mechanism today. Their share is in the total by construction all the same."""
+    plain = job(f", law: normal, nested: {nested}", sets=4)
+    gates = {"epsilon": "1/4", "gates": [{"measure": "median", "of": "count", "limit": 0.5}]}
+    gated = plain.model_copy(update={"accept": Acceptance.model_validate(gates)})
+    before, after = (MECHANISMS["modips"].promise(each) for each in (plain, gated))
+    assert before.total.epsilon == after.total.epsilon == plain.budget.epsilon  # type: ignore[union-attr]
+    assert after.per_set.epsilon == Fraction(3, 4) * before.per_set.epsilon  # type: ignore[union-attr]
+    assert "gates" in after.composition
+    assert "gates" not in before.composition, "control"
+    assert (
+        "4 synthetic sets" if nested == 1 else "2 sanitizations; their sets follow by post-processing"
+    ) in after.composition

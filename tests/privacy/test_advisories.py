@@ -1,0 +1,125 @@
+"""Which releases an advisory concerns, and that `dpdist verify` says so without another exit code."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dpdist
+from dpdist.cli.main import app
+from dpdist.core.files import sha256
+from dpdist.core.public_files import MANIFEST, canonical, release_id
+from dpdist.job import Job
+from dpdist.job.loading import parse_job
+from dpdist.privacy.advisories import ADVISORIES, _numbers, advisories
+
+JOB = """
+dataset: advised
+period: "1"
+columns:
+  y: {bounds: [0, 3], outside: clip}
+  weight: {bounds: [100, 200], outside: clip}
+survey: {weight: weight}
+outcome: y
+mechanism: {name: modips, law: normal, truncation: bounded}
+budget: {epsilon: "1"}
+tables: [{name: t, statistics: [count]}]
+"""
+AFFECTED = {"as it is": ("", ""), "lognormal": ("law: normal", "law: lognormal")}
+OTHERS = {
+    "clamped": ("bounded", "clamped"),
+    "no lower bound": ("[100, 200]", "[0, 200]"),
+    "no weight": ("survey: {weight: weight}", "survey: {}"),
+    "another mechanism": ("modips, law: normal, truncation: bounded", "laplace_strict"),
+}
+
+
+def job(old: str, new: str) -> Job:
+    text = JOB.replace("y: {bounds: [0,", "y: {bounds: [1,") if "lognormal" in new else JOB
+    return parse_job(text.replace(old, new) if old else text)
+
+
+@pytest.mark.parametrize("what", AFFECTED)
+@pytest.mark.parametrize("protected_by", [None, "", "0.0.9", "0.1.0", "0.1", "not a version"])
+def test_an_advisory_names_the_jobs_and_versions_with_its_fault(what: str, protected_by: str | None) -> None:
+    assert [each.name for each in advisories(job(*AFFECTED[what]), protected_by)] == ["2026-01"]
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_jobs_are_not_named(what: str) -> None:
+    assert advisories(job(*OTHERS[what]), "0.1.0") == []
+
+
+@pytest.mark.parametrize("protected_by", ["0.1.1", "0.2.0", "0.10.0", "1.0", "1.0.0rc1"])
+def test_later_versions_are_not_named(protected_by: str) -> None:
+    assert advisories(job("", ""), protected_by) == []
+
+
+def test_counts_of_levels_have_a_domain_that_no_weight_leaves() -> None:
+    whole = JOB.replace("outside: clip}\n  weight", "outside: clip, whole: true}\n  weight")
+    assert advisories(parse_job(whole.replace("law: normal", "law: multinomial")), "0.1.0") == []
+
+
+def test_every_advisory_is_in_the_changelog_and_on_the_page_of_verify() -> None:
+    top = Path(__file__).parents[2]
+    pages = [(top / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "docs/how-to/verify.md")]
+    assert all(each.name in page for each in ADVISORIES for page in pages)
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, folder = np.random.default_rng(1), tmp_path_factory.mktemp("advised")
+    rows = pd.DataFrame({"y": rng.uniform(0.0, 3.0, 200), "weight": rng.uniform(100.0, 200.0, 200)})
+    dpdist.run(parse_job(JOB), folder / "ws", rows)
+    return folder / "ws" / "public"
+
+
+def protected_by(public: Path, version: str | None) -> None:
+    """Writes another version into promise and statement, and the manifest anew, as a release of that version has them."""
+    for name in ("released/promise.json", "statement.json"):
+        said = json.loads((public / name).read_text(encoding="utf-8"))
+        said = {key: value for key, value in said.items() if key != "protected_by"}
+        (public / name).write_text(json.dumps(said | ({} if version is None else {"protected_by": version})))
+    manifest = json.loads((public / MANIFEST).read_text(encoding="utf-8"))
+    manifest["files"] = {name: sha256(public / name) for name in manifest["files"]}
+    (public / MANIFEST).write_bytes(canonical(manifest | {"release": release_id(manifest)}))
+
+
+def verified(public: Path, *more: str) -> Any:
+    return CliRunner().invoke(app, ["verify", str(public), *more])
+
+
+def test_verify_says_so_of_a_release_of_an_earlier_version_and_its_exit_code_stays_that_of_the_files(public: Path) -> None:
+    statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    assert statement["protected_by"] == version("dpdist")
+    for earlier in (None, "0.1.0"):
+        protected_by(public, earlier)
+        done = verified(public)
+        assert (done.exit_code, done.output.splitlines()[0]) == (0, f"whole: {public}")
+        assert "advisory 2026-01: the claim of this release does not hold if" in " ".join(done.output.split())
+        (listed,) = json.loads(verified(public, "--json").output)["advisories"]
+        assert (listed["name"], listed["words"]) == ("2026-01", ADVISORIES[0].words)
+    protected_by(public, "0.1.1")
+    assert "advisory" not in verified(public).output, "control"
+    assert json.loads(verified(public, "--json").output)["advisories"] == []
+
+
+def test_a_changed_file_and_an_advisory_are_both_named(public: Path) -> None:
+    protected_by(public, "0.1.0")
+    (public / "index.html").write_text("changed")
+    done = verified(public)
+    assert done.exit_code == 1
+    assert "index.html" in done.output
+    assert "advisory 2026-01" in done.output
+
+
+def test_versions_are_compared_by_their_numbers() -> None:
+    assert _numbers("0.9.0") < _numbers("0.10.0") < _numbers("1")
+    assert _numbers("") < _numbers("0.0.1")
