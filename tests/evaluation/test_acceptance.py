@@ -42,7 +42,7 @@ BOUNDS = CellBounds(60.0, -1000.0, 5000.0)
 SHARES = (1.0, 0.5, 0.75)
 MEMBERSHIP = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 1, 1]])
 """Cells that hold each of three base cells: the cells themselves, two together, all."""
-EXTREMES = [(w, y) for w in (0.0, 1e-9, 13.7, 60.0, 1e9) for y in (-1e12, -1000.0, 0.1, 5000.0, 1e12)]
+EXTREMES = [(w, y) for w in (0.0, 1e-9, 13.7, 59.0, 60.0) for y in (-1e12, -1000.0, 0.1, 5000.0, 1e12)]
 OF = {"count": Statistic(name="count"), "mean": Statistic(name="mean", variable="y")}
 
 
