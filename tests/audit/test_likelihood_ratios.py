@@ -21,6 +21,7 @@ from dpdist.evaluation.lower_bounds import bound_of_scores
 from dpdist.evaluation.metering import Meter, NotAdded
 from dpdist.job import NoiseName
 from dpdist.mechanisms.models import builder_of
+from dpdist.privacy.queries import Moved
 from dpdist.sampling import sampler_of
 
 DRAWS = 20_000
@@ -117,7 +118,11 @@ def test_sums_drawn_within_their_range_are_attacked_at_their_exact_ratio() -> No
     model, half = builder_of(job).build(job, frame, slice(0, 2)), DRAWS // 2
     sampler = sampler_of(job, None)  # type: ignore[arg-type]
     for part, most in ((1, 1.0), (2, 3.0)):
-        scaled = replace(model, scales=tuple(each / part for each in model.scales))  # type: ignore[type-var, attr-defined]
+        stated = tuple(
+            replace(query, moved=Moved(*(distance / part for distance in query.moved)), scale=query.scale / part)
+            for query in model.queries  # type: ignore[attr-defined]
+        )
+        scaled = replace(model, queries=stated)  # type: ignore[type-var]
         (found,) = compared(job, scaled, None, sampler, near, [base])
         bound = bound_of_scores(*found.scores(DRAWS, half), half)
         assert 0.5 * part < bound <= found.distance <= most
