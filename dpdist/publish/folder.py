@@ -26,6 +26,7 @@ from dpdist.publish.manifest import manifest
 from dpdist.publish.marginals import write_marginals
 from dpdist.publish.measurements import FILE as MEASUREMENTS
 from dpdist.publish.measurements import write_measurements
+from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.printed import Printed, printed
 from dpdist.publish.released import ReleasedObject, write_release
 from dpdist.publish.standard_errors import laws, spreads_under
@@ -64,7 +65,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
         shutil.rmtree(building)
     building.mkdir(parents=True)
     write_release(building / "released", release)
-    grounds, material = ({}, None) if isinstance(release.model(0), NoisyTables) else _grounds(release, building, listener)
+    grounds, material = _grounds(release, building, listener)
     tables = _write_tables(release, building / "tables", grounds, material, listener)
     write_json(building / "statement.json", statement(release))
     said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
@@ -121,8 +122,16 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
-def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material]:
-    """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics."""
+def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material | None]:
+    """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics.
+
+    Tables whose figures were released themselves have no records and no further statistics.
+    """
+    if isinstance(model := release.model(0), NoisyTables):
+        with stage(listener, "standard errors", 1) as tick:
+            noised = NoisedTables.of(release, model)
+            tick(1)
+        return {release.job.outcomes[0]: Grounds(None, (), None, noised=noised)}, None
     strata, folder = len(release.frame.stratum_labels), building / "synthetic"
     with stage(listener, "synthetic records", strata) as tick:
         sums = synthesize(release, folder, tick)

@@ -12,9 +12,9 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import StatisticName, Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
-from dpdist.publish.refit import DRAWS
+from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Resampled, Spreads, noise_variances, normal_variance, spreads
+from dpdist.publish.standard_errors import Resampled, Spreads, noise_variances, spreads
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class NoiseAlone:
 
     release: ReleasedObject
     drawn: Mapping[str, Spreads] | None
+    noised: NoisedTables | None = None
+    """Tables whose figures were released themselves."""
 
     @classmethod
     def of(cls, release: ReleasedObject) -> NoiseAlone:
@@ -31,6 +33,8 @@ class NoiseAlone:
         A fit with searched privacy weights gets None, because its noise cannot be separated from its sampling error.
         """
         model = release.model(0)
+        if isinstance(model, NoisyTables):
+            return cls(release, None, NoisedTables.of(release, model))
         if release.job.mechanism.clamps or not isinstance(model, Resampled):
             return cls(release, None)
         found = spreads(release, lambda _: None)
@@ -41,14 +45,8 @@ class NoiseAlone:
     def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN where they are not known."""
         unknown = dict.fromkeys(STATISTICS, np.full(len(cells), np.nan))
-        model = self.release.model(0)
-        if isinstance(model, NoisyTables):
-            if model.bounds is None:
-                return unknown
-            theta = self.release.theta(model, 0, 0)
-            again = model.noised_again(theta, 0, DRAWS, self.release.seed.generator("precision noise"))
-            noisy = model.figures(again, table.name)
-            return unknown | {name: np.sqrt(normal_variance(each)) for name, each in noisy.items()}
+        if self.noised is not None:
+            return unknown | {name: np.sqrt(each) for name, each in self.noised.noise(table).items()}
         if self.drawn is None:
             return unknown
         outcomes = self.release.job.outcomes

@@ -7,30 +7,79 @@ file's own sensitivities, which are confidential, there are no standard errors.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval, Sums, counts_and_means, stratum_sizes, t_interval
 from dpdist.estimation.variance import Stage
-from dpdist.job import Table
+from dpdist.job import StatisticName, Table
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import normal_variance
 
+COMPOSED = 100
+"""Number of simulated noises over which the excess of the composition's variance is averaged."""
 
-def noised_intervals(release: ReleasedObject, model: NoisyTables, table: Table, cells: Cells) -> list[Interval]:
-    """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that the table does not have."""
-    theta, nothing = release.theta(model, 0, 0), np.full(len(cells), np.nan)
-    points = model.figures(theta, table.name)
-    variances = [nothing] * len(STATISTICS) if model.bounds is None else _variances(release, model, table, cells)
-    df = np.full(len(cells), np.inf)
-    return [
-        t_interval(points[name][0] if name in points else nothing, variance, df)
-        for name, variance in zip(STATISTICS, variances, strict=True)
-    ]
+
+@dataclass(frozen=True)
+class NoisedTables:
+    """A release of whole tables: its parameters, and the same under simulated noise. Both are fitted once for all tables.
+
+    `again` is None where the noise scale is confidential.
+    """
+
+    release: ReleasedObject
+    model: NoisyTables
+    theta: Draws
+    again: Draws | None
+
+    @classmethod
+    def of(cls, release: ReleasedObject, model: NoisyTables) -> NoisedTables:
+        theta = release.theta(model, 0, 0)
+        if model.bounds is None:
+            return cls(release, model, model.fitted(theta) if model.consistency else theta, None)
+        again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
+        return cls(release, model, model.fitted(theta), model.fitted(again))
+
+    def intervals(self, table: Table, cells: Cells) -> list[Interval]:
+        """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that it does not have."""
+        points, nothing = self.model.figures(self.theta, table.name), np.full(len(cells), np.nan)
+        variances = [nothing] * len(STATISTICS) if self.again is None else self.variances(table, cells)
+        df = np.full(len(cells), np.inf)
+        return [
+            t_interval(points[name][0] if name in points else nothing, variance, df)
+            for name, variance in zip(STATISTICS, variances, strict=True)
+        ]
+
+    def noise(self, table: Table) -> dict[StatisticName, Floats]:
+        """Variances by noise alone of the table's figures, (cell,) each; none where the noise scale is confidential."""
+        if self.again is None:
+            return {}
+        return {name: normal_variance(drawn) for name, drawn in self.model.figures(self.again, table.name).items()}
+
+    def variances(self, table: Table, cells: Cells) -> list[Floats]:
+        """Variances due to the noise, which is simulated again, and to the sample's composition.
+
+        Noise alone makes E(w|x) differ between rows, which raises the composition's variance. That excess is estimated by
+        adding the noise a second time, and is subtracted.
+        """
+        assert self.again is not None
+        release, noise = self.release, self.noise(table)
+        once = _composition(release, cells, *(values[0] for values in self.model.expect(self.theta)))
+        pairs = (values[:COMPOSED] for values in self.model.expect(self.again))
+        twice = np.array([_composition(release, cells, a, b) for a, b in zip(*pairs, strict=True)])
+        known = np.isfinite(twice)
+        added = np.where(known, twice, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1) - once
+        composed = np.maximum(0.0, once - added)
+        effects = plain_effects(release.design_effects, cells, release.job.outcomes[0])
+        parts = zip(STATISTICS, effects, composed, strict=True)
+        return [effect * each + noise.get(name, np.nan) for name, effect, each in parts]
 
 
 def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
@@ -39,22 +88,3 @@ def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome:
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     found = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
     return np.array([each.variance for each in found])
-
-
-def _variances(release: ReleasedObject, model: NoisyTables, table: Table, cells: Cells) -> list[Floats]:
-    """Variances due to the noise, which is simulated again, and to the sample's composition.
-
-    Noise alone makes E(w|x) differ between rows, which raises the composition's variance. That excess is estimated by
-    adding the noise a second time, and is subtracted.
-    """
-    theta = release.theta(model, 0, 0)
-    again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
-    noise = model.figures(again, table.name)
-    once = _composition(release, cells, *(values[0] for values in model.expect(theta)))
-    twice = np.array([_composition(release, cells, a, b) for a, b in zip(*model.expect(again), strict=True)])
-    known = np.isfinite(twice)
-    added = np.where(known, twice, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1) - once
-    composed = np.maximum(0.0, once - added)
-    effects = plain_effects(release.design_effects, cells, release.job.outcomes[0])
-    parts = zip(STATISTICS, effects, composed, strict=True)
-    return [effect * each + normal_variance(noise[name]) for name, effect, each in parts]

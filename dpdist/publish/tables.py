@@ -24,14 +24,13 @@ from dpdist.estimation.estimators import (
 from dpdist.estimation.raking import factors, margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
-from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.models.protocol import Expectation, Unbiased, expected_of
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.figure_bounds import FigureBounds, without_drowned_means
 from dpdist.publish.further import Material, further
 from dpdist.publish.limits import limited
 from dpdist.publish.met_totals import fixed_totals, margins_and_room, without_rounding
-from dpdist.publish.noisy_figures import noised_intervals
+from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, noise_variances, variances
 
@@ -63,11 +62,13 @@ class Grounds(NamedTuple):
     sums: Sequence[Sums]
     spread: Spreads | None
     outcome: int = 0
+    noised: NoisedTables | None = None
+    """The input of figures that were released themselves; they need nothing else."""
 
 
 def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
     """Intervals of counts, means and totals by estimator, the default estimator first."""
-    expected, sums, spread, outcome = grounds
+    expected, sums, spread, outcome, _ = grounds
     if expected is None:
         return {"records": combined_records(release, cells, sums, outcome=outcome)}
     parameters = from_parameters(release, cells, expected, spread, outcome)
@@ -91,8 +92,7 @@ def table(
 ) -> pa.Table:
     """One row for each cell, statistic and estimator, with cells in the declared order of levels.
 
-    `grounds` holds the input of estimates by outcome. It is empty where figures themselves were released. `material` is
-    needed for further statistics only.
+    `grounds` holds the input of estimates by outcome. `material` is needed for further statistics only.
     """
     cells = cross(release.frame, said.by, said.margins)
     found = _intervals_of(release, said, cells, grounds, material)
@@ -119,8 +119,8 @@ def _intervals_of(
     first, outcomes = release.job.outcomes[0], release.job.outcomes
     plain = [statistic for statistic in asked.statistics if statistic.name in STATISTICS]
     wanted = {statistic.variable or first for statistic in plain}
-    if isinstance(model := release.model(0), NoisyTables):
-        found = {first: {"parameters": noised_intervals(release, model, asked, cells)}}
+    if (noised := grounds[first].noised) is not None:
+        found = {first: {"parameters": noised.intervals(asked, cells)}}
     else:
         found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
     found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}

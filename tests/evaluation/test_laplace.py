@@ -11,7 +11,8 @@ from dpdist.core.records import TOTAL, Frame, Records
 from dpdist.core.table_cells import cross
 from dpdist.estimation.direct import direct, totals
 from dpdist.evaluation.laplace import noised
-from dpdist.mechanisms.laplace_tables.sensitivity import consistent, finest, stacked
+from dpdist.mechanisms.laplace_tables.least_squares import LeastSquares
+from dpdist.mechanisms.laplace_tables.sensitivity import consistent, stacked
 
 LEVELS = {"field": ("arts", "law", "none"), "sex": ("f", "m")}
 
@@ -55,7 +56,11 @@ def test_least_squares_over_several_tables_converges() -> None:
         membership = stacked(tables)
         noisy = membership @ rng.uniform(0.0, 1e5, rows) + rng.laplace(0.0, 1e3, membership.shape[0])
         dense = np.linalg.lstsq(membership.toarray(), noisy, rcond=None)[0]
-        np.testing.assert_allclose(finest(noisy, membership), dense, rtol=0.0, atol=1e-10 * np.abs(noisy).max())
+        np.testing.assert_allclose(
+            LeastSquares.of(membership).solve(noisy[None]).rows[0], dense, rtol=0.0, atol=1e-10 * np.abs(noisy).max()
+        )
+        stepped = LeastSquares(membership, None).solve(noisy[None])
+        np.testing.assert_allclose(stepped.rows[0], dense, rtol=0.0, atol=1e-7 * np.abs(noisy).max())
         short = lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0)[0]
         missed = max(missed, np.abs(short - dense).max() / np.abs(noisy).max())
     assert missed > 1e-8

@@ -18,9 +18,14 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL, Frame, Records
 from dpdist.core.table_cells import cross
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.laplace_tables import least_squares
 from dpdist.mechanisms.laplace_tables.release import FINER, NoisyTables
 from dpdist.publish import noisy_figures
-from dpdist.publish.released import read_release
+from dpdist.publish.noisy_figures import NoisedTables
+from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.statement import statement as made_statement
+from dpdist.publish.tables import Grounds
+from dpdist.publish.tables import table as published_table
 
 JOB = """
 dataset: noised
@@ -354,11 +359,35 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
                 frame=frame, job=job, design_effects=(), seed=key, theta=lambda *_, theta=theta: theta
             )
             cells = model.tables[0].cells
-            said.append(noisy_figures._variances(release, model, job.tables[0], cells)[0][-1])
+            said.append(NoisedTables.of(release, model).variances(job.tables[0], cells)[0][-1])
             old.append(noisy_figures._composition(release, cells, *(values[0] for values in model.expect(theta)))[0][-1])
     spread, published, before = np.std(totals), np.sqrt(np.mean(said)), np.sqrt(np.mean(old))
     assert 0.6 * spread < published < 2.5 * spread
     assert before > 3.0 * spread
+
+
+def test_least_squares_that_stop_early_are_told_of(spaces: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of all tables still add up. Control: with steps enough the statement says nothing, and figures are those of
+    the direct solution."""
+    release = read_release(spaces["public agreeing"] / "public" / "released")
+    direct, totals = [row["estimate"] for row in _counts(release)], []
+    monkeypatch.setattr(least_squares, "DIRECT", 0)
+    for steps, stopped in ((2, True), (300, False)):
+        monkeypatch.setattr(least_squares, "STEPS", steps)
+        assert any("stopped" in text for text in made_statement(release)["post_processing"]) == stopped
+        found = _counts(release)
+        inner = sum(row["estimate"] for row in found if TOTAL not in (row["field"], row["sex"]))
+        totals.append([row["estimate"] for row in found])
+        assert inner == pytest.approx(totals[-1][-1], rel=1e-9)
+    assert totals[1] == pytest.approx(direct, rel=1e-7, abs=1e-3)
+    assert totals[0] != pytest.approx(direct, rel=1e-7, abs=1e-3)
+
+
+def _counts(release: ReleasedObject) -> list[dict]:
+    model, said = release.model(0), release.job.tables[0]
+    assert isinstance(model, NoisyTables)
+    grounds = {"salary": Grounds(None, (), None, noised=NoisedTables.of(release, model))}
+    return [row for row in published_table(release, said, grounds).to_pylist() if row["statistic"] == "count"]
 
 
 def test_publishing_again_and_replaying_give_the_same_bytes(spaces: dict[str, Path], source: Path, tmp_path: Path) -> None:

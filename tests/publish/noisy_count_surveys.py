@@ -20,7 +20,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.privacy.simulated_noise import simulated_noise
-from dpdist.publish.noisy_figures import noised_intervals
+from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.tables import expectations, from_parameters
@@ -171,7 +171,7 @@ class Kind:
         cells = cross(release.frame, said.by, said.margins)
         model = release.model(0)
         if isinstance(model, NoisyTables):
-            return [noised_intervals(release, model, said, cells)[:2]] * 2
+            return [NoisedTables.of(release, model).intervals(said, cells)[:2]] * 2
         expected, known = expectations(release), spreads_under(release, laws(release, lambda _: None))
         assert expected is not None
         assert known is not None

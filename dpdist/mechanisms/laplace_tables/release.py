@@ -19,9 +19,9 @@ from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName
 from dpdist.job.noisy_mechanisms import WholeTables
 from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.mechanisms.laplace_tables.least_squares import LeastSquares
 from dpdist.mechanisms.laplace_tables.sensitivity import (
     figures,
-    finest,
     local_scale,
     outcome_needed,
     public_scale,
@@ -40,6 +40,9 @@ These steps are no wider than float64's spacing at Δ.
 """
 FINE_SCALE = Fraction(2**36)
 """Scale of the second noise, in lattice steps: 16/UNIT of Δ. It hides the first lattice, on which it is uniform to 1e-4."""
+
+UNMET = "distance from the least squares solution"
+_ROWS = "rows by {}"
 
 
 def _largest_weight(job: Job) -> float:
@@ -168,25 +171,46 @@ class NoisyTables(SumsModel):
         if self.consistency:
             membership = table.cells.membership
             adding = [name for name in found if name != "mean"]
-            found |= {name: (membership @ self.finest(theta, name).T).T for name in adding}
+            found |= {name: (membership @ self.rows(theta, name).T).T for name in adding}
         if self.bounds is None:
             return ratios(found) if self.consistency else found
         empty: Floats = np.full_like(found["count"], np.nan)
         return found | {"mean": self.bounds.mean(found["count"], found["total"]) if "total" in found else empty}
 
-    def finest(self, theta: Draws, name: StatisticName) -> Floats:
+    def fitted(self, theta: Draws) -> Draws:
+        """The parameters, with counts and totals of every frame row, (draw, row), that are nearest to the noisy figures.
+
+        `rows`, `figures` and `expect` then need no fit of their own. `unmet` is the distance from the solution.
+        """
+        names = dict.fromkeys(name for table in self.tables for name in table.statistics if name != "mean")
+        values, unmet = dict(theta.values), [0.0]
+        for having, group in self._alike(list(names)).items():
+            noisy = [[self._noised(theta, self.tables[k])[name] for k in having] for name in group]
+            stack = np.concatenate([np.concatenate(own, axis=1) for own in noisy])
+            solution = LeastSquares.of(stacked([self.tables[k].cells for k in having])).solve(stack)
+            unmet.append(solution.unmet)
+            values |= dict(zip((_ROWS.format(name) for name in group), np.split(solution.rows, len(group)), strict=True))
+        return Draws({**values, UNMET: np.full(len(theta), max(unmet))})
+
+    def _alike(self, names: Sequence[StatisticName]) -> dict[tuple[int, ...], list[StatisticName]]:
+        """Statistics by the positions of the tables that have them; those of the same tables share one factor."""
+        found: dict[tuple[int, ...], list[StatisticName]] = {}
+        for name in names:
+            having = tuple(k for k, table in enumerate(self.tables) if name in table.statistics)
+            found.setdefault(having, []).append(name)
+        return found
+
+    def rows(self, theta: Draws, name: StatisticName) -> Floats:
         """Counts or totals of every frame row that are nearest to the noisy ones of all tables, (draw, row)."""
-        having = [table for table in self.tables if name in table.statistics]
-        noisy = np.concatenate([self._noised(theta, table)[name] for table in having], axis=1)
-        membership = stacked([table.cells for table in having])
-        return np.array([finest(one, membership) for one in noisy])
+        fitted = theta if UNMET in theta.values else self.fitted(theta)
+        return fitted[_ROWS.format(name)]
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row from `finest`, (draw, row) each; 0 for an outcome that no table needs."""
-        count = np.maximum(self.count, 1.0)
-        weight = self.finest(theta, "count") / count
+        """E(w|x) and E(wy|x) of every frame row from `rows`, (draw, row) each; 0 for an outcome that no table needs."""
+        count, fitted = np.maximum(self.count, 1.0), theta if UNMET in theta.values else self.fitted(theta)
+        weight = self.rows(fitted, "count") / count
         known = "total" in self.tables[0].statistics
-        return weight, self.finest(theta, "total") / count if known else np.zeros_like(weight)
+        return weight, self.rows(fitted, "total") / count if known else np.zeros_like(weight)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The released sums with further noise of the same law, for standard errors only."""

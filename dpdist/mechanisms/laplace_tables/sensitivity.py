@@ -22,11 +22,9 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.job import Job, StatisticName, Table
 from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.mechanisms.laplace_tables.least_squares import LeastSquares
 from dpdist.privacy.queries import Moved, NoisyQuery
 from dpdist.privacy.units import moves, record_epsilon
-
-OUT_OF_STEPS = 7
-"""Value with which `lsmr` reports that it stopped before it converged."""
 
 Extremes = tuple[Floats, Floats]
 """Smallest and largest value per frame row; +∞ and −∞ where a row has no record."""
@@ -85,25 +83,10 @@ def consistent(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
     """The additive figures that are nearest to noisy ones in least squares, (cell,).
 
     Additive means that margins are sums of cells. `membership` is (cell, frame row). All figures have noise of one
-    variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu 2010).
-    """
-    return np.asarray(membership @ finest(noisy, membership))
-
-
-def finest(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
-    """Figures of the frame rows, (row,), whose sums over cells are nearest to the noisy ones in least squares.
-
-    Rows that are in the same cells of all tables get equal figures. The fit is unweighted. With local sensitivities the
+    variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu 2010). With local sensitivities the
     tables have noise of different scales, but these scales are confidential, so the fit does not use them.
     """
-    if not noisy.any():
-        return np.zeros(membership.shape[1])
-    # The matrix of crossed margins has few distinct singular values, and the solver needs about one step for each.
-    steps = 10 * min(membership.shape) + 100
-    found, stopped, *_ = scipy.sparse.linalg.lsmr(membership, noisy, atol=1e-15, btol=1e-15, conlim=0.0, maxiter=steps)
-    if stopped == OUT_OF_STEPS:
-        raise ArithmeticError(f"least squares over {membership.shape[0]} cells did not converge in {steps} steps")
-    return np.asarray(found)
+    return np.asarray(membership @ LeastSquares.of(membership).solve(noisy[None]).rows[0])
 
 
 def consistent_table(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dict[StatisticName, Floats]:

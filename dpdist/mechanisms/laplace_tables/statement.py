@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpdist.mechanisms.laplace_tables.least_squares import NEAR_ENOUGH
+from dpdist.mechanisms.laplace_tables.release import UNMET, NoisyTables
 from dpdist.mechanisms.words import ReleaseView, Words
 
 LOCAL = (
@@ -29,6 +31,10 @@ LEAST_SQUARES = (
     "Counts and totals of all tables are the additive ones nearest to the noisy figures in least squares. A mean is the "
     "ratio of its total and count where the table has both, and else as noised."
 )
+STOPPED = (
+    "Least squares stopped after its largest number of steps, at a last correction of {:.0e} of the largest figure. "
+    "Figures add up over all tables, but they are not quite the nearest ones."
+)
 AS_NOISED = "Figures are as noised: margins are not the sums of their cells."
 RATIOS = (
     "A mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds. Where the noisy "
@@ -49,7 +55,12 @@ class TableWords(Words):
     """Texts that depend on whether the noise has a public scale or follows the file's own sensitivities."""
 
     def post_processing(self, release: ReleaseView) -> list[str]:
-        return [*super().post_processing(release), *([] if release.job.local else [RATIOS])]
+        steps = [*super().post_processing(release), *([] if release.job.local else [RATIOS])]
+        model = release.model(0)
+        assert isinstance(model, NoisyTables)
+        if model.consistency and (unmet := model.fitted(release.theta(model, 0, 0))[UNMET][0]) > NEAR_ENOUGH:
+            steps.append(STOPPED.format(unmet))
+        return steps
 
     def errors_of(self, release: ReleaseView) -> str:
         return NO_ERRORS if release.job.local else self.errors
