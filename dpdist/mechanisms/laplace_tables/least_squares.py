@@ -7,7 +7,7 @@ solution is x = M‚Å∫ y, the shortest of all x with the least sum of squares |y ‚
   margins follow from other cells: eigenvalues that are 0 but for rounding are left out.
 - Beyond that, conjugate gradients on the normal equations take at most STEPS steps.
 
-`Solution.unmet` tells how far the result is from the solution. Figures M x add up in any case.
+`Solution.unmet` states how far the result is from the solution. Figures M x add up in any case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS = 300
 CLOSE = 1e-10
 """Size of a step over the largest x at which there is none after it."""
 NEAR_ENOUGH = 1e-6
-"""Size of the last step over the largest x from which a statement tells of it."""
+"""Size of the last step over the largest x from which a statement names it."""
 
 
 class Solution(NamedTuple):
