@@ -11,6 +11,9 @@ import scipy
 
 from dpdist.core.records import TOTAL, Codes, Frame
 
+NAMED = 10
+"""Largest number of cells that a line names."""
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -27,9 +30,39 @@ class Cells:
         return len(self.labels)
 
     @property
+    def names(self) -> list[str]:
+        """The name of every published cell, margins too: its levels, "Total" among them."""
+        return [cell_name(label) for label in self.labels]
+
+    @property
     def per_record(self) -> int:
         """Number of cells that contain a record. It is the same for every record."""
         return int(self.membership[:, [0]].sum())
+
+
+def cell_name(label: Sequence[str]) -> str:
+    """The name of a published cell in texts, from its levels in the order of the table's columns."""
+    return ", ".join(label) or TOTAL
+
+
+def is_margin(label: Sequence[str]) -> bool:
+    """True for a margin: a cell that some column does not divide."""
+    return not label or TOTAL in label
+
+
+def first_named(cells: Sequence[str]) -> str:
+    """The first names of cells, and how many more there are."""
+    more = f"; and {len(cells) - NAMED:,} more" if len(cells) > NAMED else ""
+    return "; ".join(cells[:NAMED]) + more
+
+
+def counted_and_named(labels: Sequence[Sequence[str]]) -> str:
+    """How many published cells these are, how many of them are margins, and their first names; margins come first."""
+    margins = [label for label in labels if is_margin(label)]
+    base = [label for label in labels if not is_margin(label)]
+    kinds = [f"{len(margins):,} margin{'s'[: len(margins) != 1]}"] if margins else []
+    kinds += [f"{len(base):,} base cell{'s'[: len(base) != 1]}"] if base else []
+    return f"{' and '.join(kinds)} ({first_named([cell_name(label) for label in (*margins, *base)])})"
 
 
 def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:

@@ -1,6 +1,6 @@
 """Computes comparators of a strict table that use its reference (METHODS §7b), with noise from keys; nothing is released.
 
-- `laplace_finest`: noisy sums of the finest cells, as in `laplace_strict`. Weights are clipped at a high quantile of the
+- `laplace_finest`: noisy sums of base cells, as in `laplace_strict`. Weights are clipped at a high quantile of the
   reference's weights, outcomes at their public bounds.
 - `reference_only`: the current file's public sizes times the reference's means.
 """
@@ -25,7 +25,7 @@ REFERRED = ("laplace_finest", "reference_only")
 
 
 class ReferenceBaselines(NamedTuple):
-    """Σw and Σwy of every finest cell under each comparator, (cell, 2). `row` is a frame row of each cell."""
+    """Σw and Σwy of every base cell under each comparator, (cell, 2). `row` is a frame row of each cell."""
 
     row: Codes
     finest: Floats

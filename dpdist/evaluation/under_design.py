@@ -1,6 +1,6 @@
 """Compares published errors with those under the survey's design, and judges counts that the design fixes. Confidential.
 
-- `error_ratio`: the median ratio of published to direct standard errors, over a table's finest cells with a positive
+- `error_ratio`: the median ratio of published to direct standard errors, over a table's base cells with a positive
   direct one. Below SMALL_RATIO a 90 % interval would contain the population's figure in fewer than LEAST_COVERED of
   samples. Then published errors leave out a part of the design, such as clusters. `too_small` is true where chance does
   not explain such a ratio.

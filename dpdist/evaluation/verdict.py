@@ -40,6 +40,7 @@ import pandas as pd
 import scipy
 
 from dpdist.core.records import TOTAL, Floats
+from dpdist.core.table_cells import cell_name
 from dpdist.evaluation.differences import by_chance, noise_error
 from dpdist.evaluation.under_design import NOMINAL, REACH, SAME, Fixed, error_ratio, fixed, too_small, without_error
 
@@ -57,6 +58,10 @@ FAR_RECORDS = 10
 """Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
 """Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
+
+
+FAR_NAMED = 4.0
+"""Error, in direct standard errors, above which a published cell is named, margins too."""
 
 
 class Grand(NamedTuple):
@@ -93,6 +98,7 @@ class Verdict:
     - `median_error`, `largest_error`: distances from direct estimates, in direct standard errors. The largest is over cells
       with at least FAR_RECORDS records. They are NaN where no such cell has a direct standard error.
     - `fixed`: counts that the design fixes, if there are any.
+    - `beyond`: the published cells, margins too, whose error is above FAR_NAMED, the largest error first.
     """
 
     cells: int
@@ -110,6 +116,7 @@ class Verdict:
     largest_error: float = np.nan
     small: bool = False
     fixed: Fixed | None = None
+    beyond: tuple[tuple[str, ...], ...] = ()
 
     @property
     def far_off(self) -> bool:
@@ -143,7 +150,7 @@ def labels_of(rows: pd.DataFrame) -> list[str]:
 
 def place(row: pd.Series, by: list[str]) -> str:
     """A cell's levels as text."""
-    return ", ".join(str(row[name]) for name in by) or TOTAL
+    return cell_name([str(row[name]) for name in by])
 
 
 def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> Verdict | None:
@@ -195,7 +202,14 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
         largest_error=float(sizes[enough].max()) if enough.any() else np.nan,
         small=clustered and too_small(rows[base], alarm * SMALL),
         fixed=fixed(rows, FAR_RECORDS),
+        beyond=_beyond(rows[known_error], sizes),
     )
+
+
+def _beyond(rows: pd.DataFrame, sizes: Floats) -> tuple[tuple[str, ...], ...]:
+    """Labels of the published cells whose errors, (row,) in direct standard errors, are above FAR_NAMED."""
+    labels = list(rows[labels_of(rows)].astype(str).itertuples(index=False, name=None))
+    return tuple(labels[k] for k in np.argsort(-sizes, kind="stable") if sizes[k] > FAR_NAMED)
 
 
 def _alone(base: pd.DataFrame, grand: Grand | None) -> int:

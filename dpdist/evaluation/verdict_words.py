@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from dpdist.core.table_cells import counted_and_named
 from dpdist.evaluation.under_design import NOMINAL, Fixed
-from dpdist.evaluation.verdict import FAR_RECORDS, Grand, Verdict
+from dpdist.evaluation.verdict import FAR_NAMED, FAR_RECORDS, Grand, Verdict
 
 NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
@@ -88,6 +89,8 @@ def in_words(name: str, verdict: Verdict) -> str:
         largest = f" and {verdict.largest_error:.1f} at most" if np.isfinite(verdict.largest_error) else ""
         by = f"{verdict.median_error:.1f} in the median{largest}"
         said.append(f"Figures are far from direct ones, by {by}, in direct standard errors.")
+    if verdict.beyond:
+        said.append(f"More than {FAR_NAMED:g} direct standard errors off: {counted_and_named(verdict.beyond)}.")
     if verdict.fixed is not None:
         said += list(_of_fixed(verdict.fixed))
     if verdict.off:

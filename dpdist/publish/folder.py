@@ -21,6 +21,7 @@ from dpdist.core.files import sync_folder, synced, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.publish.beyond_direct import beyond_direct
 from dpdist.publish.further import Material
 from dpdist.publish.manifest import manifest
 from dpdist.publish.marginals import write_marginals
@@ -67,7 +68,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     write_release(building / "released", release)
     grounds, material = _grounds(release, building, listener)
     tables = _write_tables(release, building / "tables", grounds, material, listener)
-    write_json(building / "statement.json", statement(release))
+    write_json(building / "statement.json", statement(release, beyond_direct(release, grounds)))
     said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, release)
     write_measurements_stata(building / MEASUREMENTS, release.job)

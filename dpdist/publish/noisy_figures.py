@@ -21,7 +21,7 @@ from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import normal_variance
+from dpdist.publish.standard_errors import VarianceParts, normal_variance
 
 COMPOSED = 100
 """Number of simulated noises over which the excess of the composition's variance is averaged."""
@@ -49,13 +49,16 @@ class NoisedTables:
 
     def intervals(self, table: Table, cells: Cells) -> list[Interval]:
         """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that it does not have."""
-        points, nothing = self.model.figures(self.theta, table.name), np.full(len(cells), np.nan)
-        variances = [nothing] * len(STATISTICS) if self.again is None else self.variances(table, cells)
-        df = np.full(len(cells), np.inf)
-        return [
-            t_interval(points[name][0] if name in points else nothing, variance, df)
-            for name, variance in zip(STATISTICS, variances, strict=True)
-        ]
+        nothing, df = np.full(len(cells), np.nan), np.full(len(cells), np.inf)
+        known = self.again is not None
+        variances = [each.total for each in self.variance_parts(table, cells)] if known else [nothing] * len(STATISTICS)
+        return [t_interval(*each, df) for each in zip(self.points(table), variances, strict=True)]
+
+    def points(self, table: Table) -> list[Floats]:
+        """Counts, means and totals of a table as published, (cell,) each; NaN for statistics that it does not have."""
+        points = self.model.figures(self.theta, table.name)
+        nothing = np.full_like(next(iter(points.values()))[0], np.nan)
+        return [points[name][0] if name in points else nothing for name in STATISTICS]
 
     def noise(self, table: Table) -> dict[StatisticName, Floats]:
         """Variances by noise alone of the table's figures, (cell,) each; none where the noise scale is confidential."""
@@ -63,8 +66,8 @@ class NoisedTables:
             return {}
         return {name: normal_variance(drawn) for name, drawn in self.model.figures(self.again, table.name).items()}
 
-    def variances(self, table: Table, cells: Cells) -> list[Floats]:
-        """Variances due to the noise, which is simulated again, and to the sample's composition.
+    def variance_parts(self, table: Table, cells: Cells) -> list[VarianceParts]:
+        """Variances of counts, means and totals due to the sample's composition and to the noise, simulated again.
 
         Noise alone makes E(w|x) differ between rows, which raises the composition's variance. That excess is estimated by
         adding the noise a second time, and is subtracted.
@@ -79,7 +82,7 @@ class NoisedTables:
         composed = np.maximum(0.0, once - added)
         effects = plain_effects(release.design_effects, cells, release.job.outcomes[0])
         parts = zip(STATISTICS, effects, composed, strict=True)
-        return [effect * each + noise.get(name, np.nan) for name, effect, each in parts]
+        return [VarianceParts(effect * each, noise.get(name, np.full(len(cells), np.nan))) for name, effect, each in parts]
 
 
 def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:

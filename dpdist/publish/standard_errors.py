@@ -187,6 +187,24 @@ def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expect
     )
 
 
+class VarianceParts(NamedTuple):
+    """Parts of a variance T, (cell,) each: of the sample, of noise or released draws, of bias, of noisy sample counts."""
+
+    sampling: Floats
+    noise: Floats
+    bias: Floats | float = 0.0
+    counted: Floats | float = 0.0
+
+    @property
+    def total(self) -> Floats:
+        return self.sampling + self.noise + self.bias + self.counted
+
+    @property
+    def other(self) -> Floats:
+        """What is not the sample's own."""
+        return self.noise + self.bias + self.counted
+
+
 def variances(
     release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None, outcome: int = 0
 ) -> list[Floats]:
@@ -197,22 +215,31 @@ def variances(
     multiply the sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent
     noises. That number is smaller than m where several sets follow from one noisy statistic.
     """
+    if found is not None:
+        return [parts.total for parts in variance_parts(release, cells, expected, found, outcome)]
     effects, sets = plain_effects(release.design_effects, cells, release.job.outcomes[outcome]), len(release.sets)
     n, composed = release.frame.count.astype(float), composition(release, cells, expected)
-    if found is None:
-        per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
-        between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
-        parts = zip(effects, composed, between, strict=True)
-        return [effect * each.variance + (effect + 1.0 / sets) * b for effect, each, b in parts]
-    figures = [cell_estimates(cells, n, spread.weight, spread.product) for spread in found.laws]
-    again = None if found.recounts is None else cell_estimates(cells, *found.recounts)
-    noise, total = noise_variances(release, cells, found, outcome), []
+    per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
+    between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
+    pairs = zip(effects, composed, between, strict=True)
+    return [effect * each.variance + (effect + 1.0 / sets) * b for effect, each, b in pairs]
+
+
+def variance_parts(
+    release: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int = 0
+) -> list[VarianceParts]:
+    """The parts of T of counts, means and totals, where spreads were simulated."""
+    effects = plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
+    n, composed = release.frame.count.astype(float), composition(release, cells, expected)
+    figures = [cell_estimates(cells, n, law.weight, law.product) for law in spread.laws]
+    again = None if spread.recounts is None else cell_estimates(cells, *spread.recounts)
+    noise, parts = noise_variances(release, cells, spread, outcome), []
     for k, each in enumerate(composed):
         centres, plain, _, weighted, unweighted = (figure[k] for figure in figures)
         sampling = each.variance + np.maximum(normal_variance(centres), normal_variance(plain))
         counted = 0.0 if again is None else about(again[k], weighted[0])
-        total.append(effects[k] * sampling + noise[k] + (weighted - unweighted)[0] ** 2 + counted)
-    return total
+        parts.append(VarianceParts(effects[k] * sampling, noise[k], (weighted - unweighted)[0] ** 2, counted))
+    return parts
 
 
 def noise_variances(release: ReleasedObject, cells: Cells, spread: Spreads, outcome: int) -> list[Floats]:

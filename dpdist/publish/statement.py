@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 from dpdist.core.minisign import PublicKey
@@ -16,6 +17,7 @@ from dpdist.privacy.domain import domain
 from dpdist.privacy.noisy_counts import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
+from dpdist.publish.beyond_direct import Ratios, cautions, entry
 from dpdist.publish.borrowing import borrowing, mostly_common
 from dpdist.publish.limits import drifted, saturated, unidentified
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
@@ -51,8 +53,16 @@ CONTRADICTED = "a file that contradicts this is refused, so the guarantee is amo
 VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they stand in its records"
 
 
-def statement(release: ReleasedObject) -> dict[str, Any]:
-    """The content of statement.json: guarantee, adjacency, what was spent, what is public, how the release was made."""
+def statement(release: ReleasedObject, far: Ratios = MappingProxyType({})) -> dict[str, Any]:
+    """The content of statement.json: guarantee, adjacency, what was spent, what is public, how the release was made.
+
+    `far` has the published figures that may be far from direct ones (`publish.beyond_direct`).
+    """
+    made = _made(release)
+    return {**made, "cautions": [*made.get("cautions", ()), *cautions(far)], **entry(far)}
+
+
+def _made(release: ReleasedObject) -> dict[str, Any]:
     job = release.job
     return {
         "dataset": job.dataset,

@@ -24,10 +24,11 @@ import pandas as pd
 
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.records import Frame
-from dpdist.core.table_cells import cross
+from dpdist.core.table_cells import counted_and_named, cross
+from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.runtime.plan import Plan, first_named
+from dpdist.runtime.plan import Plan
 
 DROWNED = 1.0
 """Noise, in direct standard errors, above which it is larger than the sampling error: then it drowns the figure."""
@@ -66,10 +67,14 @@ OTHERWISE = "use dpdist rehearse"
 class Expected(NamedTuple):
     """The predicted noise of every published count and mean.
 
-    `cells` has the columns table, cell, records, sums, statistic, noise.
+    `cells` has the columns table, cell, label, records, sums, deviation, most, statistic, noise. A row is a published cell,
+    margins too.
 
-    `sums` is the number of noisy sums that a cell adds up. `noise` is in direct standard errors; it is a lower bound if
-    `at_least` is true, and otherwise approximate. Other statistics are not predicted.
+    `sums` is the number of noisy sums that a cell adds up. `deviation` is the standard deviation of the count's noise, in
+    the weight's unit, and `most` the largest count that so many records can have: NaN without public bounds.
+
+    `noise` is in direct standard errors. It is a lower bound if `at_least` is true, and otherwise approximate. Other
+    statistics are not predicted.
     """
 
     cells: pd.DataFrame
@@ -112,6 +117,7 @@ def noise_in(job: Job, frame: Frame) -> Expected | None:
         return None
     base = frame.group(job.cell_columns)[0]
     whole, frames = bool(job.mechanism.whole_tables), []
+    deviation, most = getattr(model, "noise_of_count", (np.nan, np.nan))
     for table in job.tables:
         cells = cross(frame, table.by, table.margins)
         records = cells.membership @ frame.count.astype(float)
@@ -120,8 +126,8 @@ def noise_in(job: Job, frame: Frame) -> Expected | None:
         added = np.ones(len(cells)) if whole else np.bincount(met[:, 0], minlength=len(cells))
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(records > 0, np.sqrt(added / records), np.nan)
-        named = [", ".join(label) or "all" for label in cells.labels]
-        columns = {"table": table.name, "cell": named, "records": records.astype(int), "sums": added.astype(int)}
+        columns = {"table": table.name, "cell": cells.names, "records": records.astype(int), "sums": added.astype(int)}
+        columns |= {"label": cells.labels, "deviation": deviation * np.sqrt(added), "most": most * records}
         asked = {statistic.name for statistic in table.statistics}
         told = {"counts": "count" in asked, "means": bool(asked & MEAN_LIKE)}
         for statistic, size in zip(told, of_one, strict=True):
@@ -176,6 +182,7 @@ def in_words(noises: Expected) -> Iterator[str]:
             f"{about}{largest['noise']:.2g} in the largest ({largest['cell']})"
         )
     yield f"{about}{_drowned(noises)} above {DROWNED:g}, which noise would drown"
+    yield from _in_weights(noises)
     yield BOUND if noises.at_least else TYPICAL
     yield ALONE
     yield ASSUMED
@@ -191,9 +198,30 @@ def in_words(noises: Expected) -> Iterator[str]:
             yield f"{table}: {cell} ({records:,} records{several}): {said}"
         if len(wide) > SHOWN:
             yield f"{table}: {len(wide) - SHOWN:,} cells more, none with a larger figure than {sizes[SHOWN]}"
-        far = rows[rows["noise"] > FAR]["cell"]
-        if more := [cell for cell in far.drop_duplicates() if cell not in set(named["cell"].head(SHOWN))]:
-            yield f"{table}: also above {FAR:g}, so that a figure may be several direct errors off: {first_named(more)}"
+        far = rows[rows["noise"] > FAR].drop_duplicates("cell")
+        if more := far[~far["cell"].isin(set(named["cell"].head(SHOWN)))]["label"].to_list():
+            named_too = counted_and_named(more)
+            yield f"{table}: also above {FAR:g}, so that a figure may be several direct errors off: {named_too}"
+
+
+def _in_weights(noises: Expected) -> Iterator[str]:
+    """Yields the noise of counts in the weight's own unit, and the published cells that it hides whatever their weights."""
+    cells = noises.cells.drop_duplicates(["table", "cell"])
+    cells = cells[cells["deviation"].notna() & (cells["records"] > 0)]
+    if cells.empty:
+        return
+    deviation = cells["deviation"].to_numpy()
+    largest = int(np.argmax(deviation))
+    yield (
+        f"counts: noise has a standard deviation of {deviation.min():,.0f} to {deviation[largest]:,.0f} "
+        f"({cells['cell'].iloc[largest]}), in the unit of the weight"
+    )
+    hidden = cells[cells["most"] < NORMAL_90 * cells["deviation"]]
+    if len(hidden):
+        yield (
+            f"noise hides {len(hidden):,} of {len(cells):,} published counts, even if all of their weights are at the "
+            f"bound: {counted_and_named(hidden['label'].to_list())}. Their means say nothing"
+        )
 
 
 def _sizes(noise: pd.Series[float], at_least: bool) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from dpdist.core.records import Frame, Ints, SmallCounts
+from dpdist.core.table_cells import first_named
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.collapsing import fewest
@@ -29,8 +30,6 @@ from dpdist.survey.source import Source
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
 MEMORY = "memory per task"
 STRATA = "strata"
-NAMED = 10
-"""Largest number of cells that one line of a plan names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,12 +186,6 @@ def together(plan: Plan) -> dict[str, str]:
     labels = plan.frame.group(job.cell_columns)[1]
     names = [", ".join(map(str, labels[k])) or "all" for k in np.flatnonzero(size < few)]
     return {"sums together": first_named(names)} if names else {}
-
-
-def first_named(cells: Sequence[str]) -> str:
-    """The first names of cells, and how many more there are."""
-    more = f"; and {len(cells) - NAMED:,} more" if len(cells) > NAMED else ""
-    return "; ".join(cells[:NAMED]) + more
 
 
 def _cell_sizes(plan: Plan, opened: ReferenceFile) -> tuple[Ints, float]:

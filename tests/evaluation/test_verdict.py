@@ -367,3 +367,17 @@ def test_counts_that_the_design_fixes_are_judged_by_their_relative_error(dust: f
     assert "not accurate: " in overall({"homes": far}).head
     assert "not accurate" not in overall({"homes": far.assign(records=9)}).head, "cells of less than ten records"
     assert "rake" not in overall({"homes": evaluated(np.random.default_rng(21), 20)}).sentences[0]
+
+
+def test_a_margin_that_alone_is_far_off_is_named_in_the_verdict() -> None:
+    """Six direct errors, in the figure of all records alone. Controls: right figures name nothing, and a base cell is
+    named as one."""
+    rows = evaluated(np.random.default_rng(5), 20, noise=0.1)
+    assert verdict(rows).beyond == ()
+    assert "direct standard errors off" not in in_words("mean", verdict(rows))
+    off = rows.copy()
+    off.loc[20, "synthetic"] = off.loc[20, "direct"] + 6.0 * off.loc[20, "direct_se"]
+    assert verdict(off).beyond == ((TOTAL,),)
+    assert "More than 4 direct standard errors off: 1 margin (Total)." in in_words("mean", verdict(off))
+    off.loc[3, "synthetic"] = off.loc[3, "direct"] + 9.0
+    assert "off: 1 margin and 1 base cell (Total; r3)." in in_words("mean", verdict(off))

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from dpdist import plan, run
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
+from dpdist.core.table_cells import first_named
 from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
 from dpdist.runtime.expected_noise import epsilon_for, expected_noise, in_words
-from dpdist.runtime.plan import first_named, together
+from dpdist.runtime.plan import together
 
 JOB = """
 dataset: people
@@ -200,7 +201,7 @@ def test_a_plan_names_ten_cells_in_a_line_and_counts_the_others(job: Job) -> Non
     assert noises is not None
     (also,) = [line for line in in_words(noises) if "also above 2" in line]
     assert together_now.endswith("; r09; and 30 more")
-    assert (also.count("; "), also.endswith("more")) == (10, True)
+    assert (also.count("; "), also.endswith("more)")) == (10, True)
     people(2).to_parquet("earlier.parquet")
     people(1).to_parquet("current.parquet")
     few = together(plan(parse_job(JOB.replace(*REFERRING).replace('"1"', '"0.001"'))))

@@ -64,6 +64,11 @@ class CellSums(SumsModel):
         return least, least
 
     @property
+    def noise_of_count(self) -> tuple[float, float]:
+        """Standard deviation of the noise of a base cell's count, and the largest weight, in the weight's unit."""
+        return float(np.sqrt(2.0) * float(self.scale) / UNIT) * self.bounds.weight, self.bounds.weight
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         return (Parameter("sums", (("cell", self.labels), ("sum", ("weight", "centred product")))),)
 

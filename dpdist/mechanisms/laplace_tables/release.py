@@ -112,6 +112,13 @@ class NoisyTables(SumsModel):
         return None if self.bounds is None else (least, least)
 
     @property
+    def noise_of_count(self) -> tuple[float, float]:
+        """Standard deviation of the noise of a count, and the largest weight; NaN under local sensitivities."""
+        if self.bounds is None:
+            return np.nan, np.nan
+        return float(np.sqrt(2.0) * float(self.scale) / UNIT) * self.bounds.weight, self.bounds.weight
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         return tuple(table.parameter for table in self.tables)
 

@@ -14,7 +14,7 @@ from dpdist.mechanisms.reference_tables.saturation import ALARM
 from dpdist.mechanisms.words import ReleaseView, Words
 
 CLIPPED = (
-    "A record enters one finest cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
+    "A record enters one base cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
     "reference and public sizes fixed. Their L1 norm is at most 1. So switching a record off moves both sums by at most "
     "1, and other values at the same x by at most 2. Both have discrete Laplace noise of that scale over ε. Margins are "
     "sums of cells."
@@ -22,7 +22,7 @@ CLIPPED = (
 CLIPPED_IN_STAGES = CLIPPED.replace("over ε.", "over ε₁, what histograms leave of ε.")
 CLIPPED_BY_HISTOGRAMS = CLIPPED_IN_STAGES.replace("the reference and", "noisy histograms and")
 CLIPPED_SECRET = (
-    "A record enters one finest cell by 1 − v, v(1 + c)/2 and v(1 − c)/2, v its weight and c its centred outcome, clipped "
+    "A record enters one base cell by 1 − v, v(1 + c)/2 and v(1 − c)/2, v its weight and c its centred outcome, clipped "
     "at limits that the reference alone fixed. They are at least 0 and sum to 1. So adding or removing a record moves the "
     "three sums by 1, and exchanging it for any other by at most 2. All have discrete Laplace noise of scale 1/ε (2/ε "
     "under substitution). Margins are sums of cells."
@@ -32,13 +32,13 @@ SEVERAL = (
     "on them has K times that scale."
 )
 SEVERAL_SECRET = (
-    "With K outcomes a record enters one finest cell by 1 − v and, for each of them, v(1 + c)/2 and v(1 − c)/2. Here v is "
+    "With K outcomes a record enters one base cell by 1 − v and, for each of them, v(1 + c)/2 and v(1 − c)/2. Here v is "
     "its weight and c its centred outcome, clipped at limits that the reference alone fixed. They are at least 0, and 1 − "
     "v and the others over K sum to 1. So adding or removing a record moves the sums by 1 in this norm, and exchanging it "
     "for any other by at most 2. All have discrete Laplace noise, of scale 1/ε on the sum of 1 − v and K/ε on every other "
     "(twice that under substitution). Margins are sums of cells."
 )
-ONE_BUDGET = "All tables are sums of the same finest cells, so that one budget serves them all and none is split."
+ONE_BUDGET = "All tables are sums of the same base cells, so that one budget serves them all and none is split."
 FROM_REFERENCE = (
     "Limits, units, clipping's inverse and the tails beyond the limits come from the reference alone. Where the current "
     "file's shape is another, beyond a scale of weights and of outcomes, the estimates' bias is in no standard error."
@@ -117,7 +117,7 @@ TAILS_BORROWED = (
     "change of shape since the reference is not."
 )
 BY_REFERENCE = (
-    "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every finest cell"
+    "noisy sums of {weight} and of its product with {outcome}, clipped where a reference tells, in every base cell"
 )
 BY_HISTOGRAMS = BY_REFERENCE.replace("a reference tells", "noisy histograms tell")
 TAILS_OF_HISTOGRAMS = (

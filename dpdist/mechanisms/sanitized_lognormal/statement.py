@@ -5,13 +5,13 @@ from __future__ import annotations
 from dpdist.mechanisms.words import Words
 
 SANITIZED = (
-    "A record enters one finest cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
+    "A record enters one base cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
     "by the reference. It enters the pooled second moments by the square of this distance. The L1 norm of both, in their "
     "shares of the budget, is at most 1. So switching a record off moves all sums by at most 1, and other values at the "
     "same x by at most 2. All have discrete Laplace noise of that scale over ε."
 )
 SANITIZED_GAUSSIAN = (
-    "A record enters one finest cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
+    "A record enters one base cell by its logarithms' distance from the cell's reference mean, whitened and winsorised "
     "by the reference. It enters the pooled second moments by the square of this distance. The L2 norm of both, in their "
     "shares of ρ, is at most 1. So switching a record off moves all sums by at most 1, and other values at the same x by "
     "at most 7/4. All have discrete Gaussian noise of σ = that over √(2ρ)."

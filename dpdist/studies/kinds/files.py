@@ -27,7 +27,7 @@ OF_POPULATIONS = "from releases of samples from simulated populations. Nothing h
 ARMS = (
     ("reference_tables", "the published estimates of releases", "the reference", "strict"),
     ("reference_only", "the reference's means at the current public sizes", "the reference", "no current data"),
-    ("laplace_finest", "clipped sums of the finest cells + Laplace noise", "a quantile of the reference's weights", "none"),
+    ("laplace_finest", "clipped sums of base cells + Laplace noise", "a quantile of the reference's weights", "none"),
     (
         "laplace_composed",
         "direct + Laplace noise of the file's own sensitivity, ε shared by its figures",

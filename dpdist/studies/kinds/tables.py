@@ -20,7 +20,7 @@ NOISED = {
     "laplace": ("direct + Laplace noise of the sample's own sensitivity, all of ε in every figure", "–", "none"),
     "laplace_composed": ("the same, ε shared by the 8 figures that one record enters", "–", "none"),
     "laplace_strict": (
-        "clipped sums of the finest cells + Laplace noise at public bounds, margins added",
+        "clipped sums of base cells + Laplace noise at public bounds, margins added",
         "–",
         "strict",
     ),

@@ -190,7 +190,7 @@ def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -
 
 
 def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
-    """Noisy clipped sums of the finest cells, with margins as sums of these.
+    """Noisy clipped sums of base cells, with margins as sums of these.
 
     A mean beyond its bounds is set to the nearest bound.
     """

@@ -1,0 +1,103 @@
+"""Names the published figures, margins among them, that may be far from direct ones. It reads nothing but the release.
+
+A figure's published variance has two parts: the sample's own, and that of noise, of the reference and of the mechanism. The
+second over the first, as a ratio of standard errors, is the predicted error in direct standard errors. Figures above FAR
+are named: at 2, one figure of twenty is more than 4 direct standard errors off, if errors are normal.
+
+Noisy sums do not tell how records vary within a cell. Under such mechanisms a direct error is at least that of as many
+independent records, all of like weight, whose outcomes vary by as much as their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells, counted_and_named, cross
+from dpdist.estimation.estimators import STATISTICS
+from dpdist.job import Table
+from dpdist.models.protocol import Unbiased
+from dpdist.publish.released import ReleasedObject
+from dpdist.publish.standard_errors import cell_estimates, variance_parts
+from dpdist.publish.tables import Grounds
+
+FAR = 2.0
+"""Predicted error, in direct standard errors, above which a figure is named."""
+OFF = 4.0
+"""Distance from the direct figure, in its standard errors, of which a statement warns."""
+MOST = 99.0
+"""Ratio that stands for itself and all larger ones."""
+IN_WORDS = (
+    f"The error of these published figures is predicted at more than {FAR:g} direct standard errors, with this ratio. So "
+    f"they may be more than {OFF:g} direct standard errors off. The prediction follows from this release alone, margins "
+    "included."
+)
+
+Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]
+"""Predicted errors above FAR, by table, statistic and cell; a cell by its levels."""
+
+
+def beyond_direct(release: ReleasedObject, grounds: Mapping[str, Grounds]) -> Ratios:
+    """The predicted errors above FAR of counts, means and totals that are published; others are not predicted."""
+    found: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
+    for table in release.job.tables:
+        cells = cross(release.frame, table.by, table.margins)
+        for statistic in table.statistics:
+            outcome = statistic.variable or release.job.outcomes[0]
+            if statistic.name not in STATISTICS or outcome not in grounds:
+                continue
+            ratios = predicted(release, table, cells, grounds[outcome])[STATISTICS.index(statistic.name)]
+            far = {cells.labels[k]: min(round(float(ratios[k]), 2), MOST) for k in np.flatnonzero(ratios > FAR)}
+            if far:
+                found.setdefault(table.name, {})[statistic.text] = far
+    return found
+
+
+def predicted(release: ReleasedObject, table: Table, cells: Cells, grounds: Grounds) -> list[Floats]:
+    """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN where not known."""
+    n, unknown = release.frame.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
+    if grounds.noised is not None:
+        if grounds.noised.again is None:
+            return unknown
+        values = grounds.noised.points(table)
+        parts = grounds.noised.variance_parts(table, cells)
+    elif grounds.expected is None or grounds.spread is None:
+        return unknown
+    else:
+        weight, product = (np.array([pair[i] for pair in grounds.expected]) for i in range(2))
+        values = [each.mean(axis=0) for each in cell_estimates(cells, n, weight, product)]
+        parts = variance_parts(release, cells, grounds.expected, grounds.spread, grounds.outcome)
+    varying = grounds.noised is None and not isinstance(release.model(0), Unbiased)
+    records, found = cells.membership @ n, []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for value, part in zip(values, parts, strict=True):
+            direct = part.sampling if varying else np.fmax(part.sampling, value**2 / records)
+            found.append(np.where((records > 1) & (part.other > 0), np.sqrt(part.other / direct), np.nan))
+    return found
+
+
+def entry(ratios: Ratios) -> dict[str, Any]:
+    """The statement's entry; empty where no figure is named."""
+    if not ratios:
+        return {}
+    tables = {
+        table: {
+            statistic: {", ".join(label) or "Total": ratio for label, ratio in cells.items()}
+            for statistic, cells in statistics.items()
+        }
+        for table, statistics in ratios.items()
+    }
+    return {"beyond_direct": {"in_words": IN_WORDS, "tables": tables}}
+
+
+def cautions(ratios: Ratios) -> Iterator[str]:
+    """Yields a caution for every table and statistic with such figures, with the numbers of margins and of base cells."""
+    for table, statistics in ratios.items():
+        for statistic, cells in statistics.items():
+            yield (
+                f"{table}, {statistic}: figures may be more than {OFF:g} direct standard errors off in "
+                f"{counted_and_named(sorted(cells, key=lambda label: -cells[label]))}. `beyond_direct` in statement.json names all"
+            )

@@ -1,0 +1,115 @@
+"""Published figures that may be far from direct ones are named in the statement by table, statistic and cell: margins too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from small_release import JOB, survey
+from trucks import HEAVIEST, trucks
+from trucks import JOB as OF_TRUCKS
+
+import dpdist
+from dpdist.cli.report import report
+from dpdist.core.records import TOTAL
+from dpdist.core.table_cells import cell_name, counted_and_named, cross, is_margin
+from dpdist.publish.beyond_direct import FAR, beyond_direct, cautions, entry
+from dpdist.publish.refit import DRAWS
+from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.standard_errors import Spread, Spreads
+from dpdist.publish.tables import Grounds, expectations
+from dpdist.runtime.expected_noise import expected_noise, in_words
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
+    folder = tmp_path_factory.mktemp("small")
+    survey(8000).to_parquet(folder / "survey.parquet")
+    dpdist.run(dpdist.parse_job(JOB), folder / "ws", input=folder / "survey.parquet")
+    return read_release(folder / "ws" / "public" / "released")
+
+
+def under_common_errors(release: ReleasedObject, size: float, common: bool) -> Grounds:
+    """Spreads whose noise has this many direct standard errors in every base cell: one error for all, or one for each."""
+    (weight, product), n = expectations(release)[0], release.frame.count.astype(float)
+    drawn = np.random.default_rng(1).standard_normal((DRAWS, 1 if common else len(n)))
+    factor = 1.0 + size * drawn / np.sqrt(n)
+    still = Spread(weight[None], product[None])
+    noised = Spread(weight * factor, np.broadcast_to(product, factor.shape))
+    return Grounds([(weight, product)], (), Spreads((still, still, noised, still, still)))
+
+
+def test_a_margin_is_named_where_it_alone_is_far_off(small: ReleasedObject) -> None:
+    """Four base cells of 1.4 direct errors with one common error make a total of about 2.8. Controls: with errors of their
+    own no figure is named, and with a common one of .5 none is, either."""
+    far = beyond_direct(small, {"salary": under_common_errors(small, 1.4, common=True)})
+    named = far["counts"]["count"]
+    assert (TOTAL, TOTAL) in named
+    assert named[TOTAL, TOTAL] > FAR
+    assert all(is_margin(label) for label in named)
+    (said,) = [text for text in cautions(far) if "count:" in text]
+    assert "margin" in said
+    assert cell_name((TOTAL, TOTAL)) in said
+    assert "base cell" not in said
+    assert entry(far)["beyond_direct"]["tables"]["counts"]["count"]["Total, Total"] > FAR
+    for size, common in ((1.4, False), (0.5, True)):
+        assert "count" not in beyond_direct(small, {"salary": under_common_errors(small, size, common)}).get("counts", {})
+
+
+def test_a_line_counts_margins_and_base_cells_and_names_margins_first() -> None:
+    labels = [("a", "x"), ("a", TOTAL), *((f"b{k}", "x") for k in range(20))]
+    text = counted_and_named(labels)
+    assert text.startswith("1 margin and 21 base cells (a, Total; a, x; b0, x")
+    assert text.endswith("; and 12 more)")
+    assert counted_and_named([("a",)]) == "1 base cell (a)"
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trucks")
+    trucks().to_parquet(folder / "trucks.parquet")
+    dpdist.run(dpdist.parse_job(OF_TRUCKS), folder / "ws", input=folder / "trucks.parquet")
+    return folder / "ws"
+
+
+def direct_errors() -> pd.DataFrame:
+    """Direct standard errors of the counts of all margins of trucks."""
+    rows, n = trucks(), len(trucks())
+    found = {}
+    for name in ("state", "type"):
+        for level, own in rows.groupby(name)["weight"]:
+            label = (level, TOTAL) if name == "state" else (TOTAL, level)
+            found[label] = np.sqrt((own**2).sum() - own.sum() ** 2 / n)
+    return pd.Series(found)
+
+
+def test_every_margin_whose_noise_is_over_four_direct_errors_is_in_the_statement(space: Path) -> None:
+    """Noise of k base cells has the standard deviation √k √2 · 2 · 37,000 at ε = 1. Control: not every margin is."""
+    statement = json.loads((space / "public" / "statement.json").read_text())
+    named = statement["beyond_direct"]["tables"]["trucks"]["count"]
+    release = read_release(space / "public" / "released")
+    cells = cross(release.frame, ("state", "type"), True)
+    noise = pd.Series(np.sqrt(2.0 * np.asarray(cells.membership.sum(axis=1))) * 2 * HEAVIEST, pd.Index(cells.names))
+    direct = direct_errors()
+    bad = [label for label in direct.index if noise[cell_name(label)] > 4.0 * direct[label]]
+    assert len(bad) > 10
+    assert {cell_name(label) for label in bad} <= named.keys()
+    text = " ".join(statement["cautions"])
+    assert "trucks, count: figures may be more than 4 direct standard errors off" in text
+    assert "margins and" in text
+    assert "trucks, count: figures may be more than 4" in " ".join(report(space).split())
+
+
+def test_a_plan_states_the_noise_of_margins_and_what_it_hides(space: Path) -> None:
+    """Control: at a hundred times the budget no count is hidden for certain."""
+    job = f"{OF_TRUCKS}input: {{path: {space.parent}/trucks.parquet}}\n"
+    text = "\n".join(in_words(expected_noise(dpdist.plan(dpdist.parse_job(job)))))
+    assert (
+        "counts: noise has a standard deviation of 104,652 to 3,335,751 (Total, Total), in the unit of the weight" in text
+    )
+    assert "noise hides" in text
+    plenty = "\n".join(in_words(expected_noise(dpdist.plan(dpdist.parse_job(job.replace('"1"', '"100"'))))))
+    assert "noise hides" not in plenty
