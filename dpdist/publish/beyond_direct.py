@@ -97,7 +97,8 @@ def cautions(ratios: Ratios) -> Iterator[str]:
     """Yields a caution for every table and statistic with such figures, with the numbers of margins and of base cells."""
     for table, statistics in ratios.items():
         for statistic, cells in statistics.items():
+            worst_first = sorted(cells, key=cells.__getitem__, reverse=True)
             yield (
                 f"{table}, {statistic}: figures may be more than {OFF:g} direct standard errors off in "
-                f"{counted_and_named(sorted(cells, key=lambda label: -cells[label]))}. `beyond_direct` in statement.json names all"
+                f"{counted_and_named(worst_first)}. `beyond_direct` in statement.json names all"
             )

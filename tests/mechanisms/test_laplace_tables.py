@@ -373,7 +373,7 @@ def test_least_squares_that_stop_early_are_told_of(spaces: dict[str, Path], monk
     direct, totals = [row["estimate"] for row in _counts(release)], []
     monkeypatch.setattr(least_squares, "DIRECT", 0)
     for steps, stopped in ((2, True), (300, False)):
-        monkeypatch.setattr(least_squares, "STEPS", steps)
+        monkeypatch.setattr(least_squares, "MOST_STEPS", steps)
         assert any("stopped" in text for text in made_statement(release)["post_processing"]) == stopped
         found = _counts(release)
         inner = sum(row["estimate"] for row in found if TOTAL not in (row["field"], row["sex"]))

@@ -1,4 +1,4 @@
-"""Published figures that may be far from direct ones are named in the statement by table, statistic and cell: margins too."""
+"""Published figures that may be far from direct ones are named by table, statistic and cell: margins too."""
 
 from __future__ import annotations
 
@@ -107,9 +107,7 @@ def test_a_plan_states_the_noise_of_margins_and_what_it_hides(space: Path) -> No
     """Control: at a hundred times the budget no count is hidden for certain."""
     job = f"{OF_TRUCKS}input: {{path: {space.parent}/trucks.parquet}}\n"
     text = "\n".join(in_words(expected_noise(dpdist.plan(dpdist.parse_job(job)))))
-    assert (
-        "counts: noise has a standard deviation of 104,652 to 3,335,751 (Total, Total), in the unit of the weight" in text
-    )
+    assert "noise has a standard deviation of 104,652 to 3,335,751 (Total, Total), in the unit of the weight" in text
     assert "noise hides" in text
     plenty = "\n".join(in_words(expected_noise(dpdist.plan(dpdist.parse_job(job.replace('"1"', '"100"'))))))
     assert "noise hides" not in plenty

@@ -5,7 +5,7 @@ solution is x = M⁺ y, the shortest of all x with the least sum of squares |y �
 
 - Up to DIRECT cells or rows, the smaller of M Mᵀ and Mᵀ M is split into its eigenvectors once. M has no full rank, because
   margins follow from other cells: eigenvalues that are 0 but for rounding are left out.
-- Beyond that, conjugate gradients on the normal equations take at most STEPS steps.
+- Beyond that, conjugate gradients on the normal equations take at most MOST_STEPS steps.
 
 `Solution.unmet` states how far the result is from the solution. Figures M x add up in any case.
 """
@@ -24,7 +24,7 @@ DIRECT = 3_000
 """Largest side of a matrix that is split: it takes some ten seconds, and 150 MB."""
 ZERO = 1e-10
 """Eigenvalue over the largest one up to which it counts as 0."""
-STEPS = 300
+MOST_STEPS = 300
 CLOSE = 1e-10
 """Size of a step over the largest x at which there is none after it."""
 NEAR_ENOUGH = 1e-6
@@ -69,7 +69,7 @@ class LeastSquares:
         x, left = np.zeros((self.membership.shape[1], noisy.shape[1])), noisy.copy()
         slope = self.membership.T @ left
         along, squares, size = slope.copy(), (slope**2).sum(axis=0), 0.0
-        for _ in range(STEPS):
+        for _ in range(MOST_STEPS):
             image = self.membership @ along
             step = _over(squares, (image**2).sum(axis=0))
             x, left = x + step * along, left - step * image
