@@ -44,12 +44,14 @@ def beyond_direct(release: ReleasedObject, grounds: Mapping[str, Grounds]) -> Ra
     """The predicted errors above FAR of counts, means and totals that are published; others are not predicted."""
     found: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
     for table in release.job.tables:
-        cells = cross(release.frame, table.by, table.margins)
+        cells, known = cross(release.frame, table.by, table.margins), dict[str, list[Floats]]()
         for statistic in table.statistics:
             outcome = statistic.variable or release.job.outcomes[0]
             if statistic.name not in STATISTICS or outcome not in grounds:
                 continue
-            ratios = predicted(release, table, cells, grounds[outcome])[STATISTICS.index(statistic.name)]
+            if outcome not in known:
+                known[outcome] = predicted(release, table, cells, grounds[outcome])
+            ratios = known[outcome][STATISTICS.index(statistic.name)]
             far = {cells.labels[k]: min(round(float(ratios[k]), 2), MOST) for k in np.flatnonzero(ratios > FAR)}
             if far:
                 found.setdefault(table.name, {})[statistic.text] = far
