@@ -48,7 +48,7 @@ from dpdist.runtime.strata import gather_strata
 from dpdist.sampling import facts, prepare
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log
-from dpdist.storage.ownership import owned
+from dpdist.storage.ownership import owned, refuse_another
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import REFERENCE, Workspace
@@ -170,6 +170,7 @@ def _run(
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference, plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
+    refuse_another(space, identity)  # before the ledger, which would say that this run names another
     meter.check(listener)
     if others := space.others():
         listener(

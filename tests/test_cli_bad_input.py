@@ -158,7 +158,7 @@ def test_the_unspoilt_survey_runs_and_leaves_public_complete(tmp_path: Path, suf
 
 VALUES = {
     "negative weight": ("weight", -CANARY, "weight: negative weights (row 7)", "correct the file"),
-    "zero weight": ("weight", 0.0, "weight: zero weights (row 7)", "by a universe"),
+    "zero weight": ("weight", 0.0, "weight: zero weights (row 7)", "delete these records from the file"),
     "missing weight": ("weight", np.nan, "weight: missing weights (row 7)", "complete the column"),
     "infinite weight": ("weight", np.inf, "weight: ", "correct the file"),
     "negative outcome": ("salary", -CANARY, "salary: negative values (row 7)", "correct the file"),

@@ -553,6 +553,7 @@ OTHER_RESULT = [
     (("tables", 0, "margins"), False),
     (("tables", 0, "statistics"), ["count"]),
     (("approval",), "required"),
+    (("publish",), "unless_refused"),
     (("correction",), {"version": 2, "of": "0" * 64, "reason": "a code was wrong"}),
     (("frame_minimum",), 5),
     (("public_frame",), {"accepted": "the counts are published elsewhere"}),

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpdist.cli.draft import PUBLISHED_TOO
 from dpdist.core.records import Frame
+from dpdist.estimation.estimators import STATISTICS
 from dpdist.evaluation.gate_limits import cautions as of_gates
 from dpdist.job import Job
 from dpdist.job.families import family_facts
@@ -43,6 +44,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     yield from _psus_of_no_stratum(plan)
     yield from (f"{each}. State survey.design_effect: {_effect(job)}" for each in design_left_out(job))
     yield from _of_reference(job)
+    yield from _left_blank(job)
     yield from of_gates(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
@@ -52,7 +54,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     if not job.sizes_secret:
         yield from _small_strata(job, plan.frame, plan.model)
         yield from filter(None, [small_counts.caution(job, plan.small_counts)])
-        yield from _empty_levels(plan.frame)
+        yield from _empty_levels(job, plan.frame)
 
 
 def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[str]:
@@ -99,6 +101,18 @@ def _of_reference(job: Job) -> Iterator[str]:
         )
     if job.mechanism.donates:
         yield PUBLISHED_TOO
+
+
+def _left_blank(job: Job) -> Iterator[str]:
+    """Names the statistics that a run leaves blank in cells that noisy sums alone do not identify."""
+    named = {table.name: [each.text for each in table.statistics if each.name not in STATISTICS] for table in job.tables}
+    shown = "; ".join(f"{name}: {', '.join(statistics)}" for name, statistics in named.items() if statistics)
+    if job.on_histograms and shown:
+        yield (
+            "without a reference, these statistics are left blank in each cell that its noisy sums do not identify, and in "
+            f"every margin over it ({shown}). Which cells these are shows only in the run. An earlier public file as "
+            "reference avoids it; so may strata in which weights are alike"
+        )
 
 
 def _years_between(one: str, other: str) -> int:
@@ -150,9 +164,15 @@ def _small_cells(plan: Plan) -> Iterator[str]:
         )
 
 
-def _empty_levels(frame: Frame) -> Iterator[str]:
-    """Lists the declared levels without a record in the sample, by column."""
+def _empty_levels(job: Job, frame: Frame) -> Iterator[str]:
+    """Lists the declared levels without a record in the sample, by column.
+
+    Numbers of design strata have gaps, and an empty design stratum adds to no figure: a column of these alone is left out.
+    """
+    used = {*job.strata, *job.cell_columns, *job.likelihood_predictors, *(name for rake in job.rake for name in rake.by)}
     for name, codes in frame.codes.items():
+        if name not in used:
+            continue
         met = set(codes[frame.count > 0].tolist())
         empty = [str(level) for code, level in enumerate(frame.levels[name]) if code not in met]
         if empty:

@@ -81,7 +81,7 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
     except OSError as error:
         where = error.filename or "workspace"
         said = error.strerror or type(error).__name__
-        err.print(f"{said}: {where}\n    remedy:  {_remedy(error)}", markup=False)
+        err.print(f"{said}: {where}\n    remedy:  {_remedy(error, afterwards)}", markup=False)
         raise typer.Exit(1) from None
     except Exception as error:  # a library's message may quote a confidential value
         if show_values:
@@ -117,15 +117,14 @@ def _place(error: Exception) -> str:
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
 
 
-_ACCESS = f"give user {os.getuid()} access; the same command resumes"
 _REMEDIES = {
     errno.ENAMETOOLONG: "give a shorter path",
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path: a part of it is a file",
-    errno.EACCES: _ACCESS,
-    errno.EPERM: _ACCESS,
 }
 
 
-def _remedy(error: OSError) -> str:
-    return _REMEDIES.get(error.errno or 0, "free or mend it; the same command resumes")
+def _remedy(error: OSError, afterwards: str) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"give user {os.getuid()} access; {afterwards}"
+    return _REMEDIES.get(error.errno or 0, f"free or mend it; {afterwards}")

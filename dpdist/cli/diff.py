@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 TROUBLE = 2
 """Exit code if the releases cannot be compared. Exit code 1 means that they differ."""
 
+MOST_KEYS, LONGEST = 10, 60
+"""Largest number of keys of the job that are printed, and of characters of a value of theirs."""
+
 Place = Annotated[str, typer.Argument(help="A workspace, its public folder, or a URL of one.")]
 
 
@@ -78,9 +81,13 @@ def _print(differing: Differences) -> None:
     import pandas as pd
 
     from dpdist.cli.table_text import table_text
+    from dpdist.publish.differences import OF_JOB
 
+    keys = [each for each in differing.facts if each.part == OF_JOB]
     for each in differing.facts:
-        out.print(f"{each.part}: {each.what}: {each.before} -> {each.after}", markup=False)
+        if each.part != OF_JOB:
+            what = "id" if each.what == each.part else each.what
+            out.print(f"{each.part}: {what}: {each.before} -> {each.after}", markup=False)
     said = f"figures: {len(differing.moved)} moved by more than {differing.beyond:g} standard errors"
     out.print(f"{said}, of {differing.compared} that both have", markup=False)
     if differing.moved:
@@ -88,3 +95,7 @@ def _print(differing: Differences) -> None:
             {"before": float, "after": float, "distance": float}
         )
         out.print(table_text("moved", rows))
+    for each in keys[:MOST_KEYS]:
+        out.print(f"job: {each.what}: {each.before:.{LONGEST}} -> {each.after:.{LONGEST}}", markup=False)
+    if len(keys) > MOST_KEYS:
+        out.print(f"job: {len(keys) - MOST_KEYS} more keys differ; --json lists them", markup=False)

@@ -109,7 +109,8 @@ class Draft:
         """Returns the job's line for a column: its domain, the source of the domain, and whether values are missing."""
         domain = self.domains.get(name)
         if domain is not None and wanted != "…":
-            domain = domain.of_number() if wanted.startswith("bounds") else domain.of_category()
+            of_levels = domain.of_design if name in self.design.strata else domain.of_category
+            domain = domain.of_number() if wanted.startswith("bounds") else of_levels()
         fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
         if domain is None or not fits:
             return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}"

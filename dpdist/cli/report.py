@@ -25,12 +25,14 @@ from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table, read_job
 from dpdist.evaluation.report.page import material_of, stated
 from dpdist.evaluation.verifying import refuse_unverified
+from dpdist.job.presentation import Presentation
 from dpdist.ledger.charging import terms
 from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.folder import recover
+from dpdist.publish.printed import unit_of
 from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
 from dpdist.runtime.plan import SIZES_SECRET, Plan, design, first_stage, records, records_text, reference, sizes, together
 from dpdist.storage.bucket import MANIFEST
@@ -195,10 +197,10 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
         ),
     ]
     sizes = frame_from_table(pq.read_table(space.newest / "released" / "frame.parquet"))
-    unknown = False
+    unknown, text = False, read_job(space.newest, "released/job.json").presentation
     for path in sorted((space.newest / "tables").glob("*.parquet")):
         rows = pd.read_parquet(path)
-        parts += [table_text(path.stem, *each) for each in _wide(rows, sizes)]
+        parts += [table_text(path.stem, *each) for each in _wide(rows, sizes, text)]
         unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
     parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
@@ -270,27 +272,36 @@ def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
     return [*lines, f"({statement[name]['in_words']})"]
 
 
-def _wide(rows: pd.DataFrame, sizes: Frame) -> list[tuple[pd.DataFrame, list[str]]]:
+def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd.DataFrame, list[str]]]:
     """Makes tables with one row per cell, and at most ABREAST statistics with their standard errors in each table.
 
-    Estimates are those of the default estimator. For each cell it also returns why a figure may be missing.
+    Columns and levels have the labels that the job gives them. Large figures stand in millions or billions. Estimates are
+    those of the default estimator. For each cell it also returns why a figure may be missing.
     """
     told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
     mine = rows[(rows["estimator"] == "parameters") | ~told]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
     cells, parts = cross(sizes, by, True), []
     records: dict[tuple[str, ...], int] = dict(zip(cells.labels, map(int, cells.membership @ sizes.count), strict=True))
+    heads = [text.label(column) for column in by]
+    heads = heads if len({*heads}) == len(heads) else by
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):
-        name = statistic if variable is None or variable != variable else f"{statistic} of {variable}"
+        name = statistic if variable is None or variable != variable else f"{statistic} of {text.label(str(variable))}"
         part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
-        parts.append(part.set_axis([*by, name, "SE"], axis=1))
+        unit = unit_of(part["estimate"].to_numpy(dtype=float))
+        part[["estimate", "standard_error"]] /= unit.size
+        parts.append(part.set_axis([*by, f"{name}{unit.suffix}", "SE"], axis=1))
     absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
     labels = parts[0][by].to_numpy().tolist()
     why = [
         FEW.get(records[tuple(label)], NOT_IDENTIFIED if own else NOT_GIVEN)
         for label, own in zip(labels, absent, strict=True)
     ]
-    abreast = [_abreast(parts[k : k + ABREAST], by) for k in range(0, len(parts), ABREAST)]
+    for column in by:
+        for part in parts:
+            part[column] = [text.level(column, level) for level in part[column]]
+    parts = [part.set_axis([*heads, *part.columns[len(by) :]], axis=1) for part in parts]
+    abreast = [_abreast(parts[k : k + ABREAST], heads) for k in range(0, len(parts), ABREAST)]
     if any(least_width(each) > WIDTH for each in abreast):
         abreast = parts
     return [(each, why) for each in abreast]

@@ -71,8 +71,8 @@ class ProblemsError(DpdistError):
     exit_code = 2
     subject = "input"
 
-    def __init__(self, source: str, problems: Sequence[Problem]):
-        self.source = source
+    def __init__(self, source: str, problems: Sequence[Problem], subject: str | None = None):
+        self.source, self.subject = source, subject or self.subject
         self.problems = tuple(problems)
         super().__init__(self.text())
 
@@ -121,11 +121,12 @@ class StudyError(ProblemsError):
 
 
 class DataError(ProblemsError):
-    """The confidential file does not fit the job. It is raised before any budget is spent.
+    """The confidential file, or the reference, does not fit the job. It is raised before any budget is spent.
 
     Parameters
     ----------
     source, problems : the file, or what was given in its place; and every `Problem` in it.
+    subject : what the file is, in the message; unset: data.
 
     Example
     -------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from dpdist.job.view import JobView
@@ -23,6 +24,13 @@ class Contradiction(NamedTuple):
 def declared(job: JobView) -> tuple[str, ...]:
     """The outcomes that the job declares as columns."""
     return tuple(name for name in job.outcomes if name in job.columns)
+
+
+def near_column(job: JobView, name: str) -> str | None:
+    """The declared column whose name is nearest to an undeclared one; None if none is near. Capitals do not count."""
+    names = {column.casefold(): column for column in job.columns}
+    near = get_close_matches(name.casefold(), list(names), n=1)
+    return names[near[0]] if near else None
 
 
 def listed(values: Sequence[object], most: int = 8) -> str:

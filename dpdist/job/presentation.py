@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date
 from typing import Annotated, Any, Literal, Self
 
@@ -153,6 +154,10 @@ class Presentation(Frozen):
     def level(self, column: str, level: object) -> str:
         """A level's label; without one, the level's text."""
         return self.column(column).levels.get(str(level), str(level))
+
+    def cell(self, columns: Iterable[str], levels: Iterable[object]) -> str:
+        """The labels of a cell's levels; "all" where there is no column."""
+        return ", ".join(map(self.level, columns, levels)) or "all"
 
     def with_unit(self, column: str) -> str:
         """A column's label, with its unit in brackets."""

@@ -102,7 +102,10 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"
-        raise refusal(source, [_not_yaml(error.problem or "not YAML", remedy, line)]) from None
+        found = error.problem or "not YAML"
+        if "\t" in _indentation(text, line):
+            found, remedy = "a tab at the beginning of the line", "indent by spaces: YAML takes no tabs there"
+        raise refusal(source, [_not_yaml(found, remedy, line)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         found = f"a character that YAML does not allow, #x{int(error.character):02x}"
@@ -150,6 +153,12 @@ def place(where: Where, lines: Lines) -> tuple[str, ...]:
     while where and where not in lines:
         where = where[:-1]
     return (lines[where],) if where in lines else ()
+
+
+def _indentation(text: str, line: int) -> str:
+    """The white space with which a line, counted from 1, begins."""
+    lines = text.splitlines()
+    return lines[line - 1][: -len(lines[line - 1].lstrip()) or None] if line <= len(lines) else ""
 
 
 def _not_yaml(what: str, remedy: str, line: int) -> Problem:

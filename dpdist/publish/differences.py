@@ -39,6 +39,8 @@ ELSEWHERE = ("dataset", "period", "correction", "budget", "synthetic_sets", "tab
 """Keys of a job that are compared elsewhere, or that never change a figure."""
 OF_A_FIGURE = ("statistic", "variable", "estimator")
 NONE = "none"
+OF_JOB = "job"
+"""The part of a difference in a key of the job. These are the most, and say the least to a reader."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences. `compared` is the number of figures that both releases have."""
+    """All differences, those that matter most first. `compared` is the number of figures that both releases have."""
 
     facts: tuple[Difference, ...]
     moved: tuple[Moved, ...]
@@ -93,11 +95,11 @@ def differences(before: Release, after: Release, beyond: float = BEYOND) -> Diff
     statements = [each.statement for each in (before, after)]
     jobs, versions = ([said[name] for said in manifests] for name in ("job", "versions"))
     facts = [
-        *_of("release", (*WHICH, *VERSION), *(each | _version(each["job"]) for each in manifests)),
         *_of("guarantee", (*CLAIMS, *_chained(*statements)), *statements),
-        *_of("job", sorted({*_flat(jobs[0]), *_flat(jobs[1])}), _flat(jobs[0]), _flat(jobs[1])),
         *_of_tables(*({table["name"]: table for table in job["tables"]} for job in jobs)),
+        *_of("release", (*WHICH, *VERSION), *(each | _version(each["job"]) for each in manifests)),
         *_of("versions", sorted({*versions[0], *versions[1]}), *versions),
+        *_of(OF_JOB, sorted({*_flat(jobs[0]), *_flat(jobs[1])}), _flat(jobs[0]), _flat(jobs[1])),
     ]
     moved, compared = list[Moved](), 0
     for name in before.tables:

@@ -30,6 +30,8 @@ from dpdist.publish.reference_strata import cells_where, strata_with
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
+DRIFT_ALARM = 0.05
+"""Largest probability that a release without drift names any cell as drifted."""
 NEAR_THE_BOUND = 0.9
 """Share of the public upper bound from which mean clipped weights stop a release, where histograms do not show more."""
 SATURATED = (
@@ -90,12 +92,18 @@ def saturated(release: ReleasedObject) -> str | None:
 def drifted(release: ReleasedObject) -> dict[str, list[str]]:
     """Cells whose noisy sums differ from what a reference file or an earlier release predicts, by variable.
 
+    Where a reference's weights do not vary, a departure is Laplace noise alone: it exceeds t standard deviations with the
+    probability exp(−√2 t). Sampling makes its tails lighter. So without drift no cell is named, but for a probability of
+    DRIFT_ALARM over all departures (Bonferroni).
+
     Empty where the job pays for histograms in place of such a reference.
     """
     reference = release.job.reference
     if reference is None or reference.paid is not None:
         return {}
-    found = cells_where(release, "departure", lambda departure: abs(departure) > DRIFTED)
+    tests = sum(theta["departure"][0].size for _, _, theta, _ in strata_with(release, "departure"))
+    beyond = max(DRIFTED, float(np.log(max(tests, 1) / DRIFT_ALARM) / np.sqrt(2.0)))
+    found = cells_where(release, "departure", lambda departure: abs(departure) > beyond)
     return {variable: list(cells) for variable, cells in found.items()}
 
 

@@ -6,7 +6,7 @@ Nothing is estimated anew: figures are rounded, and margins of error follow from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -37,6 +37,22 @@ ESTIMATORS = {
     "records": "Estimates are those from the synthetic records.",
     "both": "Estimates are those from the released parameters, where these tell them, and else from the synthetic records.",
 }
+
+
+class Unit(NamedTuple):
+    """The unit in which a column's large figures are read: its size, and what its name adds to the column's heading."""
+
+    size: float
+    suffix: str
+
+
+ONES, LARGE_UNITS = Unit(1.0, ""), (Unit(1e9, ", billion"), Unit(1e6, ", million"))
+
+
+def unit_of(values: Floats) -> Unit:
+    """The largest unit in which every figure but 0 is at least 1."""
+    sizes = np.abs(values[np.isfinite(values) & (values != 0.0)])
+    return next((unit for unit in LARGE_UNITS if len(sizes) and sizes.min() >= unit.size), ONES)
 
 
 class Column(NamedTuple):
@@ -109,6 +125,19 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
         estimator=shown,
         notes=_notes(job, said, _used(rows, shown), value, margin),
     )
+
+
+def in_large_units(table: Printed) -> Printed:
+    """The table with large figures in millions or billions, as its headings say; for a reader, and for no file of data."""
+    columns, sizes = list[Column](), list[float]()
+    for column in table.columns:
+        alike = [j for j, other in enumerate(table.columns) if other.statistic == column.statistic]
+        unit = unit_of(table.values[:, alike])
+        decimals = column.decimals if unit is ONES else _decimals(table.values[:, alike] / unit.size)
+        columns.append(column._replace(head=f"{column.head}{unit.suffix}", decimals=decimals))
+        sizes.append(unit.size)
+    figures = {name: getattr(table, name) / np.array(sizes) for name in ("values", "margins", "lower", "upper")}
+    return replace(table, columns=tuple(columns), **figures)
 
 
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:

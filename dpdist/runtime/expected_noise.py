@@ -126,7 +126,8 @@ def noise_in(job: Job, frame: Frame) -> Expected | None:
         added = np.ones(len(cells)) if whole else np.bincount(met[:, 0], minlength=len(cells))
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(records > 0, np.sqrt(added / records), np.nan)
-        columns = {"table": table.name, "cell": cells.names, "records": records.astype(int), "sums": added.astype(int)}
+        named = [job.presentation.cell(table.by, label) for label in cells.labels]
+        columns = {"table": table.name, "cell": named, "records": records.astype(int), "sums": added.astype(int)}
         columns |= {"label": cells.labels, "deviation": deviation * np.sqrt(added), "most": most * records}
         asked = {statistic.name for statistic in table.statistics}
         told = {"counts": "count" in asked, "means": bool(asked & MEAN_LIKE)}

@@ -184,7 +184,7 @@ def together(plan: Plan) -> dict[str, str]:
         return {}
     size, few = _cell_sizes(plan, opened)
     labels = plan.frame.group(job.cell_columns)[1]
-    names = [", ".join(map(str, labels[k])) or "all" for k in np.flatnonzero(size < few)]
+    names = [job.presentation.cell(job.cell_columns, labels[k]) for k in np.flatnonzero(size < few)]
     return {"sums together": first_named(names)} if names else {}
 
 

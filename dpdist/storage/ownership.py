@@ -101,14 +101,21 @@ class Given(NamedTuple):
     mark: str
 
 
-def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
-    """The key of the run that began here; or a new key, stored with the run's identity."""
+def refuse_another(space: Workspace, identity: Identity) -> None:
+    """Raises `WorkspaceError` where the workspace is that of another job, input or version, and names what differs."""
     if (present := space.read_identity()) is None:
-        return _begin(space, identity, given, date)
+        return
     space.refuse_damaged([IDENTITY], RESTORE)
     if differences := identity.differences(present):
         found = f"it belongs to another {' and another '.join(differences)}"
         raise WorkspaceError(space.place, found, identity.remedy(present, OTHERWISE), exit_code=2)
+
+
+def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
+    """The key of the run that began here; or a new key, stored with the run's identity."""
+    refuse_another(space, identity)
+    if space.read_identity() is None:
+        return _begin(space, identity, given, date)
     key = space.read_key()
     if given is not None and given.key != key:
         found, remedy = "it was begun under another key", "take an empty workspace"

@@ -23,6 +23,13 @@ LARGEST_NAME = 2.0**53
 """Largest whole number that names a unit. Beyond it float64 does not distinguish neighbouring whole numbers."""
 
 
+LEFT_OUT = (
+    "delete these records from the file; or mark them in a column of it and of any reference, and keep the others: "
+    "universe: [{column: …, keep: […]}]"
+)
+"""How to leave out records that no weight stands for. No universe may depend on the weight itself."""
+
+
 class Checked(NamedTuple):
     """Records of a batch that belong to the release. Arrays have the shape (record,); `codes` are by category."""
 
@@ -216,10 +223,10 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
         return np.ones(len(b.row)), np.ones(len(b.row))
     values, missing = b.numbers(name)
     allowed = "a finite weight above 0 for every record"
-    b.wrong(missing, name, "missing weights", allowed, "complete the column, or leave these records out by a universe")
+    b.wrong(missing, name, "missing weights", allowed, f"complete the column, or {LEFT_OUT}")
     b.wrong(np.isinf(values), name, "weights that are not finite", allowed, "correct the file")
     b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
-    b.wrong(values == 0, name, "zero weights", allowed, "leave these records out by a universe")
+    b.wrong(values == 0, name, "zero weights", allowed, LEFT_OUT)
     declared = job.columns.get(name)
     if declared is None or declared.outside == "error":
         extreme = (values > LARGEST_WEIGHT) | (values < 1.0 / LARGEST_WEIGHT)
@@ -238,7 +245,7 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
 
 
 def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, b: Batch) -> None:
-    """Notes values that differ from a declared level only by spaces or by a wrong encoding, with a remedy."""
+    """Notes values that differ from a declared level only by spaces, capitals or a wrong encoding, with a remedy."""
     texts = [str(level) for level in levels]
     shown = ", ".join(map(repr, texts[:8])) + (", …" if len(texts) > 8 else "")
     remedy = f"delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes"
@@ -249,6 +256,10 @@ def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, 
     for found, meant in ways.items():
         spaced = (codes < 0) & (meant >= 0) & b.keep
         b.wrong(spaced, name, found, f"as the job writes them: {shown}", remedy, repr)
+    lower = positions(pc.utf8_lower(values), [text.lower() for text in texts], exact=True)
+    capitals = f"write the levels in columns.{name}.levels as the file has them, or correct the file"
+    found = "levels but for capital letters"
+    b.wrong((codes < 0) & (lower >= 0) & b.keep, name, found, f"as the job writes them: {shown}", capitals, repr)
     read = [each for text in texts for each in garbled(text)]
     if read:
         found, utf8 = "levels as a text in UTF-8 looks in another encoding", "write encoding: utf-8 beside the file's path"

@@ -21,6 +21,8 @@ from dpdist.survey.source import ParquetSource, Source
 from dpdist.survey.statistical_file import StatisticalSource
 
 MOST_LEVELS = 200
+MOST_CODES = 10_000
+"""Largest number of whole numbers from the least to the largest that are proposed as levels of a design stratum."""
 FEW_NUMBERS = 12
 """Largest number of distinct whole numbers that are treated as codes of a category."""
 CODEBOOK = "lines of column, then level (and label), or low and high"
@@ -39,10 +41,18 @@ class Domain:
     labels: Mapping[str, str] = field(default_factory=dict)
     holes: bool = False
     codes: tuple[int, ...] = ()
+    span: tuple[int, int] | None = None
+    """The least and the largest value of a column of whole numbers."""
 
     def of_category(self) -> Domain:
         """The domain for a category: whole numbers become levels."""
         return replace(self, levels=self.codes, bounds=None) if self.levels is None and self.codes else self
+
+    def of_design(self) -> Domain:
+        """The domain for a design stratum: of many whole numbers, the range from the least to the largest is the levels."""
+        if self.levels is not None or self.span is None or self.span[1] - self.span[0] >= MOST_CODES:
+            return self.of_category()
+        return replace(self, levels=tuple(range(self.span[0], self.span[1] + 1)), bounds=None)
 
     def of_number(self) -> Domain:
         """The same domain for an outcome or a weight: whole-number levels become bounds."""
@@ -146,7 +156,8 @@ class _Met:
             if self.whole and len(self.levels) <= FEW_NUMBERS:
                 return Domain(origin, levels=tuple(sorted(int(each) for each in self.levels)), holes=self.holes)
             codes = tuple(sorted(int(each) for each in self.levels)) if self.whole and few else ()
-            return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes)
+            span = (int(self.low), int(self.high)) if self.whole else None
+            return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
         kind = {type(each) for each in self.levels}
         levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
         return Domain(origin, levels=levels, holes=self.holes) if few and kind in ({str}, {bool}) else None

@@ -23,10 +23,12 @@ from dpdist.survey.batches import Tick
 from dpdist.survey.census import Census, take_census
 from dpdist.survey.placement import place
 from dpdist.survey.same_file import LARGEST, hashed, same_records
-from dpdist.survey.schema import check_copied, needed_columns
+from dpdist.survey.schema import MISSING, check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source
 
 SHOWN = 3
+SUBJECT = "reference"
+"""What messages call the file."""
 NEARLY_ALL = 0.9
 """Largest share of a reference's weights outside the job's public bounds. Beyond it, the bounds are judged wrong."""
 
@@ -62,8 +64,24 @@ class ReferenceFile:
 def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda rows: None) -> ReferenceFile:
     """Reads the job's reference, and checks it against the job and the current file.
 
-    Raises `DataError`, naming the reference.
+    Raises `DataError`, which says that it is about the reference.
     """
+    try:
+        return _opened(job, source, frame, tick)
+    except DataError as error:
+        raise DataError(error.source, [_about_a_reference(each) for each in error.problems], SUBJECT) from None
+
+
+def _about_a_reference(problem: Problem) -> Problem:
+    """The problem of a file's records, with a remedy that holds for a reference, too."""
+    if not problem.found.startswith(MISSING):
+        return problem
+    remedy = f"{problem.remedy}; the job reads this column of the reference, too: take one that has it"
+    return replace(problem, remedy=remedy)
+
+
+def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile:
+    """Reads and checks the reference, as `open_reference`."""
     assert job.reference is not None
     said = job.reference
     if said.file is not None and not Path(said.file).exists():

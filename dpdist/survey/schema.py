@@ -12,6 +12,7 @@ from dpdist.job import Column, Job
 
 SHOWN = 20
 """Largest number of a file's columns that a message lists."""
+MISSING = "missing column"
 CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
@@ -83,12 +84,12 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
 def missing_column(name: str, names: Sequence[str]) -> Problem:
     """The problem of a missing column. It names a column that is the same name in a wrong encoding, or a similar name."""
     if any(each in names for each in garbled(name)):
-        found = "missing column; the file has its name as a text in UTF-8 looks in another encoding"
+        found = f"{MISSING}; the file has its name as a text in UTF-8 looks in another encoding"
         remedy = "the file is in UTF-8: write encoding: utf-8 beside its path, or leave encoding out"
         return Problem(name, found, "text in UTF-8", remedy)
     near = get_close_matches(name, names, n=1) or [each for each in names if each.lower() == name.lower()][:1]
     remedy = "correct the name in the job or the file"
-    return Problem(name, "missing column", f"the file has {_listed(names)}", did_you_mean(near, remedy))
+    return Problem(name, MISSING, f"the file has {_listed(names)}", did_you_mean(near, remedy))
 
 
 def did_you_mean(near: Sequence[str], otherwise: str) -> str:
@@ -114,7 +115,7 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
             remedy = "correct the name under microdata.columns, or leave it out"
             near = get_close_matches(name, names, n=1)
             remedy = f"did you mean '{near[0]}'? {remedy}" if near else remedy
-            problems.append(Problem(name, "missing column", f"the reference has {_listed(names)}", remedy))
+            problems.append(Problem(name, MISSING, f"the reference has {_listed(names)}", remedy))
         elif list(names).count(name) > 1:
             problems.append(Problem(name, "stands twice in the reference", "each column once", "rename or delete one"))
     for field in [] if problems or not wanted else schema(wanted):

@@ -73,7 +73,25 @@ def test_a_job_with_another_budget_mechanism_constant_and_table(folder: Path) ->
         "tables: counts": ("count, mean of salary by field, sex, with margins", "count by field, sex, with margins"),
         "tables: sexes": ("none", "count by sex"),
     }
-    assert diff(str(folder / "first"), other)[0] == 1
+    code, text = diff(str(folder / "first"), other)
+    assert code == 1
+    assert [line.partition(":")[0] for line in text.splitlines()[:6]] == [*3 * ["guarantee"], *2 * ["tables"], "release"]
+    assert "release: id: " in text
+    assert "release: release" not in text
+    assert text.splitlines()[-1] == "job: columns.salary.bounds: 0, 200000 -> 0, 150000", "keys of the job are last"
+
+
+def test_many_keys_of_a_job_are_counted_and_long_values_cut(folder: Path) -> None:
+    """JSON has them whole."""
+    levels = ", ".join(f"place{k}" for k in range(30))
+    more = "\n".join(f"  c{k}: {{levels: [{levels}]}}" for k in range(20))
+    other = release(folder, "wide", survey(600), ("columns:\n", f"columns:\n{more}\n"))
+    lines = diff(str(folder / "first"), other)[1].splitlines()
+    keys = len([each for each in said(str(folder / "first"), other)["differences"] if each["part"] == "job"])
+    assert keys > 20
+    assert len([line for line in lines if line.startswith("job: columns.c")]) == 10
+    assert lines[-1] == f"job: {keys - 10} more keys differ; --json lists them"
+    assert max(map(len, lines)) < 160
 
 
 def test_figures_that_moved_beyond_their_errors_are_named_and_no_others(folder: Path) -> None:

@@ -107,7 +107,7 @@ def test_one_text_is_not_another_that_looks_like_it() -> None:
     _, findings = checked(make_job(), batch(sex=values))
     assert told(findings) == [
         ("sex", "levels but for spaces before or after them", 2, ("row 2", "row 3"), ("' f'", "'f '")),
-        ("sex", "values that are not declared levels", 1, ("row 1",), ("F",)),
+        ("sex", "levels but for capital letters", 1, ("row 1",), ("'F'",)),
     ]
 
 

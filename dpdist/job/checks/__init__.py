@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdist.job import Job
 from dpdist.job.checks.acceptance import acceptance
-from dpdist.job.checks.columns import categories, roles, universe
+from dpdist.job.checks.columns import categories, misspelt, roles, universe
 from dpdist.job.checks.comparators import comparators
 from dpdist.job.checks.design import constant_weights, design_effects
 from dpdist.job.checks.earlier import calibration, fit, reference
@@ -23,7 +23,7 @@ __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
 def contradictions(job: Job) -> list[Contradiction]:
     """Lists every contradiction between keys; empty where the job is consistent."""
-    if against := list(likelihood(job)):
+    if against := [*likelihood(job), *misspelt(job)]:
         return against
     return [
         *categories(job),

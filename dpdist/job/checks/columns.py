@@ -7,8 +7,13 @@ from math import prod
 from typing import get_args
 
 from dpdist.job import Comparator, Job
-from dpdist.job.contradiction import Contradiction, Path, listed
+from dpdist.job.contradiction import Contradiction, Path, listed, near_column
 
+WITHOUT_A_WEIGHT = (
+    "leave its rules out. Records without a weight: delete them from the file; or mark them in a column of it and of any "
+    "reference, and keep the others: universe: [{column: …, keep: […]}]"
+)
+"""What to do about records that have no weight. No universe may depend on the weight."""
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
     *("records", "direct", "direct_se", "direct_se_given_n", "direct_df", "direct_cv", "direct_clipped"),
@@ -16,6 +21,14 @@ WRITTEN = {
     *(*get_args(Comparator), "truth"),
 }
 """Names of columns that frames and tables have besides categories. No category may have such a name."""
+
+
+def misspelt(job: Job) -> Iterator[Contradiction]:
+    """Outcomes that no column has the name of, and that are nearly one's. What else is wrong then follows from the name."""
+    for name in job.outcomes:
+        if name not in job.columns and (near := near_column(job, name)) is not None:
+            remedy = f"did you mean '{near}'? Otherwise add {name}: {{bounds: [lower, upper]}} to columns"
+            yield Contradiction(("outcome",), f"no column '{name}' is declared", remedy, listed(tuple(job.columns)))
 
 
 def categories(job: Job) -> Iterator[Contradiction]:
@@ -30,9 +43,9 @@ def categories(job: Job) -> Iterator[Contradiction]:
     for path, names in lists:
         for i, name in enumerate(names):
             if name not in job.columns:
-                yield Contradiction(
-                    (*path, i), f"column '{name}' is not declared", "add it to columns with its public levels"
-                )
+                near, add = near_column(job, name), "add it to columns with its public levels"
+                remedy = add if near is None else f"did you mean '{near}'? Otherwise {add}"
+                yield Contradiction((*path, i), f"column '{name}' is not declared", remedy)
             elif job.columns[name].levels is None:
                 yield Contradiction(
                     (*path, i),
@@ -72,9 +85,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
         declared is not None and declared.outside == "clip" and not (job.mechanism.clips(job) or job.mechanism.by_cell)
     )
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
-        yield Contradiction(
-            ("columns", str(weight)), "a weight has no rules", "leave records without a weight out by a universe"
-        )
+        yield Contradiction(("columns", str(weight)), "a weight has no rules", WITHOUT_A_WEIGHT)
     if psu is not None and psu in (*outcomes, weight):
         yield Contradiction(("survey", "psu"), f"'{psu}' is used as outcome or weight as well", "name another column")
     yield from _replicates_and_populations(job)

@@ -9,7 +9,7 @@ from itertools import product
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
-from dpdist.job.contradiction import Contradiction, Path, listed
+from dpdist.job.contradiction import Contradiction, Path, listed, near_column
 from dpdist.job.families import family_facts
 from dpdist.job.tables import Rake
 
@@ -108,7 +108,17 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Path) -> Contradiction:
     }
     own = constants.get(statistic.name, "")
     remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}{own}}}" for outcome in outcomes)
-    return Contradiction(path, f"a {statistic.name} is of the modelled outcome", remedy)
+    name = str(statistic.variable)
+    if name not in job.columns:
+        near = near_column(job, name)
+        hint = f"did you mean '{near}'? Otherwise {remedy}" if near in outcomes else remedy
+        return Contradiction(path, f"no outcome has the name '{name}'", hint, listed(outcomes))
+    if job.columns[name].levels is not None:
+        found = f"a {statistic.name} is of numbers, and '{name}' is a category with levels"
+        counted = f"for how many records have each of its levels, put '{name}' into `by` and write count"
+        return Contradiction(path, found, f"{counted}; or {remedy}")
+    found = f"a {statistic.name} is of an outcome, and '{name}' is none"
+    return Contradiction(path, found, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
 
 
 def modelled(job: Job) -> Iterator[Contradiction]:

@@ -94,9 +94,9 @@ BEYOND_SAMPLING = (
 )
 DRIFT = (
     "The noisy sums of these cells are farther from what the reference predicts than sampling and noise would carry them: "
-    "weights or outcomes have changed since. About one cell in a thousand would be named by chance. Estimates follow a "
-    "change of scale, not one of shape. The errors of these cells hold the bias of a planned change of shape. Errors of "
-    "all cells hold how differently cells have changed, for what lies beyond their limits."
+    "weights or outcomes have changed since. Without such a change, at most one release in twenty names a cell. Estimates "
+    "follow a change of scale, not one of shape. The errors of these cells hold the bias of a planned change of shape. "
+    "Errors of all cells hold how differently cells have changed, for what lies beyond their limits."
 )
 AS_CLIPPED = (
     "The limits of every cell are those of the least predicted error, from the noisy histograms and the noise's law. It "

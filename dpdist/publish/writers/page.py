@@ -17,7 +17,7 @@ from dpdist.core.records import TOTAL
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
-from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text
+from dpdist.publish.printed import NO_ESTIMATE, Printed, figure_text, in_large_units
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.examples import check_of, examples, names_of
 from dpdist.publish.writers.templates import environment
@@ -113,7 +113,7 @@ def _closed(text: str) -> str:
 
 def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
     """Tables in order. A table with more figures than are left of the limit is shown without its rows."""
-    for table in tables:
+    for table in map(in_large_units, tables):
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
         left -= size if rows else 0
         names = [column.group for column in table.columns]

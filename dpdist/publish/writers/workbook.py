@@ -31,6 +31,8 @@ FIGURE, TEXT = 13, 90
 """Width, in characters, of a column of figures and of a column of text."""
 RIGHT_TO_LEFT = frozenset(("ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"))
 """Languages whose tables begin at the right."""
+MOST_LINES = 20
+"""Largest number of lines of one entry of the privacy statement, and of names on one line."""
 LINE, ROW = 15, 17
 """Height, in points, of a line of text and of a row of figures. Both are set because some programs compute none."""
 
@@ -205,19 +207,39 @@ def _figure(sheet: Worksheet, styles: Styles, at: tuple[int, int], value: float,
 
 
 def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -> None:
-    """Writes statement.json as rows of a heading and a text; a list takes several rows."""
+    """Writes statement.json as rows of a heading and a text; of a long list the first entries, and how many more it has."""
     sheet.set_column(0, 0, 26)
     sheet.set_column(1, 1, TEXT)
     sheet.write_string(0, 0, "Privacy statement", styles.title)
     row = 2
     for name, said in statement.items():
-        for i, line in enumerate(lines(said)):
+        for i, line in enumerate(_brief(said)):
             if i == 0:
                 sheet.write_string(row, 0, name.replace("_", " ").capitalize(), styles.bold)
             _wrapped(sheet, styles, row, line)
             row += 1
     sheet.freeze_panes(2, 0)
     _for_print(sheet, landscape=False)
+
+
+def _brief(given: Any) -> list[str]:
+    """A value of the statement as at most MOST_LINES lines of text. Names in a list stand on one line."""
+    whole = lines(given)
+    if len(whole) <= MOST_LINES:
+        return whole
+    if isinstance(given, Mapping):
+        short = [line for name, value in given.items() for line in lines(_cut(value), f"{name.replace('_', ' ')}: ")]
+    else:
+        short = lines(_cut(given))
+    more = len(short) - MOST_LINES
+    return short if more <= 0 else [*short[:MOST_LINES], f"… and {more:,} more: see statement.json"]
+
+
+def _cut(given: Any) -> Any:
+    """A list of many names as one text, which has the first of them; other values as they are."""
+    if not isinstance(given, list | tuple) or len(given) <= MOST_LINES or any(isinstance(each, Mapping) for each in given):
+        return given
+    return f"{'; '.join(map(str, given[:MOST_LINES]))}; … and {len(given) - MOST_LINES:,} more: see statement.json"
 
 
 def lines(given: Any, prefix: str = "") -> list[str]:
