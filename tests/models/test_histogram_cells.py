@@ -332,6 +332,19 @@ def test_few_cells_keep_their_groups_tail(cells: int) -> None:
     assert all(one is other for one, other in zip(found, given, strict=True))
 
 
+@pytest.mark.parametrize("v", [[0.0] * 10, [-1e6] * 10, [1.0, -1.0] * 5, [1e6] * 10, [0.1] * 10])
+@pytest.mark.parametrize("cap", [3.0, 10.0, 1e9])
+def test_every_noisy_mean_gives_each_cell_a_tail(v: list[float], cap: float) -> None:
+    """Also where a group's histogram has nothing beyond the cap, by which a cell's tail is then not scaled."""
+    for weights in (np.geomspace(1.0, 9.0, 50).tolist(), [0.1, 0.7], [1e-3 / 3.0] * 7):
+        cell = made(weights, [50.0] * len(weights))
+        found = with_own_tails([cell] * 10, np.full(10, cap), np.array(v), np.full(10, 50.0), 8.0)
+        tails = np.array([own.tail for own in found if isinstance(own, HistogramCell)])
+        assert np.isfinite(tails).all()
+        if cap > max(weights):
+            np.testing.assert_allclose(tails, 0.0, atol=1e-9)
+
+
 GROUP_SIZES: list[tuple[str, Adjacency, float, list[int]]] = [
     ("3/10", "zero_out", 2000.0, [0, 0, 1, 2, 2]),
     ("3", "zero_out", 200.0, [0, 1, 2, 3, 4]),

@@ -115,3 +115,14 @@ def test_last_digits_of_noisy_counts_stay_last_digits() -> None:
         np.testing.assert_allclose(np.diag(error), np.diag(covariance), rtol=1e-10)
     moved[-8] += 0.1
     assert np.abs(smoothed(moved, 150.0, 0.18, BINS)[0] / share - 1.0).max() > 1e-4
+
+
+@pytest.mark.parametrize("bins", [1, 2, 3, 8])
+@pytest.mark.parametrize("noisy", [-1e6, 0.0, 1e6])
+def test_a_histogram_of_few_bins_ends_whatever_its_noise(bins: int, noisy: float) -> None:
+    few = Bins(BINS.left[-bins:], BINS.right[-bins:])
+    for counts in (np.full(bins, noisy), noisy * (np.arange(bins) % 2)):
+        share, covariance = smoothed(counts, 600.0, 800.0, few)
+        assert share.sum() == pytest.approx(1.0)
+        assert (share >= 0.0).all()
+        assert np.isfinite(covariance).all()

@@ -56,7 +56,9 @@ def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[
 def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, covariance: Floats) -> tuple[Floats, Floats]:
     """The fit, with noisy counts and their variance in the bins that the fit does not explain, and in their neighbours."""
     missed = np.abs(noisy - total * share) > explained(share, total, variance)
-    counted = np.convolve(missed, np.ones(3), mode="same") > 0
+    counted = missed.copy()
+    counted[1:] |= missed[:-1]
+    counted[:-1] |= missed[1:]
     mended = np.where(counted, np.maximum(noisy, 0.0) / total, share)
     scale, kept = mended.sum(), ~counted
     if not missed.any() or scale == 0.0:  # it is 0 where noise has taken every count to 0 or below
