@@ -41,6 +41,11 @@ class _State:
             self._stage = (event.stage, event.done, event.total, began)
 
     @property
+    def started(self) -> bool:
+        """True once a stage has begun; before that, a command imports what it needs."""
+        return self._stage is not None
+
+    @property
     def figures(self) -> dict[str, Any]:
         """Stage, units and whole seconds, as a JSON event has them. `left` is an estimate, where one can be made."""
         now = time.monotonic()
@@ -87,8 +92,9 @@ class _Steady:
     def _speak(self) -> None:
         pause = self._first
         while not self._over.wait(pause):
+            started = self._state.started
             self.say(self._state.figures)
-            pause = self._every
+            pause = self._every if started else self._first
 
     def show(self, event: Event) -> None:
         raise NotImplementedError
