@@ -157,9 +157,9 @@ class Workspace(WorkspacePaths):
             self._refuse_damaged(_result(path), remedy)
 
     def refuse_damaged(self, units: Iterable[str], remedy: str, only: Path | None = None) -> None:
-        """Raises `WorkspaceError`, which names the file, where a file of a unit is missing or changed; of `only` this file.
+        """Raises `WorkspaceError`, which names the file, where a file of a unit is missing or changed.
 
-        Units without a mark are not checked. Nor are units in an object store, which checks its objects itself.
+        With `only`, no other file is checked. Units without a mark are not checked, nor are units in an object store, which checks its objects itself.
         """
         if self.store.shared:
             for unit in units:
@@ -168,7 +168,7 @@ class Workspace(WorkspacePaths):
 
     def _refuse_damaged(self, unit: str, remedy: str, only: Path | None = None) -> None:
         mark = self.completions / f"{unit}.json"
-        about = f"{mark.relative_to(self.root).as_posix()}"
+        about = mark.relative_to(self.root).as_posix()
         if (files := marked(mark)) is None:
             raise WorkspaceError(self.place, f"{about} is damaged", remedy, exit_code=2)
         for name, digest in files.items():
@@ -254,5 +254,5 @@ class Workspace(WorkspacePaths):
 
 
 def _result(path: Path) -> str:
-    """The unit of a result."""
-    return f"result-{path.stem}"
+    """The unit of a result. A table may have the name of another file, so the folder is part of it."""
+    return f"result-{path.parent.name}-{path.stem}"
