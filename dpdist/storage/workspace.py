@@ -159,7 +159,8 @@ class Workspace(WorkspacePaths):
     def refuse_damaged(self, units: Iterable[str], remedy: str, only: Path | None = None) -> None:
         """Raises `WorkspaceError`, which names the file, where a file of a unit is missing or changed.
 
-        With `only`, no other file is checked. Units without a mark are not checked, nor are units in an object store, which checks its objects itself.
+        With `only`, no other file is checked. Units without a mark are not checked. Nor are units in an object store, which
+        checks its objects itself.
         """
         if self.store.shared:
             for unit in units:
