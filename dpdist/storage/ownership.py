@@ -105,7 +105,6 @@ def refuse_another(space: Workspace, identity: Identity) -> None:
     """Raises `WorkspaceError` where the workspace is that of another job, input or version, and names what differs."""
     if (present := space.read_identity()) is None:
         return
-    space.refuse_damaged([IDENTITY], RESTORE)
     if differences := identity.differences(present):
         found = f"it belongs to another {' and another '.join(differences)}"
         raise WorkspaceError(space.place, found, identity.remedy(present, OTHERWISE), exit_code=2)
@@ -116,6 +115,7 @@ def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str 
     refuse_another(space, identity)
     if space.read_identity() is None:
         return _begin(space, identity, given, date)
+    space.refuse_damaged([IDENTITY], RESTORE)
     key = space.read_key()
     if given is not None and given.key != key:
         found, remedy = "it was begun under another key", "take an empty workspace"
@@ -126,10 +126,9 @@ def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str 
 
 def _mark_begun(space: Workspace) -> None:
     """Marks the files that say whose run it is, unless a mark does."""
-    begun = [path for path in (space.identity, space.key, space.replay) if path.exists()]
     space.completions.mkdir(exist_ok=True)
     if not space.store.take(mark := space.completions / f"{IDENTITY}.json"):
-        space.mark_once(mark, begun)
+        space.mark_once(mark, [space.identity, space.key])
 
 
 def _begin(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:

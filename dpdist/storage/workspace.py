@@ -33,7 +33,7 @@ MADE_AGAIN = "the `dpdist run` that made it makes it again, and spends nothing"
 RESTORE = "restore it from a copy; a new folder spends the budget again"
 """Remedy for a file that no run can make again."""
 IDENTITY = "identity"
-"""Name of the record of the files that say whose run it is: `identity.json`, `key` and `replay`."""
+"""Name of the record of the files that say whose run it is: `identity.json` and `key`."""
 
 _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
 """Workspaces of runs in this process, in which later tasks find files that are already copied."""

@@ -22,7 +22,10 @@ from dpdist.storage.lease import LEASE, leased
 from dpdist.storage.objects import Objects
 
 _numbers = count()
-CHANGES = {"confidential/identity.json", "confidential/log", "confidential/report.html", "status.json", *OF_A_REPLAY}
+CHANGES = {
+    *("confidential/identity.json", "confidential/marks/identity.json", "confidential/log", "confidential/report.html"),
+    *("status.json", *OF_A_REPLAY),
+}
 """Objects that tell of the run, not of the release, and a page that no store has; every run here is a replay."""
 
 
