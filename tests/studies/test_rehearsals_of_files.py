@@ -21,7 +21,7 @@ from dpdist.studies.rehearsal import rehearse
 pytestmark = [pytest.mark.slow, pytest.mark.real_data]
 
 MOST = 30_000
-"""Records of a file that are taken, at random: each half has half of them."""
+"""Records of a file that are taken, at random: each third has a third of them."""
 JOB = """
 dataset: rehearsed
 period: "2"
@@ -85,7 +85,7 @@ def read(name: str, survey: Survey, data: Path) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", SURVEYS)
-def test_what_is_recommended_is_measured_on_the_other_half(name: str, data: Path, tmp_path: Path) -> None:
+def test_what_is_recommended_is_measured_on_the_other_third(name: str, data: Path, tmp_path: Path) -> None:
     """Printed: the mechanism, errors and coverage there, suppressed cells, wall time."""
     survey = SURVEYS[name]
     rows = read(name, survey, data)
@@ -105,6 +105,6 @@ def test_what_is_recommended_is_measured_on_the_other_half(name: str, data: Path
     assert made.confirmed is not None
     for row in made.confirmed.by_statistic.to_dict("records"):
         shown = " ".join(f"{what} {row[what]:.2f}" for what in ("median", "largest", "bias", "coverage"))
-        print(f"  other half, {row['statistic']}: {shown}", flush=True)
+        print(f"  other third, {row['statistic']}: {shown}", flush=True)
     assert made.good == (made.best.good and made.confirmed.good)
     assert made.best.candidate.strict
