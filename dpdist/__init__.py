@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from dpdist.job.loading import load_job, parse_job
     from dpdist.publish.opened import Release
     from dpdist.publish.period_differences import period_differences
-    from dpdist.release import plan, publish, run, validate
+    from dpdist.release import publish, run
     from dpdist.runtime.plan import Plan
     from dpdist.studies.file import load_study, parse_study
     from dpdist.studies.run import run as run_study
+    from dpdist.validating import plan, validate
 
 __all__ = [
     "AnalysisError",
@@ -79,11 +80,11 @@ _PLACES = {
     "parse_job": "job.loading:parse_job",
     "parse_study": "studies.file:parse_study",
     "period_differences": "publish.period_differences:period_differences",
-    "plan": "release:plan",
+    "plan": "validating:plan",
     "report": "cli.report:report",
     "run": "release:run",
     "run_study": "studies.run:run",
-    "validate": "release:validate",
+    "validate": "validating:validate",
 }
 """Module and attribute of each public name. Names that are missing here are classes of errors, in `core.errors`."""
 

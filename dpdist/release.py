@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from dpdist.core.files import private
 from dpdist.core.keys import Key
-from dpdist.core.progress import Event, Listener, silent, without_sizes
+from dpdist.core.progress import Event, Listener, silent
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start, write_no_core
@@ -33,10 +33,11 @@ from dpdist.planning import make_plan, refuse_formats
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
-from dpdist.publish.folder import REPLAYED, SIMULATED, publishing, recover, refuse_links
+from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_release, without_points
+from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.expected_noise import warned
 from dpdist.runtime.fallbacks import Means, fitted
@@ -53,57 +54,7 @@ from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import REFERENCE, Workspace
 from dpdist.survey.source import Input
-
-
-def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
-    """Checks the job against the data; spends and writes nothing.
-
-    Parameters
-    ----------
-    job : a `Job`, a mapping as a job file has it, YAML text, or the path or name of a job file.
-    input : the confidential records in place of the job's own: a file, a pandas data frame or an Arrow table.
-    listener : is called with progress events.
-
-    Returns
-    -------
-    The plan of a run. It is confidential, except for what it prints.
-
-    Raises
-    ------
-    JobError, DataError : every problem with its place, what is allowed, and the remedy.
-
-    Example
-    -------
-    >>> dpdist.validate("small.yaml").job.dataset
-    'doctorates'
-    """
-    said = job_of(job)
-    found = make_plan(said, input, _guarded(said, listener))
-    refuse_unreachable(said, found.frame)
-    return found
-
-
-def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:
-    """Says what a run would do and cost, after all checks; spends and writes nothing.
-
-    Parameters
-    ----------
-    job, input, listener : as of `validate`.
-
-    Returns
-    -------
-    The plan, which prints in ten lines or fewer.
-
-    Raises
-    ------
-    JobError, DataError : every problem with its place, what is allowed, and the remedy.
-
-    Example
-    -------
-    >>> len(str(dpdist.plan("small.yaml")).splitlines()) <= 10
-    True
-    """
-    return validate(job, input, listener)
+from dpdist.validating import guarded
 
 
 def run(
@@ -147,13 +98,8 @@ def run(
     write_no_core()
     said = job_of(job)
     with Workspace.opened(workspace) as space:
-        _run(said, space, input, replay, _guarded(said, listener), counted and study is None, study)
+        _run(said, space, input, replay, guarded(said, listener), counted and study is None, study)
         return release_in(space)
-
-
-def _guarded(job: Job, listener: Listener) -> Listener:
-    """Wraps the listener so that progress shows no size that the job keeps secret. The listener may be a user's."""
-    return without_sizes(listener) if job.sizes_secret else listener
 
 
 def _run(

@@ -19,7 +19,7 @@ from dpdist.cli.main import app
 from dpdist.core.errors import JobError, WorkspaceError
 from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import UNFIT
-from dpdist.publish.folder import publishing
+from dpdist.publish.swapping import publishing
 from dpdist.storage.workspace import Workspace
 
 WANTED = JOB + "approval: required\n"

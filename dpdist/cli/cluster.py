@@ -131,7 +131,7 @@ def size(
     """Print requests and limits of a job's workers, computed from its plan, as a patch for deploy/base (JSON is YAML)."""
     from dpdist.cli.sizing import worker_patch
     from dpdist.job.loading import load_job
-    from dpdist.release import validate
+    from dpdist.validating import validate
 
     guarded(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
 
@@ -165,7 +165,7 @@ def manifests(
     from dpdist.cli.manifests import Place, head, objects_of, text
     from dpdist.job.loading import job_layers, load_job
     from dpdist.job.yaml_lines import flow
-    from dpdist.release import validate
+    from dpdist.validating import validate
 
     place = Place(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
 

@@ -18,7 +18,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.evaluation.opening import Evaluations
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.page import material_of, stated, write_report
-from dpdist.publish.folder import recover
+from dpdist.publish.swapping import recover
 from dpdist.storage.log import confidential_log
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace

@@ -48,12 +48,12 @@ def validate(
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
-            from dpdist.cli import report as reporting
             from dpdist.cli.cautions import advice, cautions
             from dpdist.cli.loading import loaded
+            from dpdist.cli.plan_text import valid_text
             from dpdist.ledger.charging import terms
-            from dpdist.release import validate as validate_job
             from dpdist.runtime.expected_noise import warned
+            from dpdist.validating import validate as validate_job
 
             plan = validate_job(loaded(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)
@@ -61,7 +61,7 @@ def validate(
         if as_json:
             print(json.dumps({"event": "done", "valid": True, **account, "cautions": all_cautions}))
         elif not quiet:
-            out.print(reporting.valid_text(plan))
+            out.print(valid_text(plan))
             for name, line in account.items():
                 out.print(f"{name}: {line}", markup=False)
             for caution in all_cautions:
@@ -81,10 +81,10 @@ def plan(
     show_values: ShowValues = False,
 ) -> None:
     """Show strata, memory, guarantee, cost and expected noise of a run before it begins."""
-    from dpdist.cli import report as reporting
     from dpdist.cli.loading import loaded
-    from dpdist.release import validate as validate_job
+    from dpdist.cli.plan_text import plan_text
     from dpdist.runtime.expected_noise import needed
+    from dpdist.validating import validate as validate_job
 
     def act() -> None:
         if error is not None and not 0.0 < error < float("inf"):
@@ -92,7 +92,7 @@ def plan(
             raise JobError(job, [problem])
         with listening(quiet=False, as_json=False) as listener:
             found = validate_job(loaded(job, settings, input), input, listener)
-        out.print(reporting.plan_text(found) if error is None else needed(found, error), markup=False)
+        out.print(plan_text(found) if error is None else needed(found, error), markup=False)
 
     guarded(act, show_values, afterwards=ANEW)
 
@@ -227,13 +227,15 @@ def report(
     ] = False,
 ) -> None:
     """Show a release as text: guarantee, tables, and on request the confidential evaluation, also as a page."""
-    from dpdist.cli import custodian
-    from dpdist.cli import report as reporting
 
     def act() -> None:
         if not page:
-            out.print(reporting.report_text(workspace, confidential))
+            from dpdist.cli.report import report_text
+
+            out.print(report_text(workspace, confidential))
             return
+        from dpdist.cli import custodian
+
         path = custodian.page_to_open(workspace)
         out.print(f"{path} (confidential)", markup=False)
         typer.launch(path.as_uri())

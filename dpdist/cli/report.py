@@ -1,9 +1,9 @@
-"""Formats a plan or a release as text for the terminal: guarantee, cost, expected noise, tables and warnings."""
+"""Formats a release as text for the terminal: guarantee, tables and warnings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +13,20 @@ import pyarrow.parquet as pq
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dpdist.cli.cautions import advice, cautions
 from dpdist.cli.console import Escaping
 from dpdist.cli.draft import PUBLISHED_TOO
-from dpdist.cli.evaluation_text import evaluation_text, verdict_head
+from dpdist.cli.statement_text import promise, stated_cautions
 from dpdist.cli.table_text import facts_text, least_width, paragraphs, table_text
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table, read_job
-from dpdist.evaluation.report.page import material_of, stated
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job.presentation import Presentation
-from dpdist.ledger.charging import terms
 from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
-from dpdist.privacy import adjacency, claims
-from dpdist.privacy.claims import promised
-from dpdist.privacy.guarantees import large_delta
-from dpdist.publish.folder import recover
 from dpdist.publish.printed import unit_of
-from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
-from dpdist.runtime.plan import SIZES_SECRET, Plan, design, first_stage, records, records_text, reference, sizes, together
+from dpdist.publish.swapping import recover
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
 
@@ -54,54 +46,6 @@ LISTED = {
 """Entries of the statement that name cells, and what is said of these cells after a run."""
 
 
-def plan_text(plan: Plan) -> RenderableType:
-    """Formats a plan: what the run would do, and what it would cost."""
-    job = plan.job
-    drowned = drowns_most(plan)
-    facts = {
-        **({"not accurate": drowned} if drowned else {}),
-        **({"extends": job.extends.in_words} if job.extends is not None else {}),
-        "input": plan.source.name,
-        "records": records_text(plan),
-        **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
-        **together(plan),
-        **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),
-        **sizes(plan),
-        "design": "\n".join(design(plan)),
-    }
-    if (noise := expected_noise(plan)) is not None:
-        facts["expected noise"] = "\n".join(in_words(noise))
-    said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
-    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan), *advice(job)]
-    counted = terms(job, plan.promise.total)
-    return facts_text({**facts, **_promise(said), "composition": said["composition"], **counted, **_cautions(said)})
-
-
-def _drifted(drift: Mapping[str, Any]) -> Iterator[str]:
-    """States how many cells have moved away from the reference, by column."""
-    moved = {name: len(cells) for name, cells in drift.items() if isinstance(cells, list) and cells}
-    if moved:
-        cells = ", ".join(f"{name} in {number:,}" for name, number in moved.items())
-        yield (
-            f"cells have moved away from the reference ({cells}; `drift` in statement.json names them). A change of shape "
-            "is in no standard error: next time take a newer reference, or pay histograms"
-        )
-
-
-def _cautions(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Lists known problems; releases of earlier versions list none."""
-    listed = "\n".join(f"- {each}" for each in [*statement.get("cautions", ()), *_drifted(statement.get("drift", {}))])
-    return {"cautions": listed} if listed else {}
-
-
-def _promise(statement: Mapping[str, Any]) -> dict[str, str]:
-    """States the guarantee, its cost and what it protects, as the statement has them; empty if nothing is promised."""
-    if "headline" not in statement or statement["guarantee"] == "none":
-        return claims.headline(statement)
-    verb = "is to protect" if statement["guarantee"] == "asymptotic" else "protects"
-    return claims.headline(statement) | {verb: statement["headline"]}
-
-
 def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
     """States between which files the guarantee holds, what it does not protect, and who is trusted; as in the statement."""
     lines = {
@@ -113,17 +57,10 @@ def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in lines.items() if text}
 
 
-def valid_text(plan: Plan) -> str:
-    """States that the job is valid, and the number of records unless it is secret."""
-    if plan.job.sizes_secret:
-        return f"The job is valid. Records: {SIZES_SECRET}."
-    strata, drowned = len(plan.frame.stratum_labels), drowns_most(plan)
-    size = f"{records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}"
-    return f"The job is valid, but {drowned} ({size})." if drowned else f"The job is valid: {size}."
-
-
 def run_text(workspace: str | Path) -> RenderableType:
     """Formats the end of a run: which folder may be published, and which must not be."""
+    from dpdist.cli.cautions import advice
+
     with Workspace.opened(workspace, soon=True) as space:
         said = _statement(space)
         job = read_job(space.newest, "released/job.json")
@@ -134,8 +71,8 @@ def run_text(workspace: str | Path) -> RenderableType:
             | {
                 space.newest.name: space.shown(space.newest),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
-                **_promise(said),
-                **_cautions({**said, "cautions": [*said.get("cautions", ()), *advised]}),
+                **promise(said),
+                **stated_cautions({**said, "cautions": [*said.get("cautions", ()), *advised]}),
                 **_unidentified(said),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 "synthetic sets": str(said["synthetic_sets"]),
@@ -180,19 +117,19 @@ def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
 
 
 def _report_text(space: Workspace, confidential: bool) -> RenderableType:
-    said, found = _statement(space), material_of(space) if confidential else None
-    judgement = None if found is None else stated(found)
+    said = _statement(space)
+    verdict, evaluation = _evaluated(space, said) if confidential else ([], [])
     parts: list[RenderableType] = [
-        *([verdict_head(judgement)] if judgement is not None else []),
+        *verdict,
         Text(f"{said['dataset']} {said['period']}", style="bold"),
         facts_text(
             {
                 **_stopped(said),
                 **_warned(space),
-                **_promise(said),
+                **promise(said),
                 **_covered(said),
                 "composition": said["composition"],
-                **_cautions(said),
+                **stated_cautions(said),
             }
         ),
     ]
@@ -205,9 +142,18 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
     parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
     parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
-    if found is not None and judgement is not None:
-        parts.append(evaluation_text(found.tables, judgement, said["guarantee"], "acceptance" in said))
-    return Group(*parts)
+    return Group(*parts, *evaluation)
+
+
+def _evaluated(space: Workspace, said: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
+    """The first lines of the verdict, and the evaluation, for the custodian."""
+    from dpdist.cli.evaluation_text import evaluation_text, verdict_head
+    from dpdist.evaluation.report.page import material_of, stated
+
+    found = material_of(space)
+    judgement = stated(found)
+    text = evaluation_text(found.tables, judgement, said["guarantee"], "acceptance" in said)
+    return [verdict_head(judgement)], [text]
 
 
 def report(workspace: str | Path, confidential: bool = False) -> str:

@@ -23,7 +23,7 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.estimation.frame_table import read_job
 from dpdist.evaluation.report.page import material_of, stated
 from dpdist.evaluation.verifying import refuse_unverified
-from dpdist.publish.folder import aside, publishing, swap_in
+from dpdist.publish.swapping import aside, publishing, swap_in
 from dpdist.storage.workspace import Workspace
 
 Decision = Literal["approved", "refused"]

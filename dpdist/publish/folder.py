@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
 
-from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import sync_folder, synced, write_json, write_text
+from dpdist.core.files import write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
@@ -32,6 +28,7 @@ from dpdist.publish.printed import Printed, printed
 from dpdist.publish.released import ReleasedObject, write_release
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.statement import statement
+from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
 from dpdist.publish.value_sums import write_value_sums
@@ -144,70 +141,3 @@ def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tup
     grounds = {name: Grounds(told[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)}
     expected = [each for each in told if each is not None]
     return grounds, Material(release, expected or None, spread, known, folder)
-
-
-@contextmanager
-def publishing(public: Path) -> Iterator[None]:
-    """Locks the public folder, and first repairs a swap that was killed halfway.
-
-    Raises `WorkspaceError` if another command is publishing to the folder, or if the folder is a link.
-    """
-    if not public.parent.is_dir():
-        yield
-        return
-    lock = FileLock(public.with_name(f".{public.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise WorkspaceError(str(public), "another command is publishing it", "wait for that command to end") from None
-    try:
-        recover(public)
-        yield
-    finally:
-        lock.release()
-
-
-def swap_in(building: Path, public: Path) -> None:
-    """Puts a finished folder in place. If the process is killed halfway, `recover` restores the old folder.
-
-    The old folder is deleted only when the new one is on the disk. So a power cut at any moment leaves one of them whole.
-    """
-    old = _old(public)
-    synced(building)
-    if public.exists():
-        public.rename(old)
-    building.rename(public)
-    sync_folder(public.parent)
-    if old.exists():
-        shutil.rmtree(old)
-
-
-def recover(public: Path) -> None:
-    """Repairs a swap that was killed halfway: restores the old folder, or deletes it if the new one is in place.
-
-    Raises `WorkspaceError` for a link, because its target does not belong to this workspace.
-    """
-    refuse_links(public)
-    old = _old(public)
-    if old.exists():
-        if public.exists():
-            sync_folder(public.parent)
-            shutil.rmtree(old)
-        else:
-            old.rename(public)
-
-
-def refuse_links(public: Path) -> None:
-    """Raises `WorkspaceError` if the public folder is a link, or one of the two folders that a swap puts beside it."""
-    for path in (public, aside(public), _old(public)):
-        if path.is_symlink():
-            raise WorkspaceError(str(path), "it is a link, not a folder", "remove the link; the same command resumes", 2)
-
-
-def aside(public: Path) -> Path:
-    """The path where a folder is built before it is put in place."""
-    return public.with_name(f".{public.name}.new")
-
-
-def _old(public: Path) -> Path:
-    return public.with_name(f".{public.name}.old")

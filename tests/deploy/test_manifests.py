@@ -23,7 +23,7 @@ from typer.main import get_command
 from dpdist.cli.main import app
 from dpdist.cli.sizing import worker_memory, worker_patch
 from dpdist.job.loading import load_job
-from dpdist.release import validate
+from dpdist.validating import validate
 
 CUSTOM = "kubernetes.dask.org/v1"
 

@@ -23,7 +23,7 @@ from dpdist.cli.manifests import job_in_cluster
 from dpdist.cli.sizing import NANNY_BYTES, tasks, worker_memory, worker_patch
 from dpdist.job.layering import Layers
 from dpdist.job.loading import load_job
-from dpdist.release import validate
+from dpdist.validating import validate
 
 IMAGE = f"registry.example/dpdist@sha256:{'a' * 64}"
 SHIPPED = DEPLOY / "overlays" / "release" / "job.yaml"

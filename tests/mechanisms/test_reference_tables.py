@@ -20,7 +20,8 @@ from rich.console import Console
 
 import dpdist
 from dpdist.cli.console import Escaping
-from dpdist.cli.report import plan_text, run_text
+from dpdist.cli.plan_text import plan_text
+from dpdist.cli.report import run_text
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL

@@ -13,7 +13,7 @@ from rich.console import Console
 from test_sanitized_statistics import survey
 
 import dpdist
-from dpdist.cli.report import plan_text
+from dpdist.cli.plan_text import plan_text
 from dpdist.core.errors import JobError
 from dpdist.core.progress import Event
 from dpdist.core.records import TOTAL, Floats
