@@ -8,7 +8,7 @@ from math import ceil
 
 import numpy as np
 
-from dpdist.cli.draft import PUBLISHED_TOO
+from dpdist.cli.statement_text import PUBLISHED_TOO
 from dpdist.core.records import Frame
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.evaluation.gate_limits import cautions as of_gates

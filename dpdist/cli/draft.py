@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
+from dpdist.cli.statement_text import DONATED, DONORS
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.yaml_lines import flow
-from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
 from dpdist.survey.domains import Domain
 
-DONATED = "the reference's weights and outcomes are published with the release"
-DONORS = f"public/released/{DONORS_FILE}"
-PUBLISHED_TOO = f"{DONATED}: {DONORS}. Publish the release only if the reference really is public"
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""

@@ -172,7 +172,7 @@ def _by(
 
 def _noted(draft: Draft) -> Iterator[str]:
     """Describes decisions that the command made because no option made them."""
-    from dpdist.cli.draft import DONATED, DONORS
+    from dpdist.cli.statement_text import DONATED, DONORS
 
     if draft.design.names:
         yield f"the design: {draft.design.in_words}; --design-strata, --psu and --replicate-weights name others, or none"

@@ -14,13 +14,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dpdist.cli.console import Escaping
-from dpdist.cli.draft import PUBLISHED_TOO
-from dpdist.cli.statement_text import promise, stated_cautions
+from dpdist.cli.statement_text import PUBLISHED_TOO, promise, stated_cautions
 from dpdist.cli.table_text import facts_text, least_width, paragraphs, table_text
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
-from dpdist.core.table_cells import cross
+from dpdist.core.table_cells import cell_rows
 from dpdist.estimation.frame_table import frame_from_table, read_job
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job.presentation import Presentation
@@ -227,8 +226,8 @@ def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd
     told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
     mine = rows[(rows["estimator"] == "parameters") | ~told]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
-    cells, parts = cross(sizes, by, True), []
-    records: dict[tuple[str, ...], int] = dict(zip(cells.labels, map(int, cells.membership @ sizes.count), strict=True))
+    parts = []
+    records = {label: int(sizes.count[inside].sum()) for label, inside in cell_rows(sizes, by, True).items()}
     heads = [text.label(column) for column in by]
     heads = heads if len({*heads}) == len(heads) else by
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):

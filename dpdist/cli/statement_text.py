@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
 from dpdist.privacy import claims
+
+DONATED = "the reference's weights and outcomes are published with the release"
+DONORS = f"public/released/{DONORS_FILE}"
+PUBLISHED_TOO = f"{DONATED}: {DONORS}. Publish the release only if the reference really is public"
 
 
 def drifted(drift: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import scipy
 
-from dpdist.core.records import TOTAL, Codes, Frame
+from dpdist.core.records import TOTAL, Codes, Frame, Ints
 
 NAMED = 10
 """Largest number of cells that a line names."""
@@ -67,8 +67,17 @@ def counted_and_named(labels: Sequence[Sequence[str]]) -> str:
 
 def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
     """All cells of columns `by`, empty ones too, in the declared order of levels; with margins, "Total" comes last."""
+    rows = cell_rows(frame, by, margins)
+    indptr = np.concatenate([[0], np.cumsum([len(inside) for inside in rows.values()])])
+    indices = np.concatenate(list(rows.values())) if rows else np.empty(0, dtype=np.int64)
+    matrix = scipy.sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(len(rows), len(frame)))
+    return Cells(tuple(by), tuple(rows), matrix)
+
+
+def cell_rows(frame: Frame, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
+    """Rows of the frame in each cell of `cross`, by the cell's label."""
     axes = [range(len(frame.levels[name]) + (1 if margins else 0)) for name in by]
-    labels, columns = [], []
+    rows = dict[tuple[str, ...], Ints]()
     for codes in product(*axes):
         inside = np.ones(len(frame), dtype=bool)
         label = []
@@ -79,12 +88,8 @@ def cross(frame: Frame, by: Sequence[str], margins: bool) -> Cells:
                 label.append(str(levels[code]))
             else:
                 label.append(TOTAL)
-        labels.append(tuple(label))
-        columns.append(np.flatnonzero(inside))
-    indptr = np.concatenate([[0], np.cumsum([len(rows) for rows in columns])])
-    indices = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
-    matrix = scipy.sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(len(labels), len(frame)))
-    return Cells(tuple(by), tuple(labels), matrix)
+        rows[tuple(label)] = np.flatnonzero(inside)
+    return rows
 
 
 def split_by(cells: Cells, groups: Codes) -> tuple[scipy.sparse.csr_array, Codes, Codes]:
