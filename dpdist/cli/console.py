@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from dpdist.core.errors import DpdistError
 from dpdist.core.printable import escaped
+from dpdist.core.this_process import collect_from_here
 from dpdist.runtime.interrupts import as_interrupt
 
 INTERNAL = 70
@@ -42,6 +43,7 @@ def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = 
 
     `afterwards` says what the same command does after an interruption.
     """
+    collect_from_here()
     try:
         _reporting_errors(act, show_values, afterwards)
     except typer.Exit as end:

@@ -14,7 +14,7 @@ import typer
 
 from dpdist.cli import approve, cluster, diff, init, job_files, ledger, rehearse, releases, stan, trials, verify
 from dpdist.cli.console import Verbs
-from dpdist.core.this_process import open_standard_streams, write_no_core
+from dpdist.core.this_process import import_without_collecting, open_standard_streams, write_no_core
 from dpdist.runtime.interrupts import interrupt, remember_interrupts
 
 app = typer.Typer(
@@ -62,6 +62,7 @@ def main() -> None:
     The first process of a container would otherwise ignore SIGTERM. No process writes a core file, because its memory may
     contain records and keys.
     """
+    import_without_collecting()
     open_standard_streams()
     write_no_core(for_good=True)
     remember_interrupts()

@@ -11,6 +11,8 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
+from dpdist.core.this_process import collect_from_here, import_without_collecting
+
 
 def main() -> None:
     """Runs one Dask worker until it is closed, or the driver closes its end of the link.
@@ -19,6 +21,7 @@ def main() -> None:
     link, and are in no argument, environment variable or file.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_without_collecting()
     link = Connection(int(sys.argv[2]))
     settings = link.recv()
     import dask
@@ -34,6 +37,7 @@ async def _serve(link: Connection, options: dict[str, Any]) -> None:
 
     try:
         async with Worker(**options) as worker:
+            collect_from_here()
             link.send((worker.address, worker.local_directory))
             asyncio.get_running_loop().add_reader(link.fileno(), _close, link, worker)
             await worker.finished()
