@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.posterior import Posterior, Sums, published_sums
@@ -83,5 +83,8 @@ def mean_sums(counts: Sums, totals: Sums, count: Floats, mean: Floats) -> Sums:
     with np.errstate(divide="ignore", invalid="ignore"):
         scale, slope = (np.where(count > 0.0, each, 0.0) for each in (1.0 / count, mean / count))
     pairs = zip(totals.parts, counts.parts, strict=True)
-    parts = [csr_array(diags_array(scale) @ up - diags_array(slope) @ low) for up, low in pairs]
+    parts = [
+        scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ up - scipy.sparse.diags_array(slope) @ low)
+        for up, low in pairs
+    ]
     return Sums((parts[0], parts[1], parts[2], parts[3]))

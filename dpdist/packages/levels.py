@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize
-from scipy.sparse import csr_array, diags_array, hstack
+import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.packages.workload import Workload, indicator
@@ -60,7 +58,7 @@ class Deviations:
 class Terms:
     """Shared terms Z, (cell, term), and the class of every term: 0 all cells, 1 a column's level, 2 a table's cell."""
 
-    matrix: csr_array
+    matrix: scipy.sparse.csr_array
     classes: Ints
 
     @classmethod
@@ -70,7 +68,7 @@ class Terms:
         distinct = dict.fromkeys(tuple(each) for each in sets)
         parts = [workload.summing(each).T for each in distinct]
         classes = [np.full(part.shape[1], min(len(by), 2)) for by, part in zip(distinct, parts, strict=True)]
-        return cls(csr_array(hstack(parts, format="csr")), np.concatenate(classes))
+        return cls(scipy.sparse.csr_array(scipy.sparse.hstack(parts, format="csr")), np.concatenate(classes))
 
 
 @dataclass(frozen=True)
@@ -136,16 +134,18 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
         of_table, of_cell = np.exp(2.0 * log_sd)
         prior = np.where(table, of_table, DIFFUSE_DEVIATION**2)
         spread = of_cell + v
-        precision = (z.T @ diags_array(1.0 / spread) @ z).toarray() + np.diag(1.0 / prior)
-        root, pulled = cho_factor(precision, lower=True), z.T @ (r / spread)
-        gamma = cho_solve(root, pulled)
+        precision = (z.T @ scipy.sparse.diags_array(1.0 / spread) @ z).toarray() + np.diag(1.0 / prior)
+        root, pulled = scipy.linalg.cho_factor(precision, lower=True), z.T @ (r / spread)
+        gamma = scipy.linalg.cho_solve(root, pulled)
         log_det = 2.0 * np.log(np.diag(root[0])).sum() + np.log(prior).sum() + np.log(spread).sum()
         return float(log_det + r**2 @ (1.0 / spread) - pulled @ gamma), gamma, precision, spread
 
     def with_prior(log_sd: Floats) -> float:
         return solved(np.clip(log_sd, -7.0, 1.0))[0] + float(((log_sd + 3.0) ** 2).sum() / 4.0)
 
-    best = minimize(with_prior, np.array([-2.5, -2.5]), method="Nelder-Mead", options={"xatol": 0.05, "fatol": 0.05})
+    best = scipy.optimize.minimize(
+        with_prior, np.array([-2.5, -2.5]), method="Nelder-Mead", options={"xatol": 0.05, "fatol": 0.05}
+    )
     log_sd = np.clip(best.x, -7.0, 1.0)
     _, gamma, precision, spread = solved(log_sd)
     own, gain = float(np.exp(2.0 * log_sd[1])), np.zeros(len(residual))

@@ -11,8 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import csr_array, diags_array, vstack
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.estimates import mean_sums
@@ -93,7 +92,7 @@ def figures(prior: Prior, table: PackageTable) -> tuple[Figures, tuple[Sums, Sum
     square = n * levels.weight**2
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = total / count
-        by_cell = matrix @ diags_array(square * second[:, 0])
+        by_cell = matrix @ scipy.sparse.diags_array(square * second[:, 0])
         variance = np.asarray(by_cell.sum(axis=1)).reshape(-1) - count**2 / n.sum()
         apart = levels.mean
         of_square = matrix @ (
@@ -172,8 +171,8 @@ def _shares(posterior: Posterior, made: Sequence[Measured], law: Law) -> tuple[F
     covariance, fixed = posterior.covariance(published), posterior.without_noise()
     ends, shares = np.cumsum([2 * each.of_weight.shape[0] for each in made])[:-1], whole_shares([1.0] * len(made))
     for _ in range(SHARING_ROUNDS):
-        factor = cho_factor(fixed + np.diag(_noise(made, shares, law)), lower=True)
-        derivative = weight @ cho_solve(factor, covariance.T).T ** 2
+        factor = scipy.linalg.cho_factor(fixed + np.diag(_noise(made, shares, law)), lower=True)
+        derivative = weight @ scipy.linalg.cho_solve(factor, covariance.T).T ** 2
         shares = whole_shares([float(own.sum()) ** law.exponent for own in np.split(derivative, ends)])
     return shares
 
@@ -193,7 +192,7 @@ def _objective(prior: Prior) -> tuple[Sums, Floats]:
             kept = np.flatnonzero(np.isfinite(error) & (error > 0))
             sums.append([part[kept] for part in each.parts])
             weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))
-    parts = [csr_array(vstack([each[k] for each in sums], format="csr")) for k in range(4)]
+    parts = [scipy.sparse.csr_array(scipy.sparse.vstack([each[k] for each in sums], format="csr")) for k in range(4)]
     whole = np.concatenate(weights)
     return Sums((parts[0], parts[1], parts[2], parts[3])), whole / (2.0 * sum(t.priority for t in prior.workload.tables))
 

@@ -17,8 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import csr_array, diags_array, vstack
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.levels import Deviations, Levels, Terms
@@ -62,7 +61,7 @@ DRIFT_BEFORE = Drift()
 class Sums(NamedTuple):
     """Linear functions of the base cells' four sums: a matrix for each, (row, cell)."""
 
-    parts: tuple[csr_array, csr_array, csr_array, csr_array]
+    parts: tuple[scipy.sparse.csr_array, scipy.sparse.csr_array, scipy.sparse.csr_array, scipy.sparse.csr_array]
 
     def __len__(self) -> int:
         return int(self.parts[0].shape[0])
@@ -155,9 +154,9 @@ class Prior:
         """Covariances as in `block` of the sums' means given the levels, without the sampling of records."""
         return np.asarray(np.einsum("cij,cj,ckj->cik", self.sloped, self.alone, self.sloped))
 
-    def by_deviation(self, sums: Sums, which: int) -> csr_array:
+    def by_deviation(self, sums: Sums, which: int) -> scipy.sparse.csr_array:
         """Derivatives of functions of the sums by one of the deviations, (row, cell)."""
-        return _added([part @ diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
+        return _added([part @ scipy.sparse.diags_array(self.sloped[:, k, which]) for k, part in enumerate(sums.parts)])
 
     def terms_of(self, sums: Sums) -> tuple[tuple[Floats, Floats], ...]:
         """For both deviations, roots of the functions' covariance by what cells share, (row, term).
@@ -167,7 +166,7 @@ class Prior:
         found = []
         for which, deviations in enumerate((self.levels.of_weight, self.levels.of_mean)):
             slope = self.by_deviation(sums, which)
-            errors = (slope @ diags_array(deviations.shared) @ self.terms.matrix).toarray() @ deviations.root
+            errors = (slope @ scipy.sparse.diags_array(deviations.shared) @ self.terms.matrix).toarray() @ deviations.root
             found.append((errors, (slope @ self.terms.matrix).toarray()))
         return tuple(found)
 
@@ -187,9 +186,9 @@ class Prior:
         """
         alone, roots = np.zeros(len(sums)), []
         for part, tail in zip(sums.parts[:2], self.tails, strict=True):
-            slope = csr_array(part @ diags_array(self.workload.count))
+            slope = scipy.sparse.csr_array(part @ scipy.sparse.diags_array(self.workload.count))
             alone += slope.power(2) @ (tail.alone + TAIL_DRIFT**2)
-            roots.append((slope @ diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.root)
+            roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.root)
             roots.append((slope @ self.terms.matrix).toarray() * TAIL_DRIFT)
         return alone, np.hstack(roots)
 
@@ -204,31 +203,31 @@ class Prior:
         return np.asarray(found)
 
 
-def crossed(one: Sums, other: Sums, block: Floats) -> csr_array:
+def crossed(one: Sums, other: Sums, block: Floats) -> scipy.sparse.csr_array:
     """Covariance of two sets of functions by a block for every cell, sparse, (row, row)."""
     pairs = ((i, j) for i in range(4) for j in range(4) if one.parts[i].nnz and other.parts[j].nnz)
-    none = csr_array((len(one), len(other)))
-    return _added([none, *(one.parts[i] @ diags_array(block[:, i, j]) @ other.parts[j].T for i, j in pairs)])
+    none = scipy.sparse.csr_array((len(one), len(other)))
+    return _added([none, *(one.parts[i] @ scipy.sparse.diags_array(block[:, i, j]) @ other.parts[j].T for i, j in pairs)])
 
 
-def _added(parts: Sequence[Any]) -> csr_array:
+def _added(parts: Sequence[Any]) -> scipy.sparse.csr_array:
     whole = parts[0]
     for part in parts[1:]:
         whole = whole + part
-    return csr_array(whole)
+    return scipy.sparse.csr_array(whole)
 
 
 def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: Floats) -> tuple[Sums, Floats]:
     """Measurements in records, as functions of the base cells' sums, with the constants that are added, (row,)."""
     rows, constants = [], []
     for one in measurements:
-        weight, outcome = (csr_array(each / FACTOR_STEPS) for each in (one.of_weight, one.of_outcome))
-        none = csr_array(weight.shape)
+        weight, outcome = (scipy.sparse.csr_array(each / FACTOR_STEPS) for each in (one.of_weight, one.of_outcome))
+        none = scipy.sparse.csr_array(weight.shape)
         rows.append(((none, none, weight, none), np.zeros(weight.shape[0])))
-        tilted = csr_array(outcome @ diags_array(-limits.tilt))
+        tilted = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(-limits.tilt))
         rows.append(
             (
-                (none, none, tilted, csr_array(outcome @ diags_array(limits.share))),
+                (none, none, tilted, scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(limits.share))),
                 np.asarray(outcome @ (limits.tilt * count)),
             )
         )
@@ -237,22 +236,22 @@ def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: F
     return Sums((parts[0], parts[1], parts[2], parts[3])), np.concatenate(constants)
 
 
-def published_sums(matrix: csr_array, levels: Levels) -> tuple[Sums, Sums]:
+def published_sums(matrix: scipy.sparse.csr_array, levels: Levels) -> tuple[Sums, Sums]:
     """A table's counts and totals as functions of the base cells' sums."""
-    none = csr_array(matrix.shape)
-    count = csr_array(matrix @ diags_array(levels.weight))
+    none = scipy.sparse.csr_array(matrix.shape)
+    count = scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(levels.weight))
     return Sums((count, none, none, none)), Sums(
         (
-            csr_array(matrix @ diags_array(levels.weight * levels.mean)),
-            csr_array(matrix @ diags_array(levels.weight * levels.unit)),
+            scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(levels.weight * levels.mean)),
+            scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(levels.weight * levels.unit)),
             none,
             none,
         )
     )
 
 
-def _stacked(parts: Sequence[csr_array]) -> csr_array:
-    return csr_array(vstack(parts, format="csr"))
+def _stacked(parts: Sequence[scipy.sparse.csr_array]) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))
 
 
 class Errors(NamedTuple):
@@ -284,11 +283,11 @@ class Posterior:
 
     @cached_property
     def _factor(self) -> tuple[Floats, bool]:
-        return cho_factor(self.without_noise() + np.diag(self.noise), lower=True)
+        return scipy.linalg.cho_factor(self.without_noise() + np.diag(self.noise), lower=True)
 
     def solver(self, x: Floats) -> Floats:
         """V⁻¹ x."""
-        return np.asarray(cho_solve(self._factor, x))
+        return np.asarray(scipy.linalg.cho_solve(self._factor, x))
 
     def covariance(self, sums: Sums) -> Floats:
         """C: covariances of published sums with the measurements, (row, measurement)."""
@@ -317,7 +316,7 @@ class Posterior:
         for errors, _ in self.prior.terms_of(sums):
             found += (errors**2).sum(axis=1)
         for part, tail in zip(sums.parts[:2], self.prior.tails, strict=True):
-            slope = part @ diags_array(self.prior.workload.count * tail.shared)
+            slope = part @ scipy.sparse.diags_array(self.prior.workload.count * tail.shared)
             found += (((slope @ self.prior.terms.matrix).toarray() @ tail.root) ** 2).sum(axis=1)
         return found
 
@@ -393,5 +392,5 @@ class Drifting:
     def forms(self, x: Floats, drift: Drift) -> tuple[float, float]:
         """x' V⁻¹ x, and log det V, under a drift."""
         whole = self.fixed + sum(size**2 * part for size, part in zip(drift, self.parts, strict=True))
-        factor = cho_factor(whole, lower=True)
-        return float(x @ cho_solve(factor, x)), float(2.0 * np.log(np.diag(factor[0])).sum())
+        factor = scipy.linalg.cho_factor(whole, lower=True)
+        return float(x @ scipy.linalg.cho_solve(factor, x)), float(2.0 * np.log(np.diag(factor[0])).sum())

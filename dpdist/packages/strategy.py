@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array, eye_array
+import scipy
 
 from dpdist.core.records import Floats
 from dpdist.packages.workload import Workload
@@ -27,15 +27,15 @@ class Aggregation(NamedTuple):
     """Groups of base cells: a name, and a matrix of 0 and 1, (group, cell), in which every cell has one group."""
 
     name: str
-    matrix: csr_array
+    matrix: scipy.sparse.csr_array
 
 
 class Measured(NamedTuple):
     """An aggregation with whole factors, (group, cell) each, of the sums of a and of q, from 0 to `FACTOR_STEPS`."""
 
     name: str
-    of_weight: csr_array
-    of_outcome: csr_array
+    of_weight: scipy.sparse.csr_array
+    of_outcome: scipy.sparse.csr_array
 
 
 class Strategy(Protocol):
@@ -61,7 +61,7 @@ class BaseCells(NamedTuple):
     most_cells: int | None = 1_000
 
     def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
-        return (Aggregation("base cells", csr_array(eye_array(len(workload), format="csr"))),)
+        return (Aggregation("base cells", scipy.sparse.csr_array(scipy.sparse.eye_array(len(workload), format="csr"))),)
 
 
 class PerTable(NamedTuple):
@@ -82,17 +82,17 @@ def measured(aggregation: Aggregation, cap: Floats, half: Floats) -> Measured:
     return Measured(aggregation.name, _factors(aggregation.matrix, cap), _factors(aggregation.matrix, half))
 
 
-def _factors(matrix: csr_array, limit: Floats) -> csr_array:
-    scaled = csr_array(matrix @ diags_array(limit))
+def _factors(matrix: scipy.sparse.csr_array, limit: Floats) -> scipy.sparse.csr_array:
+    scaled = scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(limit))
     largest = np.asarray(scaled.max(axis=1).todense()).reshape(-1)
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(scaled.indptr))
     scaled.data = np.floor(FACTOR_STEPS * np.minimum(scaled.data / largest[row], 1.0))
     return scaled
 
 
-def largest_of(matrix: csr_array, limit: Floats) -> Floats:
+def largest_of(matrix: scipy.sparse.csr_array, limit: Floats) -> Floats:
     """The largest limit of every group, (group,)."""
-    return np.asarray((matrix @ diags_array(limit)).max(axis=1).todense()).reshape(-1)
+    return np.asarray((matrix @ scipy.sparse.diags_array(limit)).max(axis=1).todense()).reshape(-1)
 
 
 def whole_shares(shares: Sequence[float]) -> tuple[Fraction, ...]:

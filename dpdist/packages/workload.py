@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from dpdist.core.records import Floats, Ints
 
@@ -56,11 +56,11 @@ class Workload:
             key = key * self.sizes[column] + self.codes[:, column]
         return np.asarray(np.unique(key, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
-    def summing(self, by: Sequence[int]) -> csr_array:
+    def summing(self, by: Sequence[int]) -> scipy.sparse.csr_array:
         """Adds base cells up to the combinations of these columns that occur, (group, cell)."""
         return indicator(self.groups(by))
 
-    def published(self, table: PackageTable) -> csr_array:
+    def published(self, table: PackageTable) -> scipy.sparse.csr_array:
         """Adds base cells up to a table's cells, (published cell, cell): all combinations of levels, margins last."""
         sizes = [self.sizes[column] + (1 if table.margins else 0) for column in table.by]
         rows, cells = [], np.arange(len(self))
@@ -71,10 +71,10 @@ class Workload:
             rows.append(row)
         found, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
         matrix = (np.ones(len(found)), (found, np.tile(cells, len(rows))))
-        return csr_array(matrix, shape=(every, len(self)))
+        return scipy.sparse.csr_array(matrix, shape=(every, len(self)))
 
 
-def indicator(groups: Ints) -> csr_array:
+def indicator(groups: Ints) -> scipy.sparse.csr_array:
     """A matrix of 0 and 1 that adds entries up by group, (group, entry)."""
     number = int(groups.max()) + 1 if len(groups) else 0
-    return csr_array((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(number, len(groups)))
+    return scipy.sparse.csr_array((np.ones(len(groups)), (groups, np.arange(len(groups)))), shape=(number, len(groups)))
