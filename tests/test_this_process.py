@@ -165,7 +165,7 @@ from dpdist.cli import main
 
 class Told:
     def find_spec(self, name, *_):
-        if name == "dpdist.release":
+        if name == "dpdist.validating":
             os.kill(os.getpid(), signal.SIGTERM)
 
 sys.meta_path.insert(0, Told())
@@ -176,6 +176,6 @@ main.main()
 
 def test_a_command_that_is_told_to_end_while_it_imports_says_so(folder: Path) -> None:
     told = subprocess.run(
-        [sys.executable, "-c", IMPORTING, "validate", "job.yaml"], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", IMPORTING, "plan", "job.yaml"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert (told.returncode, told.stderr) == (130, "Interrupted; the same command resumes.\n")
