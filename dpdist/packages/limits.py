@@ -23,7 +23,7 @@ from dpdist.packages.workload import Workload
 FEWEST_RECORDS = 300
 """Reference records that a group must have for limits and a shape of its own."""
 MOST_POINTS = 1000
-"""Reference records of a group that stand for its shape."""
+"""Reference records of a group that stand for its shape where differences are computed cell by cell."""
 QUANTILES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0])
 LIMIT_FACTORS = np.array([1.0, 1.3, 2.0])
 """Limits that are tried: quantiles of the reference, the last of them times these factors."""
@@ -43,7 +43,7 @@ class Clipping(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """A group's law of (e, r), as records of equal probability: e has mean 1, and e r has mean 0."""
+    """A group's law of (e, r), as records of equal probability in the order of r."""
 
     e: Floats
     r: Floats
@@ -68,6 +68,14 @@ class Shape:
         ]
         by_mean = [0.0, (self.e * self.rate).mean(), 0.0, (v * inside * self.rate).mean() / clipping.half]
         return np.column_stack([by_weight, by_mean])
+
+    @property
+    def thinned(self) -> Shape:
+        """At most `MOST_POINTS` of the records, for differences between means; means themselves need all of them."""
+        if len(self.e) <= MOST_POINTS:
+            return self
+        kept = np.linspace(0, len(self.e) - 1, MOST_POINTS).astype(int)
+        return Shape(self.e[kept], self.r[kept], self.rate[kept])
 
     def moved(self, of_weight: float, of_mean: float) -> Shape:
         """The shape under deviations of the levels."""
@@ -116,7 +124,9 @@ def limits_of(
         n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
         shapes.append(shape)
         clippings.append(
-            _clipping(shape, n, len(own) * n / max(float(workload.count[cells].sum()), 1.0), variance, widest, two_valued)
+            _clipping(
+                shape.thinned, n, len(own) * n / max(float(workload.count[cells].sum()), 1.0), variance, widest, two_valued
+            )
         )
     cap, centre, half = (np.array([getattr(each, name) for each in clippings])[group] for name in ("cap", "centre", "half"))
     whole = np.array([each.whole for each in clippings])[group]
@@ -150,15 +160,8 @@ def _groups(workload: Workload, records: ReferenceRecords) -> Ints:
 
 
 def _shape(e: Floats, r: Floats, scaled: bool) -> Shape:
-    if len(e) > MOST_POINTS:
-        order = np.argsort(r, kind="stable")
-        kept = order[np.linspace(0, len(e) - 1, MOST_POINTS).astype(int)]
-        e, r = e[kept], r[kept]
-    e = e / e.mean()
-    if scaled:
-        r = (1.0 + r) / np.average(1.0 + r, weights=e) - 1.0 if np.average(1.0 + r, weights=e) > 0.0 else r
-    r = r - np.average(r, weights=e)
-    return Shape(e, r, 1.0 + r if scaled else np.ones_like(r))
+    order = np.argsort(r, kind="stable")
+    return Shape(e[order], r[order], 1.0 + r[order] if scaled else np.ones_like(r))
 
 
 def _clipping(shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool) -> Clipping:

@@ -147,12 +147,24 @@ def _package(
     shares = whole_shares([1.0] * len(aggregations))
     size, noise = _typical(workload, aggregations, law.variance(shares[0]))
     limits = limits_of(workload, levels, reference, bounds, size, noise)
-    made = tuple(measured(each, limits.cap, limits.cap * limits.half) for each in aggregations)
+    prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
+    alone = all(each.matrix.shape[0] == len(workload) for each in aggregations)
+    tried = (False,) if alone else (False, True)
+    made = [_measuring(prior, law, strategy, aggregations, levelled) for levelled in tried]
+    return min(made, key=lambda each: objective(each.posterior))
+
+
+def _measuring(
+    prior: Prior, law: Law, strategy: Strategy, aggregations: tuple[Aggregation, ...], levelled: bool
+) -> Package:
+    """The package with outcomes measured about the groups' centres, or about the base cells' own."""
+    limits, workload = prior.limits, prior.workload
+    shares = whole_shares([1.0] * len(aggregations))
+    made = tuple(measured(each, limits.cap, limits.centre, limits.half, workload.count, levelled) for each in aggregations)
     sums, constant = measured_sums(made, limits, workload.count)
     if len(sums) > MOST_SUMS:
         found = f"{len(sums):,} sums to measure by {strategy.name}"
         raise ValueError(f"{found}: a package may have {MOST_SUMS:,}, so drop or coarsen columns of its largest tables")
-    prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
     posterior = Posterior(prior, sums, constant, _noise(made, shares, law))
     if len(made) > 1:
         shares = _shares(posterior, made, law)

@@ -117,10 +117,14 @@ class Prior:
             if still:
                 mean[own], slope[own] = sums.mean(axis=0), shape.slopes(clipping)
                 continue
+            few, of_all = shape.thinned, shape.slopes(clipping)
+            mean_of_few, slope_of_few = few.sums(clipping).mean(axis=0), few.slopes(clipping)
             for cell in own:
-                moved = shape.moved(*self.at[cell])
-                mean[cell], slope[cell] = moved.sums(clipping).mean(axis=0), moved.slopes(clipping)
-                slope[cell, :, 0] /= 1.0 + self.at[cell, 0]
+                moved = few.moved(*self.at[cell])
+                mean[cell] = sums.mean(axis=0) + moved.sums(clipping).mean(axis=0) - mean_of_few
+                changed = moved.slopes(clipping)
+                changed[:, 0] /= 1.0 + self.at[cell, 0]
+                slope[cell] = of_all + changed - slope_of_few
         return mean, slope, spread
 
     @property
@@ -221,14 +225,14 @@ def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: F
     """Measurements in records, as functions of the base cells' sums, with the constants that are added, (row,)."""
     rows, constants = [], []
     for one in measurements:
-        weight, outcome = (scipy.sparse.csr_array(each / FACTOR_STEPS) for each in (one.of_weight, one.of_outcome))
+        weight, outcome, level = (scipy.sparse.csr_array(each / FACTOR_STEPS) for each in one[1:])
         none = scipy.sparse.csr_array(weight.shape)
         rows.append(((none, none, weight, none), np.zeros(weight.shape[0])))
-        tilted = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(-limits.tilt))
+        tilted = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(-limits.tilt) - level)
         rows.append(
             (
                 (none, none, tilted, scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(limits.share))),
-                np.asarray(outcome @ (limits.tilt * count)),
+                np.asarray(outcome @ (limits.tilt * count) + level @ count),
             )
         )
     parts = [_stacked([row[k] for row, _ in rows]) for k in range(4)]

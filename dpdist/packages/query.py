@@ -1,14 +1,15 @@
 """The joint query of a package: what a record adds to every measurement, its sensitivity, and the noise (§9c).
 
-A record of a base cell has v = min(w, U)/U and c, its outcome centred and clipped to ±1. It adds a = 1 − v and q = v c, so
-that a ≥ 0 and a + |q| ≤ 1. In whole units of 1/UNIT both hold exactly. A measurement multiplies them by whole factors from
-0 to FACTOR_STEPS, in units of 1/FACTOR_STEPS, and a record is in one group of each. So switching a record off moves a
-measurement by at most 1 in L1 and in L2. Other values at the same x move it by at most 2, attained by q = 1 and q = −1 in
-base cells whose factors are 1. With noise of scale b_k = moved/(ε s_k), Σ s_k = 1, all measurements together cost
+A record of a base cell has v = min(w, U)/U and c, its outcome centred and clipped to ±1. With a = 1 − v and q = v c it has
+|q| ≤ v. In whole units of 1/UNIT all of this holds exactly. A measurement takes f a and g q + h v, with whole factors in
+units of 1/FACTOR_STEPS, 0 ≤ f ≤ 1 and g + |h| ≤ 1, and a record is in one group of each. So its L1 norm is at most a + v =
+1. Switching a record off moves a measurement by at most 1 in L1 and in L2. Other values at the same x move it by at most
+2, attained by c = 1 and c = −1 at w ≥ U where g = 1. With noise of scale b_k = moved/(ε s_k), Σ s_k = 1, all measurements
+together cost
 
     Σ_k moved/b_k = ε     (discrete Laplace),     Σ_k moved²/(2σ_k²) = ρ     (discrete Gaussian, σ_k = moved/√(2ρ s_k)).
 
-Both are attained by one pair of records, if its base cell has the factor 1 everywhere.
+Both are attained by one pair of records, if its base cell has g = 1 everywhere.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class JointQuery:
         return sum((moved**2 / (2 * scale**2) for scale in self.scales), Fraction(0))
 
     def loss_between(self, one: Floats, other: Floats) -> Fraction:
-        """ε, or ρ, between two files with these sums of base cells, (cell, 2), whole."""
+        """ε, or ρ, between two files with these sums of base cells, (cell, 3), whole."""
         pairs = zip(self.exact(one), self.exact(other), self.scales, strict=True)
         moves = [([Fraction(int(x)) for x in np.abs(a - b)], scale) for a, b, scale in pairs]
         if self.budget.epsilon is not None:
@@ -103,8 +104,11 @@ class JointQuery:
         return sum((sum((x * x for x in move), Fraction(0)) / (2 * scale**2) for move, scale in moves), Fraction(0))
 
     def exact(self, sums: Floats) -> list[Floats]:
-        """Exact measurements from the sums of base cells, (cell, 2): sums of a by group, then of q; whole."""
-        return [np.concatenate([m.of_weight @ sums[:, 0], m.of_outcome @ sums[:, 1]]) for m in self.measurements]
+        """Exact measurements from the sums of base cells, (cell, 3): weights' sums by group, then outcomes'; whole."""
+        return [
+            np.concatenate([m.of_weight @ sums[:, 0], m.of_level @ sums[:, 1] + m.of_outcome @ sums[:, 2]])
+            for m in self.measurements
+        ]
 
     def in_records(self, noisy: Sequence[Floats]) -> Floats:
         """Noisy measurements in records, as the posterior takes them, (row,)."""
@@ -112,7 +116,7 @@ class JointQuery:
 
 
 def contributions(limits: CellLimits, cell: Ints, weight: Floats, outcome: Floats) -> Floats:
-    """a and q of every record in whole units of 1/UNIT, (record, 2).
+    """a, v and q of every record in whole units of 1/UNIT, (record, 3).
 
     Weights and outcomes are clipped, so any value is allowed but NaN and weights below 0, which are errors before this.
     """
@@ -122,10 +126,10 @@ def contributions(limits: CellLimits, cell: Ints, weight: Floats, outcome: Float
     with np.errstate(over="ignore"):
         c = np.clip((outcome - limits.centre[cell]) / limits.half[cell], -1.0, 1.0)
     left = np.rint(UNIT * (1.0 - v))
-    return np.column_stack([left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
+    return np.column_stack([left, UNIT - left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
 
 
 def base_sums(limits: CellLimits, cell: Ints, weight: Floats, outcome: Floats) -> Floats:
-    """Sums of a and q of every base cell, (cell, 2), whole."""
+    """Sums of a, v and q of every base cell, (cell, 3), whole."""
     parts = contributions(limits, cell, weight, outcome)
     return np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.cap)) for part in parts.T])

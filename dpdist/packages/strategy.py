@@ -1,8 +1,10 @@
 """What is measured of a package: sums of base cells over groups, each with a part of the budget (docs/methods.md, §9c).
 
-A record is in one group of every aggregation. Its contribution to a group's two sums is that of its base cell, (a, q) with
-a ≥ 0 and a + |q| ≤ 1, times factors of at most 1: the cell's limits over the largest of the group. So every measurement is
-a linear function of the base cells' sums.
+A record is in one group of every aggregation. Its base cell has (a, v, q) with a, v ≥ 0, a + v = 1 and |q| ≤ v. It adds
+f a and g q + h v to the group's two sums, with f ≤ 1 and g + |h| ≤ 1. f is the cell's weight cap over the largest of the
+group; g and h are the half-width, and the distance of the cell's centre from the group's, in the same way. So every
+measurement is a linear function of the base cells' sums. With h = 0 outcomes are measured about the cells' own centres:
+the noise is smaller, and what weights move between cells of unlike outcomes is not measured.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dpdist.packages.workload import Workload
 
 FACTOR_STEPS = 2**10
 """Factors are whole multiples of 1/FACTOR_STEPS, so that sums of whole numbers stay whole."""
+EDGE = 1e-12
 SHARE_PARTS = 2**12
 """Parts of the budget are whole multiples of 1/SHARE_PARTS."""
 
@@ -31,11 +34,12 @@ class Aggregation(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """An aggregation with whole factors, (group, cell) each, of the sums of a and of q, from 0 to `FACTOR_STEPS`."""
+    """An aggregation with whole factors f, g and h, (group, cell) each, in units of 1/`FACTOR_STEPS`."""
 
     name: str
     of_weight: scipy.sparse.csr_array
     of_outcome: scipy.sparse.csr_array
+    of_level: scipy.sparse.csr_array
 
 
 class Strategy(Protocol):
@@ -77,9 +81,25 @@ class PerTable(NamedTuple):
 STRATEGIES: tuple[Strategy, ...] = (BaseCells(), PerTable())
 
 
-def measured(aggregation: Aggregation, cap: Floats, half: Floats) -> Measured:
-    """The factors of an aggregation, from every base cell's limits on its two sums, (cell,) each: U and U times R."""
-    return Measured(aggregation.name, _factors(aggregation.matrix, cap), _factors(aggregation.matrix, half))
+def measured(
+    aggregation: Aggregation, cap: Floats, centre: Floats, half: Floats, count: Floats, levelled: bool
+) -> Measured:
+    """The factors of an aggregation from the base cells' limits U, μ and R, (cell,) each.
+
+    `levelled`: outcomes are measured about one centre for each group, the mean of its cells' by U and by `count`.
+    """
+    matrix = aggregation.matrix
+    none = scipy.sparse.csr_array(matrix.shape)
+    weight = _factors(matrix, cap)
+    if not levelled:
+        return Measured(aggregation.name, weight, _factors(matrix, cap * half), none)
+    held = cap * np.maximum(count, 1e-6)
+    middle = (matrix @ (held * centre)) / (matrix @ held)
+    apart = centre - matrix.T @ middle
+    largest = matrix.T @ _largest(matrix, cap * (half + np.abs(apart)))
+    parts = (np.trunc(FACTOR_STEPS * cap * each / largest * (1.0 - EDGE)) for each in (half, apart))
+    outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(each)) for each in parts)
+    return Measured(aggregation.name, weight, outcome, level)
 
 
 def _factors(matrix: scipy.sparse.csr_array, limit: Floats) -> scipy.sparse.csr_array:
@@ -90,7 +110,7 @@ def _factors(matrix: scipy.sparse.csr_array, limit: Floats) -> scipy.sparse.csr_
     return scaled
 
 
-def largest_of(matrix: scipy.sparse.csr_array, limit: Floats) -> Floats:
+def _largest(matrix: scipy.sparse.csr_array, limit: Floats) -> Floats:
     """The largest limit of every group, (group,)."""
     return np.asarray((matrix @ scipy.sparse.diags_array(limit)).max(axis=1).todense()).reshape(-1)
 

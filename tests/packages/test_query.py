@@ -10,9 +10,10 @@ import pytest
 from scipy.sparse import csr_array
 from simulated_package import planned, query_of, reference, world
 
+from dpdist.core.records import Floats
 from dpdist.packages.package import Package
 from dpdist.packages.query import DIGITS, MOVED, UNIT, WHOLE, Budget, JointQuery, base_sums, contributions
-from dpdist.packages.strategy import FACTOR_STEPS
+from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, measured
 
 BUDGETS = [
     Budget("zero_out", epsilon=Fraction(1)),
@@ -23,11 +24,39 @@ BUDGETS = [
 ADVERSARIAL = [0.0, 1e-300, 1e-9, 0.5, 1.0, 3.0, 20.0, 1e3, 1e9, 1e300, np.inf]
 
 
-@pytest.fixture(scope="module", params=BUDGETS, ids=str)
+@pytest.fixture(scope="module", params=[(budget, how) for budget in BUDGETS for how in (False, True)], ids=str)
 def joint(request: pytest.FixtureRequest) -> tuple[JointQuery, Package]:
-    count = np.bincount(world().draw(2000, np.random.default_rng(1)).cell, minlength=len(world().share)).astype(float)
-    made = planned(count, reference(2), request.param)
-    return query_of(made, request.param), made
+    """A query about the base cells' own centres, or about those of groups (`levelled`)."""
+    budget, levelled = request.param
+    count = _count()
+    made = planned(count, reference(2), budget)
+    limits = made.prior.limits
+    own = tuple(measured(a, limits.cap, limits.centre, limits.half, count, levelled) for a in made.aggregations)
+    assert any(each.of_level.nnz for each in own) == levelled
+    return replace(query_of(made, budget), measurements=own), made
+
+
+def test_a_pair_about_a_common_centre_attains_the_loss() -> None:
+    """One base cell a group, whose centre is not the group's: a heavy record at the end, and one without weight.
+
+    Their distance is 2 in L1. Control: against a record at the centre of the clipping interval it is less.
+    """
+    cells, ones = 2, np.ones(2)
+    group = Aggregation("both", csr_array(np.ones((1, cells))))
+    limits = planned(_count(), reference(2), BUDGETS[1]).prior.limits
+    limits = replace(limits, cap=ones, centre=np.array([-3.0, 3.0]), half=ones)
+    one = measured(group, limits.cap, limits.centre, limits.half, ones, levelled=True)
+    query = JointQuery(limits, (one,), (Fraction(1),), BUDGETS[1])
+    heavy, none, middle = (
+        base_sums(limits, np.array([1]), np.array([w]), np.array([y])) for w, y in ((2.0, 9.0), (0.0, 0.0), (2.0, 3.0))
+    )
+    lost = float(query.loss_between(heavy, none) / query.loss)
+    assert 1.0 - 2.0 / FACTOR_STEPS <= lost <= 1.0
+    assert query.loss_between(heavy, middle) < query.loss / 2
+
+
+def _count() -> Floats:
+    return np.bincount(world().draw(2000, np.random.default_rng(1)).cell, minlength=len(world().share)).astype(float)
 
 
 def test_the_loss_of_all_measurements_is_the_budget(joint: tuple[JointQuery, Package]) -> None:
@@ -65,7 +94,10 @@ def test_the_stated_pair_attains_the_loss(joint: tuple[JointQuery, Package]) -> 
     query, _ = joint
     cell = _widest(query)
     if cell is None:  # the widest cell of one table is not that of another: then all cells of the query have equal limits
-        widened = (m._replace(of_weight=_full(m.of_weight), of_outcome=_full(m.of_outcome)) for m in query.measurements)
+        widened = (
+            m._replace(of_weight=_full(m.of_weight), of_outcome=_full(m.of_outcome), of_level=0 * m.of_level)
+            for m in query.measurements
+        )
         query, cell = replace(query, measurements=tuple(widened)), 0
     at, cap = np.array([cell]), query.limits.cap[cell] * np.ones(1) * 2
     ends = [base_sums(query.limits, at, cap, query.limits.centre[at] + s * query.limits.half[at]) for s in (1.0, -1.0, 0.5)]
@@ -85,11 +117,14 @@ def _full(factors: csr_array) -> csr_array:
 def test_a_record_is_in_one_group_of_every_measurement_with_factors_of_at_most_1(joint: tuple[JointQuery, Package]) -> None:
     query, _ = joint
     for each in query.measurements:
-        for factors in (each.of_weight, each.of_outcome):
+        for factors in each[1:]:
             assert (np.bincount(factors.nonzero()[1], minlength=factors.shape[1]) <= 1).all()
-            assert factors.data.min() >= 0.0
-            assert factors.data.max() == FACTOR_STEPS
             assert (factors.data == np.rint(factors.data)).all()
+        assert each.of_weight.data.min() >= 0.0
+        assert each.of_weight.data.max() == FACTOR_STEPS
+        assert each.of_outcome.data.min() >= 0.0
+        together = np.asarray(abs(each.of_outcome).sum(axis=0) + abs(each.of_level).sum(axis=0))
+        assert 0.9 * FACTOR_STEPS < together.max() <= FACTOR_STEPS
 
 
 def test_contributions_are_whole_and_in_the_cone(joint: tuple[JointQuery, Package]) -> None:
@@ -99,7 +134,8 @@ def test_contributions_are_whole_and_in_the_cone(joint: tuple[JointQuery, Packag
     parts = contributions(query.limits, cell, rng.lognormal(3.0, 2.0, 20_000), rng.normal(60.0, 100.0, 20_000))
     assert (parts == np.rint(parts)).all()
     assert (parts[:, 0] >= 0).all()
-    assert (parts[:, 0] + np.abs(parts[:, 1]) <= UNIT).all()
+    assert (parts[:, 0] + parts[:, 1] == UNIT).all()
+    assert (np.abs(parts[:, 2]) <= parts[:, 1]).all()
 
 
 def test_measurements_of_many_records_are_exact_in_floating_point() -> None:
