@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
+from typing import Literal
 
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.job import Adjacency
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Law
 from dpdist.packages.strategy import FACTOR_STEPS, Measured
@@ -31,7 +31,9 @@ UNIT = 2**20
 """A record's a and q are whole multiples of 1/UNIT."""
 WHOLE = UNIT * FACTOR_STEPS
 """Measurements are whole multiples of 1/WHOLE."""
-MOVED: dict[Adjacency, int] = {"zero_out": 1, "substitution": 2}
+Neighbours = Literal["zero_out", "substitution"]
+"""Adjacencies under which sizes are public."""
+MOVED: dict[Neighbours, int] = {"zero_out": 1, "substitution": 2}
 """Distance by which neighbouring files move a measurement, in records, under public sizes."""
 DIGITS = 1000
 """Gaussian scales are rounded up to multiples of 1/DIGITS."""
@@ -41,7 +43,7 @@ DIGITS = 1000
 class Budget:
     """The budget of all measurements together: ε of pure differential privacy, or ρ of zCDP, and who are neighbours."""
 
-    adjacency: Adjacency
+    adjacency: Neighbours
     epsilon: Fraction | None = None
     rho: Fraction | None = None
 
