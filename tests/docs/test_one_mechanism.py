@@ -1,0 +1,96 @@
+"""No room outside of mechanisms/ and studies/ asks whether an object is of one mechanism's or one family's class."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dpdist
+
+PACKAGE = Path(dpdist.__file__).parent
+SETTINGS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+CONTRACT = next(one for one in SETTINGS["contracts"] if one["name"] == "A mechanism's folder is its own")
+CONCRETE = re.compile(r"dpdist\.(mechanisms\.\w+\.\w+|models(?!\.(protocol|outputs)$)(\.\w+)*)$")
+"""Modules of classes that only their own mechanism or family may be asked for by name."""
+INSIDE = ("mechanisms", "models", "sampling", "studies")
+"""Folders that hold mechanisms and families, what draws from them, and studies of single ones."""
+LEFT = Counter(
+    {
+        "evaluation/auditing.py": 2,
+        "evaluation/microdata/published.py": 1,
+        "publish/borrowing.py": 1,
+        "publish/distributions.py": 1,
+        "publish/folder.py": 1,
+        "publish/marginals.py": 2,
+        "publish/measurements.py": 3,
+        "publish/met_totals.py": 1,
+        "publish/noise_alone.py": 1,
+        "publish/reference_strata.py": 1,
+        "publish/released.py": 1,
+        "publish/synthesis.py": 1,
+        "publish/value_sums.py": 1,
+        "runtime/goodness_of_fit.py": 2,
+        "runtime/reference.py": 4,
+        "runtime/reference_facts.py": 1,
+    }
+)
+"""Questions that are left, by file. This list only shrinks."""
+
+
+def questions(text: str) -> Iterator[str]:
+    """Names of concrete classes that a module's text gives to `isinstance`, or to a `match` of classes."""
+    tree = ast.parse(text)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and CONCRETE.match(node.module or "")]
+    concrete = {alias.asname or alias.name for node in imports for alias in node.names}
+    for node in ast.walk(tree):
+        asked: list[ast.AST] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+            asked = [part for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)]
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        yield from (part.id for part in asked if isinstance(part, ast.Name) and part.id in concrete)
+
+
+def counted() -> Counter[str]:
+    """Number of such questions by file."""
+    found = Counter[str]()
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE)
+        if place.parts[0] not in INSIDE:
+            found[place.as_posix()] += len(list(questions(path.read_text(encoding="utf-8"))))
+    return +found
+
+
+def test_no_room_asks_for_one_mechanism_s_class() -> None:
+    assert counted() == LEFT
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("from dpdist.mechanisms.laplace_cells.release import CellSums\nisinstance(model, CellSums)", 1),
+        ("from dpdist.mechanisms.laplace_cells.release import CellSums as C\nisinstance(model, C | Scores)", 1),
+        ("from dpdist.models import Lognormal\nissubclass(kind, (int, Lognormal))", 1),
+        ("from dpdist.models.poisson import Poisson\nmatch model:\n    case Poisson():\n        pass", 1),
+        ("from dpdist.models.protocol import Expectation\nisinstance(model, Expectation)", 0),
+        ("from dpdist.mechanisms.figures import Figures\nisinstance(figures, Figures)", 0),
+    ],
+)
+def test_a_question_is_found(text: str, number: int) -> None:
+    """Control: concrete classes, under another name and in a `match`, count; protocols and shared types do not."""
+    assert len(list(questions(text))) == number
+
+
+def test_the_contract_covers_every_room_beside_mechanisms_and_studies() -> None:
+    rooms = {f"dpdist.{path.stem}" for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    below = {"core", "engine", "estimation", "job", "models", "packages", "privacy", "sampling", "survey"}
+    """Rooms that the layers keep from importing any mechanism."""
+    beside = {f"dpdist.{name}" for name in (*below, "mechanisms", "studies", "__init__", "__main__")}
+    assert set(CONTRACT["source_modules"]) == rooms - beside
+    assert CONTRACT["forbidden_modules"] == ["dpdist.mechanisms.*.*"]
