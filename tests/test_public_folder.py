@@ -19,7 +19,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.job import Job
-from dpdist.publish import folder as public_folder
+from dpdist.publish import swapping
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_without_either_sync_a_power_cut_would_take_a_release(
     job: Job, workspace: Path, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    monkeypatch.setattr(public_folder, left_out, lambda folder: None)
+    monkeypatch.setattr(swapping, left_out, lambda folder: None)
     with watched(monkeypatch, workspace / "public") as disk:
         dpdist.publish(workspace)
     if left_out == "synced":

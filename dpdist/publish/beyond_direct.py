@@ -101,6 +101,6 @@ def cautions(ratios: Ratios) -> Iterator[str]:
         for statistic, cells in statistics.items():
             worst_first = sorted(cells, key=cells.__getitem__, reverse=True)
             yield (
-                f"{table}, {statistic}: figures may be more than {OFF:g} direct standard errors off in "
-                f"{counted_and_named(worst_first)}. `beyond_direct` in statement.json names all"
+                f"{table}, {statistic}: figures may be more than {OFF:g} direct standard errors off; `beyond_direct` in "
+                f"statement.json names all. They are {counted_and_named(worst_first)}"
             )

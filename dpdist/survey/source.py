@@ -118,20 +118,24 @@ class ParquetSource(OneFile):
     """A Parquet file, read by row groups."""
 
     def _described(self) -> pa.Schema:
-        return self._metadata.schema.to_arrow_schema()
+        return self._footer[1].schema.to_arrow_schema()
 
     @cached_property
-    def _metadata(self) -> pq.FileMetaData:
-        """The file's list of row groups. It is read once, because a file of many small groups has a long one."""
+    def _footer(self) -> tuple[os.stat_result, pq.FileMetaData]:
+        """The file's state and its list of row groups, which is long in a file of many small groups: it is read once."""
         with self._opened(None) as file:
-            return file.metadata
+            return self.path.stat(), file.metadata
 
     @cached_property
     def rows(self) -> int:
-        return int(self._metadata.num_rows)
+        return int(self._footer[1].num_rows)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        with self._opened(self._metadata) as file:
+        then, metadata = self._footer
+        now = self.path.stat()
+        # the list of a file that was written anew would be read as damage; what changed is found by its records
+        same = (now.st_mtime_ns, now.st_size, now.st_ino) == (then.st_mtime_ns, then.st_size, then.st_ino)
+        with self._opened(metadata if same else None) as file:
             try:
                 yield from batches(file, columns, BATCH_ROWS)
             except (pa.ArrowException, OSError):

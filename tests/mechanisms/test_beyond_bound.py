@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from coded_survey import job_text, records, survey
+from intake import taken_in
 from test_clamped import KEY, Notes
 
 import dpdist
@@ -42,7 +43,7 @@ def released(own: Records, reference: Records | None, epsilon: str = "3", quiet:
     learned = None if reference is None else ReferenceWeights(model.codes(reference), reference.weight)
     rounds = MECHANISMS["weighted_marginals"].protect(said, model, Notes(), learned)
     noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY.child(str(own.weight[0])))
-    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
+    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [taken_in(said, own)], noise=noise).parameters[0]
 
 
 def counts(model: Marginals, own: Records, key: tuple[int, ...]) -> Floats:
