@@ -20,10 +20,10 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import cell_rows
+from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.estimation.frame_table import frame_from_table, read_job
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job.presentation import Presentation
-from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
 from dpdist.publish.printed import unit_of
 from dpdist.publish.swapping import recover
 from dpdist.storage.bucket import MANIFEST

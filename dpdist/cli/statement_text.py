@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpdist.mechanisms.reference_tables.donors import DONORS as DONORS_FILE
+from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.privacy import claims
 
 DONATED = "the reference's weights and outcomes are published with the release"

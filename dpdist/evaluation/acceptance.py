@@ -8,7 +8,7 @@ adjacency:
 
 1. A record with weight w and outcome y adds (a, b) with |b| ≤ a ≤ 1 to each cell that holds it: a = min(w, U)/U, where U is
    the weight's public bound, and b is a times the clipped outcome's position between its public bounds, from −1 to 1
-   (`laplace_cells.sensitivity`). The error of a count is Σa − r, and that of a mean Σ(b − κa) with |κ| ≤ 1, where r and κ
+   (`privacy.cell_sums`). The error of a count is Σa − r, and that of a mean Σ(b − κa) with |κ| ≤ 1, where r and κ
    are released. So a record's contribution lies in an interval of length 1 or 2 that contains 0. A record may be switched
    off, left out, or exchanged, also for one in other cells. Each of these moves the error of every cell by at most that
    length.
@@ -42,7 +42,7 @@ from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import cross
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
+from dpdist.privacy.cell_sums import UNIT, CellBounds
 from dpdist.privacy.units import record_epsilon
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.workspace import Workspace

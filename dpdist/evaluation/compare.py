@@ -20,7 +20,7 @@ from dpdist.evaluation.model_baselines import FITTED, Fitted
 from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines
 from dpdist.evaluation.under_design import without_error
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
-from dpdist.mechanisms.laplace_tables.sensitivity import figures_met
+from dpdist.privacy.local_sensitivity import figures_met
 from dpdist.privacy.units import record_epsilon
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 

@@ -16,7 +16,7 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.evaluation.acceptance import bounds_of, gated_tables, noise_scale
 from dpdist.job import Gate, Job
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT
+from dpdist.privacy.cell_sums import UNIT
 
 
 def numerator(job: Job, gate: Gate) -> float:

@@ -1,6 +1,6 @@
 """Computes tables with Laplace noise as in the slides [T]: a comparator that guarantees nothing (METHODS §7).
 
-Noise is Laplace(Δ/ε), where the sensitivities Δ are computed on the file itself (`laplace_tables.sensitivity`). With
+Noise is Laplace(Δ/ε), where the sensitivities Δ are computed on the file itself (`privacy.local_sensitivity`). With
 `laplace`, every cell and statistic has the whole ε, as in the slides. With `laplace_composed`, ε is divided by the number
 of figures that one record enters. `laplace_consistent` also makes counts and totals add up, by least squares and at no
 cost. Its means are totals over counts, where the table has both.
@@ -14,8 +14,9 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Totals
+from dpdist.estimation.least_squares import consistent_table
 from dpdist.job import Comparator, StatisticName
-from dpdist.mechanisms.laplace_tables.sensitivity import consistent_table, sensitivities
+from dpdist.privacy.local_sensitivity import sensitivities
 
 
 def noised(

@@ -17,7 +17,7 @@ from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Job, StatisticName
-from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
+from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.privacy.units import record_epsilon
 
 QUANTILE = 0.99

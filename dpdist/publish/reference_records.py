@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
+from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import CELL, MOST_POINTS
 from dpdist.mechanisms.reference_tables.calibration import agree
-from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.value_domains import Domain
 from dpdist.models.copula.model import kind_of

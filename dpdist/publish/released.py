@@ -20,12 +20,12 @@ from dpdist.core.files import write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
 from dpdist.core.records import POOLED, Frame
+from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from dpdist.core.minisign import PublicKey
+from dpdist.estimation.donors import DONORS
 from dpdist.job import Job, budget_text
 from dpdist.job.families import FAMILIES, family_facts
-from dpdist.mechanisms.reference_tables.donors import DONORS
 from dpdist.mechanisms.statements import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words

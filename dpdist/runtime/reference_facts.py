@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpdist.estimation.donors import Donors
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.pseudo_posterior.on_reference import facts_of
-from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.privacy.guarantees import Strict

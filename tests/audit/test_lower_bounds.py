@@ -37,11 +37,11 @@ from dpdist.evaluation.lower_bounds import (
 )
 from dpdist.job import epsilon_of
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior import protect as presets
 from dpdist.models.protocol import Improper
 from dpdist.privacy import noise
+from dpdist.privacy.cell_sums import CellBounds
 from dpdist.privacy.guarantees import Concentrated
 from dpdist.runtime.fit_address import Fit
 from dpdist.sampling import sampler_of

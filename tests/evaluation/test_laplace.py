@@ -10,9 +10,8 @@ from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Frame, Records
 from dpdist.core.table_cells import cross
 from dpdist.estimation.direct import direct, totals
+from dpdist.estimation.least_squares import LeastSquares, consistent, stacked
 from dpdist.evaluation.laplace import noised
-from dpdist.mechanisms.laplace_tables.least_squares import LeastSquares
-from dpdist.mechanisms.laplace_tables.sensitivity import consistent, stacked
 
 LEVELS = {"field": ("arts", "law", "none"), "sex": ("f", "m")}
 

@@ -26,11 +26,11 @@ from dpdist.mechanisms.figures import GAUSSIAN
 from dpdist.mechanisms.laplace_cells import measured
 from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.laplace_cells.sensitivity import cell_sums
 from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released
 from dpdist.models.protocol import Draws
+from dpdist.privacy.cell_sums import cell_sums
 from dpdist.privacy.queries import Moved, NoisyQuery
 
 Cases = Callable[[str], Captured]

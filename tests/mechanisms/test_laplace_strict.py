@@ -16,7 +16,7 @@ from scipy import stats
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL
-from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT, CellBounds, noise_scale
+from dpdist.privacy.cell_sums import SENSITIVITY, UNIT, CellBounds, noise_scale
 from dpdist.privacy.noise import whole_laplace
 
 JOB = """

@@ -17,9 +17,9 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL, Frame, Records
 from dpdist.core.table_cells import cross
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
-from dpdist.mechanisms.laplace_tables import least_squares
+from dpdist.estimation import least_squares
 from dpdist.mechanisms.laplace_tables.release import FINER, NoisyTables
+from dpdist.privacy.cell_sums import UNIT, CellBounds
 from dpdist.publish import noisy_figures
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject, read_release

@@ -17,8 +17,8 @@ import dpdist
 from dpdist.core.records import POOLED, TOTAL, Floats
 from dpdist.core.table_cells import cross
 from dpdist.mechanisms.laplace_cells.release import nearest_within
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, noise_scale
 from dpdist.models.protocol import Draws
+from dpdist.privacy.cell_sums import UNIT, CellBounds, noise_scale
 from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.synthesis import synthetic_sums

@@ -19,12 +19,12 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.job.loading import parse_job
 from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
-from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.weight_regularisation.protect import WeightRegularisation
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
 from dpdist.models.protocol import Draws
+from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
 from dpdist.publish.standard_errors import normal_variance
 from dpdist.studies.kinds.one_stratum import released as released_once
 

@@ -6,12 +6,12 @@ from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, cell_sums, scale_of
 from dpdist.mechanisms.laplace_cells.statement import SUMS
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
+from dpdist.privacy.cell_sums import SENSITIVITY, cell_sums, scale_of
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 from dpdist.privacy.units import moves

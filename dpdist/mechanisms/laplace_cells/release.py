@@ -17,10 +17,10 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds, scale_of
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, counted_again, design
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.privacy.cell_sums import UNIT, CellBounds, scale_of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Pass, Releas
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.laplace_tables.release import FINE_SCALE, FINER, NoisyTables
-from dpdist.mechanisms.laplace_tables.sensitivity import sensitivities
 from dpdist.mechanisms.laplace_tables.statement import ANYWHERE, COMPOSED, FULL, LOCAL, SHARED
 from dpdist.mechanisms.laplace_tables.unbound import Unbound
 from dpdist.mechanisms.promises import of_frame, promise_of
@@ -22,6 +21,7 @@ from dpdist.mechanisms.stratum_sums import Defined, within_loss
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
+from dpdist.privacy.local_sensitivity import sensitivities
 from dpdist.privacy.queries import neighbour_of
 from dpdist.privacy.units import record_epsilon
 

@@ -16,21 +16,19 @@ import numpy as np
 
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation.least_squares import LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
 from dpdist.job.noisy_mechanisms import WholeTables
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT, CellBounds
-from dpdist.mechanisms.laplace_tables.least_squares import LeastSquares
 from dpdist.mechanisms.laplace_tables.sensitivity import (
     figures,
     local_scale,
     outcome_needed,
     public_scale,
-    ratios,
-    stacked,
 )
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import design
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.privacy.cell_sums import UNIT, CellBounds
 from dpdist.privacy.queries import NoisyQuery
 
 FINER = 2**32

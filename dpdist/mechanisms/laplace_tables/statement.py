@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpdist.mechanisms.laplace_tables.least_squares import NEAR_ENOUGH
+from dpdist.estimation.least_squares import NEAR_ENOUGH
 from dpdist.mechanisms.laplace_tables.release import UNMET, NoisyTables
 from dpdist.mechanisms.words import ReleaseView, Words
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpdist.core.records import Floats, Records
+from dpdist.estimation.donors import Donors
 from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
-from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.mechanisms.reference_tables.sensitivity import Limits
 
 

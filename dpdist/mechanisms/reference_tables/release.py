@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.core.records import Codes, Floats, Records
+from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import Spread, spread
-from dpdist.mechanisms.reference_tables.donors import Donors
 from dpdist.mechanisms.reference_tables.elasticity import elasticities
 from dpdist.mechanisms.reference_tables.histogram_pairs import all_paired
 from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled

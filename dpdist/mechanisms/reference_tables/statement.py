@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job.noisy_mechanisms import ReferenceTables
-from dpdist.mechanisms.reference_tables.donors import DONORS, FEWEST
 from dpdist.mechanisms.reference_tables.saturation import ALARM
 from dpdist.mechanisms.words import ReleaseView, Words
 

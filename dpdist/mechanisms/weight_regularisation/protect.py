@@ -8,7 +8,6 @@ from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum, scales_of
@@ -16,6 +15,7 @@ from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left, 
 from dpdist.mechanisms.weight_regularisation.statement import CHOICE_ASKED, MEAN_ASKED, MOVED_WEIGHTS, SUMS
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
+from dpdist.privacy.cell_sums import SENSITIVITY
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 from dpdist.privacy.units import moves

@@ -18,7 +18,6 @@ from dpdist.core.records import Codes, Floats, Frame, Records
 from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import WeightRegularisation
 from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.laplace_cells.sensitivity import UNIT
 from dpdist.mechanisms.weight_regularisation.sensitivity import (
     CHOICE,
     MEAN,
@@ -30,6 +29,7 @@ from dpdist.mechanisms.weight_regularisation.sensitivity import (
 )
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.privacy.cell_sums import UNIT
 from dpdist.privacy.units import moves, record_epsilon
 
 ASKED = ("sum of weights", "distance", "distance of products")

@@ -30,7 +30,7 @@ from fractions import Fraction
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.laplace_cells.sensitivity import SENSITIVITY, UNIT
+from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
 from dpdist.privacy.queries import Moved, NoisyQuery
 
 MOVED_BY = (1, SENSITIVITY, SENSITIVITY)

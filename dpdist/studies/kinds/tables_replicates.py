@@ -27,10 +27,10 @@ from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums
 from dpdist.evaluation.compare import truth_in_cells
 from dpdist.evaluation.laplace import noised
 from dpdist.job import Job, StatisticName, budget_text
-from dpdist.mechanisms.laplace_cells.sensitivity import CellBounds, noise_scale
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
+from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.privacy.claims import promised
 from dpdist.privacy.weight_search import NotReached
 from dpdist.publish.released import ReleasedObject

@@ -12,6 +12,7 @@ solution is x = Mâº y, the shortest of all x with the least sum of squares |y â
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.job import StatisticName
 
 DIRECT = 3_000
 """Largest side of a matrix that is split: it takes some ten seconds, and 150 MB."""
@@ -84,3 +87,32 @@ class LeastSquares:
 
 def _over(top: Floats, bottom: Floats) -> Floats:
     return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0.0)
+
+
+def consistent(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
+    """The additive figures that are nearest to noisy ones in least squares, (cell,).
+
+    Additive means that margins are sums of cells. `membership` is (cell, frame row). All figures have noise of one
+    variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu 2010). With local sensitivities the
+    tables have noise of different scales, but these scales are confidential, so the fit does not use them.
+    """
+    return np.asarray(membership @ LeastSquares.of(membership).solve(noisy[None]).rows[0])
+
+
+def consistent_table(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dict[StatisticName, Floats]:
+    """One table's figures made consistent: counts and totals are additive, and means are their ratios if it has both."""
+    return ratios({k: v if k == "mean" else consistent(v, cells.membership) for k, v in noisy.items()})
+
+
+def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Floats]:
+    """Replaces means by total over count where a table has all three."""
+    found = dict(figures)
+    if {"count", "mean", "total"} <= set(found):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found["mean"] = found["total"] / found["count"]
+    return found
+
+
+def stacked(tables: Sequence[Cells]) -> scipy.sparse.csr_array:
+    """Membership of the cells of several tables in one matrix, (cell, frame row)."""
+    return scipy.sparse.csr_array(scipy.sparse.vstack([cells.membership for cells in tables]))
