@@ -178,4 +178,4 @@ def test_a_command_that_is_told_to_end_while_it_imports_says_so(folder: Path) ->
     told = subprocess.run(
         [sys.executable, "-c", IMPORTING, "plan", "job.yaml"], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert (told.returncode, told.stderr) == (130, "Interrupted; the same command resumes.\n")
+    assert (told.returncode, told.stderr) == (130, "Interrupted before it began.\n")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli.console import guarded, out
+from dpdist.cli.console import RESUMES, guarded, out
 from dpdist.core.errors import JobError, Problem
 
 
@@ -44,4 +44,4 @@ def approve(
         by = "" if secret is None else f" by {secret.public.name}"
         out.print(f"approved{by}, published: {where}", markup=False)
 
-    guarded(act)
+    guarded(act, afterwards=RESUMES)

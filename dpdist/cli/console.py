@@ -35,13 +35,13 @@ class Escaping(Console):
 out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft_wrap=True, highlight=False)
 
 
-RESUMES, ANEW = "the same command resumes", "the same command begins anew"
+RESUMES, ANEW = "; the same command resumes", "; the same command begins anew"
 
 
-def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = RESUMES) -> None:
+def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = "") -> None:
     """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last event.
 
-    `afterwards` says what the same command does after an interruption.
+    `afterwards` is RESUMES for a command that keeps its work, and ANEW for a long one that does not. Others say nothing.
     """
     collect_from_here()
     try:
@@ -76,9 +76,9 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
         err.print(error.text(show_values), markup=False)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        raise interrupted(afterwards) from None
+        raise _interrupted(afterwards) from None
     except MemoryError:
-        err.print(f"Out of memory\n    remedy:  free some, or take a larger machine; {afterwards}")
+        err.print(f"Out of memory\n    remedy:  free some, or take a larger machine{afterwards}")
         raise typer.Exit(1) from None
     except OSError as error:
         where = error.filename or "workspace"
@@ -95,21 +95,21 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
         raise typer.Exit(INTERNAL) from None
 
 
-def interrupted(afterwards: str = RESUMES) -> typer.Exit:
+def _interrupted(afterwards: str) -> typer.Exit:
     """Says that the command was interrupted, and what the same command does now; returns its end."""
-    err.print(f"Interrupted; {afterwards}.")
+    err.print(f"Interrupted{afterwards}.")
     return typer.Exit(130)
 
 
 class Verbs(TyperGroup):
-    """The commands. One that is interrupted says so, also while it still imports what it needs."""
+    """The commands. One that is interrupted says so, also while it still imports what it needs and has done nothing."""
 
     def invoke(self, ctx: Any) -> Any:
         found = list[Any]()
         try:
             as_interrupt(lambda: found.append(super(Verbs, self).invoke(ctx)), kept=(typer.Exit,))
         except KeyboardInterrupt:
-            raise interrupted() from None
+            raise _interrupted(" before it began") from None
         return found[0]
 
 
@@ -128,5 +128,5 @@ _REMEDIES = {
 
 def _remedy(error: OSError, afterwards: str) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"give user {os.getuid()} access; {afterwards}"
-    return _REMEDIES.get(error.errno or 0, f"free or mend it; {afterwards}")
+        return f"give user {os.getuid()} access{afterwards}"
+    return _REMEDIES.get(error.errno or 0, f"free or mend it{afterwards}")

@@ -26,4 +26,4 @@ def schema() -> None:
     """Print the JSON schema of a job file, for editors."""
     from dpdist.job import Job
 
-    print(json.dumps(Job.model_json_schema(), indent=2))
+    guarded(lambda: print(json.dumps(Job.model_json_schema(), indent=2)))

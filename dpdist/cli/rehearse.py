@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli.console import guarded, out
+from dpdist.cli.console import RESUMES, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.cli.options import Json, Quiet
 
@@ -71,4 +71,4 @@ def rehearse(
             out.print(f"not judged: {made.unjudged}", markup=False)
         out.print(f"{to / 'index.html'}, {to / 'recommended.yaml'}", markup=False)
 
-    guarded(act, show_values=True, as_json=as_json)
+    guarded(act, show_values=True, as_json=as_json, afterwards=RESUMES)

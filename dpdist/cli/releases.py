@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli import cluster
-from dpdist.cli.console import ANEW, beside, guarded, out
+from dpdist.cli.console import ANEW, RESUMES, beside, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.cli.options import (
     InputFile,
@@ -138,7 +138,7 @@ def run(
             ended.append(REFUSED)
 
     ended = list[int]()
-    guarded(act, show_values, as_json)
+    guarded(act, show_values, as_json, RESUMES)
     if ended:  # after `guarded`, which would say that the run failed
         raise typer.Exit(REFUSED)
 
@@ -167,7 +167,7 @@ def publish(
         elif not quiet:
             out.print(f"{'Held' if public.held else 'Published again'}: {public}", markup=False)
 
-    guarded(act, as_json=as_json)
+    guarded(act, as_json=as_json, afterwards=RESUMES)
 
 
 def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from dpdist.cli.console import ANEW, guarded, out
+from dpdist.cli.console import ANEW, RESUMES, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.cli.options import (
     JobFile,
@@ -139,4 +139,4 @@ def study(
         elif not quiet:
             out.print(f"Summary, replicates and page: {folder / 'index.html'}", markup=False)
 
-    guarded(act, show_values=True, as_json=as_json)
+    guarded(act, show_values=True, as_json=as_json, afterwards=RESUMES)

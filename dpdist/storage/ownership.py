@@ -48,7 +48,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
     except OSError as error:
         remedy = f"choose a folder that user {os.getuid()} may write, or let that user write here"
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
-    with space.store.alone(space.confidential / "lock"), _undone_if_refused(space):
+    with space.store.alone(space.confidential / "lock"), _removed_if_refused(space):
         with private():
             given = Given(replayed[1], REPEATED) if replayed else Given(study, KEYED) if study else None
             key = _adopt(space, identity, given, date)
@@ -61,7 +61,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
 
 
 @contextmanager
-def _undone_if_refused(space: Workspace) -> Iterator[None]:
+def _removed_if_refused(space: Workspace) -> Iterator[None]:
     """Removes the files of a run that begins in this block, if the ledger refuses to charge it.
 
     Another run has then taken what was left of the budget between this run's check and its charge.

@@ -41,9 +41,9 @@ DEFAULT, IGNORED = "signal.default_int_handler", "signal.SIG_IGN"
 @pytest.mark.parametrize(
     ("before", "inside", "code", "text"),
     [
-        (DEFAULT, "os.kill(os.getpid(), signal.SIGINT)", 130, "Interrupted; the same command resumes."),
-        (DEFAULT, "os.kill(os.getpid(), signal.SIGTERM)", 130, "Interrupted; the same command resumes."),
-        (IGNORED, "os.kill(os.getpid(), signal.SIGTERM)", 130, "Interrupted; the same command resumes."),
+        (DEFAULT, "os.kill(os.getpid(), signal.SIGINT)", 130, "Interrupted."),
+        (DEFAULT, "os.kill(os.getpid(), signal.SIGTERM)", 130, "Interrupted."),
+        (IGNORED, "os.kill(os.getpid(), signal.SIGTERM)", 130, "Interrupted."),
         (IGNORED, "os.kill(os.getpid(), signal.SIGINT)", 0, ""),  # as in the background of a shell
         (DEFAULT, "raise KeyboardInterrupt", 70, "internal error: TypeError"),  # control: no signal came
     ],
