@@ -61,20 +61,20 @@ def run_text(workspace: str | Path) -> RenderableType:
     from dpdist.cli.cautions import advice
 
     with Workspace.opened(workspace, soon=True) as space:
-        said = _statement(space)
+        statement = _statement(space)
         job = read_job(space.newest, "released/job.json")
         advised, signed = advice(job, space.place), "" if job.held_on_a_verdict else "--key FILE "
         return facts_text(
-            _stopped(said)
+            _stopped(statement)
             | _warned(space)
             | {
                 space.newest.name: space.shown(space.newest),
                 "confidential": f"{space.shown(space.confidential)} (guard it)",
-                **promise(said),
-                **stated_cautions({**said, "cautions": [*said.get("cautions", ()), *advised]}),
-                **_unidentified(said),
+                **promise(statement),
+                **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *advised]}),
+                **_unidentified(statement),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
-                "synthetic sets": str(said["synthetic_sets"]),
+                "synthetic sets": str(statement["synthetic_sets"]),
                 **({"published too": PUBLISHED_TOO} if _donates(space) else {}),
                 "how far off it is": f"`dpdist report {space.place} --confidential`",
                 **(
@@ -116,19 +116,19 @@ def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
 
 
 def _report_text(space: Workspace, confidential: bool) -> RenderableType:
-    said = _statement(space)
-    verdict, evaluation = _evaluated(space, said) if confidential else ([], [])
+    statement = _statement(space)
+    verdict, evaluation = _evaluated(space, statement) if confidential else ([], [])
     parts: list[RenderableType] = [
         *verdict,
-        Text(f"{said['dataset']} {said['period']}", style="bold"),
+        Text(f"{statement['dataset']} {statement['period']}", style="bold"),
         facts_text(
             {
-                **_stopped(said),
+                **_stopped(statement),
                 **_warned(space),
-                **promise(said),
-                **_covered(said),
-                "composition": said["composition"],
-                **stated_cautions(said),
+                **promise(statement),
+                **_covered(statement),
+                "composition": statement["composition"],
+                **stated_cautions(statement),
             }
         ),
     ]
@@ -138,20 +138,20 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
         rows = pd.read_parquet(path)
         parts += [table_text(path.stem, *each) for each in _wide(rows, sizes, text)]
         unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
-    parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {said['standard_errors'][0]}"] if unknown else [])], "dim"))
-    parts += [Text(line, style="red") for line in _listed(said, "not_identified", "not identified")]
-    parts += [Text(line, style="yellow") for line in _listed(said, "drift", "drifted from the reference")]
+    parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {statement['standard_errors'][0]}"] if unknown else [])], "dim"))
+    parts += [Text(line, style="red") for line in _listed(statement, "not_identified", "not identified")]
+    parts += [Text(line, style="yellow") for line in _listed(statement, "drift", "drifted from the reference")]
     return Group(*parts, *evaluation)
 
 
-def _evaluated(space: Workspace, said: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
+def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
     """The first lines of the verdict, and the evaluation, for the custodian."""
     from dpdist.cli.evaluation_text import evaluation_text, verdict_head
     from dpdist.evaluation.report.page import material_of, stated
 
     found = material_of(space)
     judgement = stated(found)
-    text = evaluation_text(found.tables, judgement, said["guarantee"], "acceptance" in said)
+    text = evaluation_text(found.tables, judgement, statement["guarantee"], "acceptance" in statement)
     return [verdict_head(judgement)], [text]
 
 
@@ -191,8 +191,8 @@ def _statement(space: Workspace) -> dict[str, Any]:
     if not shown.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
     refuse_unverified(shown)
-    said: dict[str, Any] = json.loads((shown / "statement.json").read_text(encoding="utf-8"))
-    return said
+    statement: dict[str, Any] = json.loads((shown / "statement.json").read_text(encoding="utf-8"))
+    return statement
 
 
 def _stopped(statement: Mapping[str, Any]) -> dict[str, str]:

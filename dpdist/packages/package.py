@@ -150,17 +150,19 @@ def _package(
     prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
     alone = all(each.matrix.shape[0] == len(workload) for each in aggregations)
     tried = (False,) if alone else (False, True)
-    made = [_measuring(prior, law, strategy, aggregations, levelled) for levelled in tried]
+    made = [_measuring(prior, law, strategy, aggregations, group_centred) for group_centred in tried]
     return min(made, key=lambda each: objective(each.posterior))
 
 
 def _measuring(
-    prior: Prior, law: Law, strategy: Strategy, aggregations: tuple[Aggregation, ...], levelled: bool
+    prior: Prior, law: Law, strategy: Strategy, aggregations: tuple[Aggregation, ...], group_centred: bool
 ) -> Package:
     """The package with outcomes measured about the groups' centres, or about the base cells' own."""
     limits, workload = prior.limits, prior.workload
     shares = whole_shares([1.0] * len(aggregations))
-    made = tuple(measured(each, limits.cap, limits.centre, limits.half, workload.count, levelled) for each in aggregations)
+    made = tuple(
+        measured(each, limits.cap, limits.centre, limits.half, workload.count, group_centred) for each in aggregations
+    )
     sums, constant = measured_sums(made, limits, workload.count)
     if len(sums) > MOST_SUMS:
         found = f"{len(sums):,} sums to measure by {strategy.name}"

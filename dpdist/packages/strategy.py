@@ -82,16 +82,16 @@ STRATEGIES: tuple[Strategy, ...] = (BaseCells(), PerTable())
 
 
 def measured(
-    aggregation: Aggregation, cap: Floats, centre: Floats, half: Floats, count: Floats, levelled: bool
+    aggregation: Aggregation, cap: Floats, centre: Floats, half: Floats, count: Floats, group_centred: bool
 ) -> Measured:
     """The factors of an aggregation from the base cells' limits U, μ and R, (cell,) each.
 
-    `levelled`: outcomes are measured about one centre for each group, the mean of its cells' by U and by `count`.
+    `group_centred`: outcomes are measured about one centre for each group, the mean of its cells' by U and by `count`.
     """
     matrix = aggregation.matrix
     none = scipy.sparse.csr_array(matrix.shape)
     weight = _factors(matrix, cap)
-    if not levelled:
+    if not group_centred:
         return Measured(aggregation.name, weight, _factors(matrix, cap * half), none)
     held = cap * np.maximum(count, 1e-6)
     middle = (matrix @ (held * centre)) / (matrix @ held)

@@ -45,7 +45,7 @@ def test_a_pair_about_a_common_centre_attains_the_loss() -> None:
     group = Aggregation("both", csr_array(np.ones((1, cells))))
     limits = planned(_count(), reference(2), BUDGETS[1]).prior.limits
     limits = replace(limits, cap=ones, centre=np.array([-3.0, 3.0]), half=ones)
-    one = measured(group, limits.cap, limits.centre, limits.half, ones, levelled=True)
+    one = measured(group, limits.cap, limits.centre, limits.half, ones, group_centred=True)
     query = JointQuery(limits, (one,), (Fraction(1),), BUDGETS[1])
     heavy, none, middle = (
         base_sums(limits, np.array([1]), np.array([w]), np.array([y])) for w, y in ((2.0, 9.0), (0.0, 0.0), (2.0, 3.0))
