@@ -51,7 +51,7 @@ class Figures(NamedTuple):
     units: Sequence[int] | None = None
     """For each cell the number of the sum that it shares with other cells; unset: no two cells share a sum."""
     sensitivity: float | None = None
-    """L1 sensitivity of the figures; unset: the scale times ε."""
+    """Sensitivity of the figures to one record, in L1, or in L2 under Gaussian noise; unset: the scale times ε."""
 
 
 def cells_of(release: ReleaseView, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:

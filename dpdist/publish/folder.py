@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from dpdist.core.files import write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
-from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.models.outputs import NoisedFigures
 from dpdist.publish.beyond_direct import beyond_direct
 from dpdist.publish.further import Material
 from dpdist.publish.manifest import manifest
-from dpdist.publish.marginals import write_marginals
 from dpdist.publish.measurements import FILE as MEASUREMENTS
 from dpdist.publish.measurements import write_measurements
+from dpdist.publish.model_tables import write_model_tables
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.printed import Printed, printed
 from dpdist.publish.released import ReleasedObject, write_release
@@ -31,7 +31,6 @@ from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, expectations, table
-from dpdist.publish.value_sums import write_value_sums
 from dpdist.publish.writers.cells import plain
 from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.ddi import write_ddi
@@ -69,8 +68,7 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, release)
     write_measurements_stata(building / MEASUREMENTS, release.job)
-    write_marginals(building, release)
-    write_value_sums(building, release)
+    write_model_tables(building, release)
     write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
     write_codebook(building / "codebook.json", release.job, tables)
     write_ddi(building / "codebook.xml", release.job, said)
@@ -125,7 +123,7 @@ def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tup
 
     Tables whose figures were released themselves have no records and no further statistics.
     """
-    if isinstance(model := release.model(0), NoisyTables):
+    if isinstance(model := release.model(0), NoisedFigures):
         with stage(listener, "standard errors", 1) as tick:
             noised = NoisedTables.of(release, model)
             tick(1)

@@ -17,13 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.estimation.weighted_points import CELL
-from dpdist.mechanisms.figures import GAUSSIAN, Figures
-from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.mechanisms.figures import Figures
 from dpdist.mechanisms.parts import MEASURED, Incomplete, Parts
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import SENSITIVITY_2
 from dpdist.models.protocol import Draws
 from dpdist.publish.released import ReleasedObject
 
@@ -84,7 +79,8 @@ def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
     """Rows of measurements. A measurement that several synthetic sets share is listed once, under the first of their
     numbers. Its set is 0 if all sets of the mechanism always share one measurement.
     """
-    number, once = 0, isinstance(release.model(0), ReferenceCells | SanitizedLognormal | NoisyTables)
+    mechanism = release.job.mechanism
+    number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
     each = len(release.sets) // release.job.mechanism.noises(release.job)
     for stratum in range(len(release.frame.stratum_labels)):
         model = release.model(stratum)
@@ -117,15 +113,10 @@ def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: in
 
 
 def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> float:
-    """The sensitivity of a figure: the noise scale times ε, both exact.
-
-    For Gaussian noise it is the L2 distance of neighbours.
-    """
+    """The sensitivity of a figure: as it is stated for one record, or the noise scale times ε, both exact."""
     job = release.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records
-    if figures.law == GAUSSIAN:
-        return float(job.most_records * SENSITIVITY_2[job.budget.adjacency] / UNIT)
     once = job.mechanism.sets_are_free or job.mechanism.whole_tables
     epsilon = job.epsilon_of_tables / (1 if once else job.synthetic_sets)
     return float(scale * epsilon / Fraction(figures.unit))

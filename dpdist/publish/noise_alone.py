@@ -11,7 +11,7 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import StatisticName, Table
-from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.models.outputs import NoisedFigures
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Resampled, Spreads, noise_variances, spreads
@@ -33,7 +33,7 @@ class NoiseAlone:
         A fit with searched privacy weights gets None, because its noise cannot be separated from its sampling error.
         """
         model = release.model(0)
-        if isinstance(model, NoisyTables):
+        if isinstance(model, NoisedFigures):
             return cls(release, None, NoisedTables.of(release, model))
         if release.job.mechanism.clamps or not isinstance(model, Resampled):
             return cls(release, None)

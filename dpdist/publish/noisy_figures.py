@@ -16,7 +16,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval, Sums, counts_and_means, stratum_sizes, t_interval
 from dpdist.estimation.variance import Stage
 from dpdist.job import StatisticName, Table
-from dpdist.mechanisms.laplace_tables.release import NoisyTables
+from dpdist.models.outputs import NoisedFigures
 from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import DRAWS
@@ -35,14 +35,14 @@ class NoisedTables:
     """
 
     release: ReleasedObject
-    model: NoisyTables
+    model: NoisedFigures
     theta: Draws
     again: Draws | None
 
     @classmethod
-    def of(cls, release: ReleasedObject, model: NoisyTables) -> NoisedTables:
+    def of(cls, release: ReleasedObject, model: NoisedFigures) -> NoisedTables:
         theta = release.theta(model, 0, 0)
-        if model.bounds is None:
+        if not model.public_noise:
             return cls(release, model, model.fitted(theta) if model.consistency else theta, None)
         again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
         return cls(release, model, model.fitted(theta), model.fitted(again))

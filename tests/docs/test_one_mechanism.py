@@ -23,18 +23,12 @@ INSIDE = ("mechanisms", "models", "sampling", "studies")
 LEFT = Counter(
     {
         "evaluation/auditing.py": 2,
-        "evaluation/microdata/published.py": 1,
         "publish/borrowing.py": 1,
         "publish/distributions.py": 1,
-        "publish/folder.py": 1,
-        "publish/marginals.py": 2,
-        "publish/measurements.py": 3,
         "publish/met_totals.py": 1,
-        "publish/noise_alone.py": 1,
         "publish/reference_strata.py": 1,
         "publish/released.py": 1,
         "publish/synthesis.py": 1,
-        "publish/value_sums.py": 1,
         "runtime/goodness_of_fit.py": 2,
         "runtime/reference.py": 4,
         "runtime/reference_facts.py": 1,

@@ -18,11 +18,11 @@ from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights, beyond
+from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models.protocol import Draws
-from dpdist.publish.marginals import errors_of_counts
 from dpdist.sampling.exact import ExactSampler
 
 CAP = 50.0

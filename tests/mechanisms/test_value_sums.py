@@ -25,11 +25,11 @@ from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.fitting import fit
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.coded_tables.tables_beside import means_of
 from dpdist.mechanisms.coded_tables.value_sums import ValueSums, positions, tilted
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models.protocol import Draws
-from dpdist.publish.value_sums import means_of
 from dpdist.sampling.exact import ExactSampler
 
 PAIRS = "marginals: [[sex, degree], [degree, kids]]"

@@ -13,8 +13,8 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.summary import measured
-from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.models import builder_of
+from dpdist.models.outputs import CodedRecords
 from dpdist.runtime.plan import Plan
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
@@ -28,13 +28,13 @@ MOST = 200_000
 def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
     """Compares published records with the file's; does nothing where the mechanism releases no coded columns."""
     model = builder_of(plan.job).build(plan.job, plan.frame, plan.frame.rows_of(0))
-    if isinstance(model, CodedTables):
+    if isinstance(model, CodedRecords):
         found = Confidential(_beside(space, plan, model, key.generator("microdata")))
         with space.result(space.confidential / FILE) as path:
             write_json(path, found.disclose_to_custodian(), 0o600)
 
 
-def _beside(space: Workspace, plan: Plan, model: CodedTables, rng: np.random.Generator) -> Mapping[str, float]:
+def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Generator) -> Mapping[str, float]:
     share = min(1.0, MOST / float(plan.frame.count.sum()))
     stored = plan.job.survey.weight not in plan.job.clipped_columns
     read_again = records_as_they_came(plan.job, plan.source, plan.census, None)
@@ -47,7 +47,7 @@ def _beside(space: Workspace, plan: Plan, model: CodedTables, rng: np.random.Gen
     return measured(_coded(model, codes, weight), _coded(model, model.coded(columns), weights, rng), rng)
 
 
-def _coded(model: CodedTables, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> Coded:
+def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> Coded:
     """The records as codes; with `rng`, at most `MOST` of them, chosen at random."""
     found = Coded(codes, model.sizes, weight)
     return found if rng is None or len(weight) <= MOST else found.take(rng.permutation(len(weight))[:MOST])

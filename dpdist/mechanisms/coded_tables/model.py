@@ -34,9 +34,11 @@ from dpdist.mechanisms.coded_tables.described import describe, recall
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, fitted_once, sums_in
 from dpdist.mechanisms.coded_tables.other_margins import noised, sampled_again
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
+from dpdist.mechanisms.coded_tables.tables_beside import tables_beside
 from dpdist.mechanisms.coded_tables.value_sums import ValueSums
 from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
+from dpdist.models.outputs import DesignEffectOf, ModelTable
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.privacy.units import record_epsilon
 
@@ -298,3 +300,7 @@ class CodedTables(LinearSumsModel, ABC):
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         return recall(self, described)
+
+    def tables_beside(self, job: Job, theta: Draws, effect: DesignEffectOf) -> Mapping[str, ModelTable]:
+        """Counts of the released tables, and measured sums of values."""
+        return tables_beside(self, job, theta, effect)

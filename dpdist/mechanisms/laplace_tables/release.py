@@ -98,6 +98,11 @@ class NoisyTables(SumsModel):
         return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
 
     @property
+    def public_noise(self) -> bool:
+        """False under local sensitivities, which the scale of the noise follows."""
+        return self.bounds is not None
+
+    @property
     def query(self) -> NoisyQuery:
         """What all figures together lose, under public bounds."""
         cells = sum(table.cells.per_record for table in self.tables)

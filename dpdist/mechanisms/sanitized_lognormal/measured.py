@@ -8,11 +8,12 @@ from dpdist.mechanisms.figures import (
     GAUSSIAN,
     LAPLACE,
     NO_LIMITS,
+    UNIT,
     Figures,
     cells_of,
 )
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
 from dpdist.mechanisms.words import ReleaseView
 from dpdist.models.protocol import Draws
 
@@ -29,7 +30,10 @@ DEFINITIONS = {
 
 def figures(release: ReleaseView, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
     law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
+    distance = float(SENSITIVITY_2[release.job.budget.adjacency] / UNIT) if law == GAUSSIAN else None
     cells, (sums, scatter) = cells_of(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
-    yield Figures(cells, sums, theta["sums"][0], [model.scale] * 2, lambda *_: NO_LIMITS, law=law)
-    yield Figures([whole], scatter, theta["scatter"][0][None], [model.scale] * 3, lambda *_: NO_LIMITS, law=law)
+    kinds = ((cells, sums, theta["sums"][0]), ([whole], scatter, theta["scatter"][0][None]))
+    for where, statistics, values in kinds:
+        scales = [model.scale] * len(statistics)
+        yield Figures(where, statistics, values, scales, lambda *_: NO_LIMITS, law=law, sensitivity=distance)
