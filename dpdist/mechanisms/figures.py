@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.words import ReleaseView
 from dpdist.models.outcome import OutcomeModel
+from dpdist.models.outputs import ReleaseView
 
 UNIT = 2**20
 """Sums are whole multiples of 1/UNIT."""

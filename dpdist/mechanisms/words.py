@@ -4,36 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-from dpdist.core.records import Frame
-from dpdist.job import Job
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.outputs import ReleaseView
 
 WIDE = "Where most weights are well below their public bound, these intervals are too wide."
 """A caution for mechanisms in which a record counts by its sampling weight over the weight's public upper bound."""
-
-
-class ReleaseView(Protocol):
-    """What a mechanism's texts may read of a release: its job, public frame and models, and the parameters of each set."""
-
-    @property
-    def job(self) -> Job: ...
-
-    @property
-    def frame(self) -> Frame: ...
-
-    @property
-    def sets(self) -> tuple[Mapping[str, Mapping[str, Any]], ...]: ...
-
-    @property
-    def donors(self) -> Mapping[str, object]:
-        """By stratum, the reference's records, if synthetic records take their values from them."""
-        ...
-
-    def model(self, stratum: int) -> StratumModel: ...
-
-    def theta(self, model: StratumModel, stratum: int, set: int) -> Draws: ...
 
 
 @dataclass(frozen=True)

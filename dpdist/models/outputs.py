@@ -8,12 +8,53 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from dpdist.core.records import Floats, Ints, Records
-from dpdist.job import Job, StatisticName
-from dpdist.models.protocol import Draws, Expectation, StratumModel
+import numpy as np
+import pyarrow as pa
 
+from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.estimation.donors import Donors
+from dpdist.job import Job, StatisticName
+from dpdist.models.design import Design
+from dpdist.models.protocol import Distributed, Draws, Expectation, StratumModel
+
+AT_THE_BOUND = 0.2
+"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
+DRIFTED = 3.3
+"""Standard deviations beyond which a cell has drifted; a normal error exceeds them with a probability of .001."""
 DesignEffectOf = Callable[[frozenset[str], str, str | None], float]
 """The design effect of a statistic in cells that are crossed by these columns, of an outcome or of none."""
+
+
+class ReleaseView(Protocol):
+    """What texts and outputs may read of a release: its job, public frame and models, and the parameters of each set."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def frame(self) -> Frame: ...
+
+    @property
+    def sets(self) -> tuple[Mapping[str, Mapping[str, Any]], ...]: ...
+
+    @property
+    def donors(self) -> Mapping[str, Donors]:
+        """By stratum, the reference's records, if synthetic records take their values from them."""
+        ...
+
+    @property
+    def points(self) -> pa.Table | None:
+        """Points that the release passes on to the next one, if it has any."""
+        ...
+
+    def model(self, stratum: int) -> StratumModel: ...
+
+    def theta(self, model: StratumModel, stratum: int, set: int) -> Draws: ...
+
+
+def looked_through(release: ReleaseView) -> bool:
+    """True if the noisy sums were searched for cells that they do not identify."""
+    return any("spans" in described for described in release.sets[0].values())
 
 
 class ModelTable(NamedTuple):
@@ -76,6 +117,86 @@ class NoisedFigures(StratumModel, Expectation, Protocol):
         """Published figures of a table, (draw, cell) each."""
         ...
 
-    def noised_again(self, theta: Draws, records: int, draws: int, rng: Any) -> Draws:
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The parameters under further noise of the same law."""
+        ...
+
+
+@runtime_checkable
+class CompletedCells(StratumModel, Protocol):
+    """A model of base cells whose sums were clipped at limits, and whose means a reference completes."""
+
+    @property
+    def design(self) -> Design: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def count(self) -> Floats:
+        """Sample records of every cell, (cell,)."""
+        ...
+
+    def clipped_weights(self, theta: Draws) -> Floats:
+        """The noisy sums of clipped weights, (cell,)."""
+        ...
+
+    def points_of_cells(self, release: ReleaseView, stratum: int) -> tuple[list[list[Floats]], Floats]:
+        """Points (weight, outcome) of every outcome and cell, and the number of records that they stand for, (cell,)."""
+        ...
+
+
+class DonorRecords(Protocol):
+    """Synthetic records of a stratum that are copies of donors, moved to released means."""
+
+    @property
+    def donors(self) -> Donors: ...
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+        """Outcomes, weights, and positions of the donors."""
+        ...
+
+
+@runtime_checkable
+class FromDonors(Protocol):
+    """A model whose synthetic records are made from a release's donors or points."""
+
+    def donor_records(self, release: ReleaseView, stratum: int) -> DonorRecords: ...
+
+
+@runtime_checkable
+class DistributedByPoints(Protocol):
+    """A model that gives distribution functions with the points of a release."""
+
+    def distribution(self, release: ReleaseView, stratum: int) -> Distributed: ...
+
+
+@runtime_checkable
+class SizedBySums(Protocol):
+    """A model whose released parameters give the sizes of cells."""
+
+    def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
+        """The number of sample records of every frame row, (row,), from the written parameters."""
+        ...
+
+
+class Point(NamedTuple):
+    """Points (weight, outcome) of a variable in the cell of a frame row, which is counted within the stratum."""
+
+    row: int
+    variable: str
+    standing: float
+    """Number of records that the points represent."""
+    points: Any
+
+
+@runtime_checkable
+class PassesOn(Protocol):
+    """A model that releases points for the next release."""
+
+    def passed_on(self, described: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Point]]:
+        """The written parameters without the points, and the points."""
         ...

@@ -12,10 +12,8 @@ import numpy as np
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.unit_sums import Below
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.transported import Transported
+from dpdist.models.outputs import DistributedByPoints
 from dpdist.models.protocol import Distributed, Draws
-from dpdist.publish.reference_records import points_of_cells
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject
 
@@ -31,8 +29,8 @@ class Distributions:
         found = list[Distributed]()
         for stratum in range(len(self._release.frame.stratum_labels)):
             model = self._release.model(stratum)
-            if isinstance(model, ReferenceCells):
-                found.append(Transported(model, *points_of_cells(self._release, model, stratum)))
+            if isinstance(model, DistributedByPoints):
+                found.append(model.distribution(self._release, stratum))
             elif isinstance(model, Distributed):
                 found.append(model)
         return found if len(found) == len(self._release.frame.stratum_labels) else None

@@ -25,7 +25,7 @@ from dpdist.estimation.raking import margins_of
 from dpdist.estimation.unit_sums import Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
-from dpdist.mechanisms.reference_tables.statement import looked_through
+from dpdist.models.outputs import looked_through
 from dpdist.publish.design_effects import further_effects
 from dpdist.publish.distributions import Distributions
 from dpdist.publish.figure_bounds import bounded_expectations

@@ -1,6 +1,6 @@
 """Sets the limits of published intervals: within public bounds, and wide enough for cells that noise leaves unidentified.
 
-Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it (`reference_tables.saturation`). A
+Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it. A
 figure over several cells then includes the ranges of its unidentified cells. For a mean, every weight and cell mean is set
 to the value in its range that moves the mean farthest. A figure made of unidentified cells alone has limits and no
 estimate. Public totals narrow the ranges. A count that follows from public totals has no range. All of this is
@@ -21,10 +21,7 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import factors, within_totals
-from dpdist.mechanisms.reference_tables.cell_shape import AT_THE_BOUND
-from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT
-from dpdist.mechanisms.reference_tables.statement import looked_through
+from dpdist.models.outputs import AT_THE_BOUND, DRIFTED, looked_through
 from dpdist.publish.met_totals import fixed_counts, margins_and_room
 from dpdist.publish.reference_strata import cells_where, strata_with
 from dpdist.publish.released import ReleasedObject
@@ -76,7 +73,7 @@ def saturated(release: ReleasedObject) -> str | None:
     top = (release.job.columns[weight].bounds or (0.0, np.inf))[1]
     clipped, shares, records = list[Floats](), list[Floats](), list[Floats]()
     for _, model, theta, _ in strata_with(release, "spans"):
-        clipped.append((model.count - theta["sums"][0][:, 0] / UNIT) * theta["limits"][0][:, len(model.outcomes)] / top)
+        clipped.append(model.clipped_weights(theta) / top)
         known = "at_bound" in theta.values
         shares.append(theta["at_bound"][0] if known else np.full(len(model.count), np.nan))
         records.append(np.asarray(model.count, dtype=np.float64))

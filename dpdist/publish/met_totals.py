@@ -13,8 +13,8 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval
 from dpdist.estimation.raking import Margin, Room, margins_of
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.statement import looked_through
+from dpdist.models.outputs import looked_through
+from dpdist.publish.reference_strata import strata_with
 from dpdist.publish.released import ReleasedObject
 
 FIXED = 1e-9
@@ -34,10 +34,8 @@ def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None
     if not margins or not looked_through(release):
         return margins, None
     ends = np.zeros((len(release.frame), 2))
-    for stratum in range(len(release.frame.stratum_labels)):
-        model = release.model(stratum)
-        assert isinstance(model, ReferenceCells)
-        spans = release.theta(model, stratum, 0)["spans"][0][model.design.pattern, :2]
+    for stratum, model, theta, _ in strata_with(release, "spans"):
+        spans = theta["spans"][0][model.design.pattern, :2]
         ends[release.frame.rows_of(stratum)] = np.nan_to_num(spans)
     n = release.frame.count.astype(float)
     return margins, Room(*(n * ends.T))

@@ -1,4 +1,4 @@
-"""Iterates over the strata and base cells of a release of `reference_tables`, to name cells in the statement."""
+"""Iterates over strata and base cells whose means a reference completes, to name cells in the statement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.models.outputs import CompletedCells
 from dpdist.models.protocol import Draws
 from dpdist.publish.released import ReleasedObject
 
@@ -17,7 +17,7 @@ class ReferenceStratum(NamedTuple):
     """A stratum with its model and its released parameters; `cells` names its base cells in the statement."""
 
     stratum: int
-    model: ReferenceCells
+    model: CompletedCells
     theta: Draws
     cells: list[str]
 
@@ -36,7 +36,7 @@ def strata_with(release: ReleasedObject, parameter: str) -> Iterator[ReferenceSt
     labels = release.frame.stratum_labels
     for stratum, label in enumerate(labels):
         model = release.model(stratum)
-        if isinstance(model, ReferenceCells) and parameter in release.sets[0][label]:
+        if isinstance(model, CompletedCells) and parameter in release.sets[0][label]:
             where = f"{label} / " if len(labels) > 1 else ""
             yield ReferenceStratum(
                 stratum, model, release.theta(model, stratum, 0), [where + name for name in model.labels]

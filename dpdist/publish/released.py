@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -26,9 +25,9 @@ from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read
 from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
+from dpdist.models.outputs import PassesOn, SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.units import record_epsilon
@@ -155,27 +154,28 @@ def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, A
     """The frame in its published form. Where only noisy sums give the sizes of cells, it has these noisy sizes."""
     if not job.sizes_in_sums:
         return frame
-    model = ReferenceCells.build(job, frame, slice(0, len(frame)))
-    size = np.array(sets[0][POOLED]["size"], dtype=np.int64)
-    return replace(frame, count=size[model.pattern(np.arange(len(frame), dtype=np.int32))])
+    model = builder_of(job).build(job, frame, slice(0, len(frame)))
+    assert isinstance(model, SizedBySums)
+    return replace(frame, count=model.sizes_of_rows(sets[0][POOLED]))
 
 
 def without_points(
     job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]
 ) -> tuple[tuple[Mapping[str, Mapping[str, Any]], ...], pa.Table | None]:
-    """The sets without the points that reference_tables releases for the next release, and these points as a table."""
+    """The sets without the points that are released for the next release, and these points as a table."""
     if not job.mechanism.donates:
         return sets, None
-    rows = []
+    left, rows = dict[str, Mapping[str, Any]](), []
     for stratum, label in enumerate(frame.stratum_labels):
-        own = frame.rows_of(stratum)
-        model, said = ReferenceCells.build(job, frame, own), sets[0][label]
-        for number, (cell, standing) in enumerate(zip(model.first, said["standing"], strict=True)):
-            levels = {name: frame.levels[name][frame.codes[name][own.start + cell]] for name in job.cell_columns}
-            for variable, points in zip(model.outcomes, said["points"], strict=True):
-                rows.append({"cell": levels, "variable": variable, "standing": standing, "points": points[number]})
-    left = ({name: {k: v for k, v in said.items() if k not in ("points", "standing")} for name, said in sets[0].items()},)
-    return left, points_table(rows)
+        of_stratum = frame.rows_of(stratum)
+        model = builder_of(job).build(job, frame, of_stratum)
+        assert isinstance(model, PassesOn)
+        left[label], points = model.passed_on(sets[0][label])
+        for point in points:
+            row = of_stratum.start + point.row
+            levels = {name: frame.levels[name][frame.codes[name][row]] for name in job.cell_columns}
+            rows.append({"cell": levels, "variable": point.variable, "standing": point.standing, "points": point.points})
+    return ({label: left[label] for label in sets[0]},), points_table(rows)
 
 
 def write_release(folder: Path, release: ReleasedObject) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.publish.reference_records import points_of_cells
 from dpdist.publish.reference_strata import described, strata_with
 from dpdist.publish.released import ReleasedObject
 
@@ -43,7 +42,7 @@ def beyond_sampling(release: ReleasedObject) -> dict[str, dict[str, float]]:
     """
     found: dict[str, dict[str, float]] = {}
     for stratum, model, _, cells in strata_with(release, "common"):
-        points = points_of_cells(release, model, stratum)[0]
+        points = model.points_of_cells(release, stratum)[0]
         there = release.sets[0][release.frame.stratum_labels[stratum]]
         variances = [described(release, stratum, name) for name in ("noise", "sampling", "alone")]
         deviations = [described(release, stratum, name) for name in ("common", "tail") if name in there]

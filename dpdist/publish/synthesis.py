@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.estimators import Sums, record_sums
 from dpdist.estimation.raking import factors
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.models.outputs import FromDonors
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
 from dpdist.publish.met_totals import margins_and_room
-from dpdist.publish.reference_records import Drawn
 from dpdist.publish.released import ReleasedObject
 
 BATCH = 65_536
@@ -70,7 +69,7 @@ def _blocks(release: ReleasedObject, model: StratumModel, stratum: int, k: int) 
     """A stratum's synthetic records in set k + 1. Every call yields the same records."""
     frame, own = release.frame, release.frame.rows_of(stratum)
     theta = release.theta(model, stratum, k)
-    drawn = Drawn.of(release, model, stratum) if isinstance(model, ReferenceCells) else None
+    drawn = model.donor_records(release, stratum) if isinstance(model, FromDonors) else None
     for block, part in enumerate(frame.expanded(own, BATCH)):
         start = block * BATCH
         rng = release.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)

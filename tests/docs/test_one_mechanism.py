@@ -24,11 +24,7 @@ LEFT = Counter(
     {
         "evaluation/auditing.py": 2,
         "publish/borrowing.py": 1,
-        "publish/distributions.py": 1,
-        "publish/met_totals.py": 1,
-        "publish/reference_strata.py": 1,
         "publish/released.py": 1,
-        "publish/synthesis.py": 1,
         "runtime/goodness_of_fit.py": 2,
         "runtime/reference.py": 4,
         "runtime/reference_facts.py": 1,

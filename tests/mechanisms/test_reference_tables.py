@@ -32,11 +32,11 @@ from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import pooled, spread
-from dpdist.mechanisms.reference_tables.drift_test import DRIFTED
 from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.models.copula.cells import UNIT as LEAST
+from dpdist.models.outputs import DRIFTED
 from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.workspace import Workspace
 

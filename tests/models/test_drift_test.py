@@ -12,8 +12,9 @@ from dpdist.mechanisms.reference_tables import clipping_inversion
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
 from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion, invert_clipping
-from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, beyond_limits, shape_bias
+from dpdist.mechanisms.reference_tables.drift_test import beyond_limits, shape_bias
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.models.outputs import DRIFTED
 
 NOISE = Noise(2.0, 2.0)
 CELLS, SIZE = 60, 900

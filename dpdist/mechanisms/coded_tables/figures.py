@@ -13,7 +13,7 @@ from dpdist.mechanisms.figures import (
     Figures,
     cells_of,
 )
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 DEFINITIONS = {

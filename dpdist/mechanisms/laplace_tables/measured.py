@@ -14,7 +14,7 @@ from dpdist.mechanisms.figures import (
     Figures,
 )
 from dpdist.mechanisms.laplace_tables.release import NoisyTables
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 DEFINITIONS = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from dpdist.estimation.least_squares import NEAR_ENOUGH
 from dpdist.mechanisms.laplace_tables.release import UNMET, NoisyTables
-from dpdist.mechanisms.words import ReleaseView, Words
+from dpdist.mechanisms.words import Words
+from dpdist.models.outputs import ReleaseView
 
 LOCAL = (
     "Noise has the scale Δ/ε of local sensitivities Δ, those of the file at hand. They are kept confidential, but the "

@@ -14,7 +14,7 @@ from dpdist.mechanisms.figures import (
 from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.modips.sanitized_sums import Sanitized, sums_of
 from dpdist.mechanisms.modips.sensitivity import groups, together
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 from dpdist.privacy.units import moves
 

@@ -11,7 +11,7 @@ from dpdist.mechanisms.figures import (
     cells_of,
 )
 from dpdist.mechanisms.perturbed_histogram.release import Histogram
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 DEFINITIONS = {

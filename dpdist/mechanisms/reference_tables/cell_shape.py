@@ -37,10 +37,6 @@ class Blur(NamedTuple):
     of_outcome: Floats
 
 
-AT_THE_BOUND = 0.2
-"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
-
-
 @dataclass(frozen=True)
 class Shape:
     """The reference records of one cell, or points in place of them.

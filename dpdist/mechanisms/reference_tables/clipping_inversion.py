@@ -21,10 +21,11 @@ from dpdist.estimation.small_area import shrunk
 from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
 from dpdist.mechanisms.reference_tables.clipping import Cell, Slopes
 from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
-from dpdist.mechanisms.reference_tables.drift_test import DRIFTED, beyond_limits, departures, shape_bias
+from dpdist.mechanisms.reference_tables.drift_test import beyond_limits, departures, shape_bias
 from dpdist.mechanisms.reference_tables.histogram_scales import with_own_tails
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
+from dpdist.models.outputs import DRIFTED
 
 AT_END = 0.999
 """Part of the largest log scale from which a solved one is at the end of the search."""

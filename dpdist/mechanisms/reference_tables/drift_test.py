@@ -18,9 +18,6 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.mechanisms.reference_tables.clipping import Cell
 
-DRIFTED = 3.3
-"""Standard deviations beyond which a cell has drifted; a normal error exceeds them with a probability of .001."""
-
 
 def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:
     """The log scales (s, g) in standard deviations, (cell, 2); `sampling` and `noise` are their variances, (cell, 2)."""

@@ -16,13 +16,14 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.job import Column, Job
-from dpdist.mechanisms.reference_tables.cell_shape import AT_THE_BOUND, Blur
+from dpdist.mechanisms.reference_tables.cell_shape import Blur
 from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of, histogram_counts
 from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.smoothing import explained, smoothed
+from dpdist.models.outputs import AT_THE_BOUND
 from dpdist.privacy.queries import NoisyQuery
 from dpdist.privacy.units import record_epsilon
 

@@ -10,7 +10,7 @@ from dpdist.mechanisms.figures import (
     cells_of,
 )
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 DEFINITIONS = {

@@ -14,13 +14,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats, Ints, Records
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
 from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
 from dpdist.mechanisms.reference_tables.collapsing import Spread, spread
+from dpdist.mechanisms.reference_tables.donor_records import Drawn, points_of_cells
 from dpdist.mechanisms.reference_tables.elasticity import elasticities
 from dpdist.mechanisms.reference_tables.histogram_pairs import all_paired
 from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
@@ -28,8 +29,10 @@ from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummar
 from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
 from dpdist.mechanisms.reference_tables.saturation import set_into, spans
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.mechanisms.reference_tables.transported import Transported
 from dpdist.models.described import recall_draws
 from dpdist.models.design import counted_again
+from dpdist.models.outputs import Point, ReleaseView
 from dpdist.models.protocol import Draws, Parameter
 
 
@@ -167,6 +170,36 @@ class ReferenceCells(ClippedCells):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         means = theta["means"][0, self.pattern(frame_row)]
         return means[:, 1:] if len(self.outcomes) > 1 else means[:, 1], means[:, 0]
+
+    def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
+        """Synthetic records that are copies of donors, moved to the released means."""
+        return Drawn.of(release, self, stratum)
+
+    def points_of_cells(self, release: ReleaseView, stratum: int) -> tuple[list[list[Floats]], Floats]:
+        """Points (weight, outcome) of every outcome and cell, and the number of records that they stand for, (cell,)."""
+        return points_of_cells(release, self, stratum)
+
+    def distribution(self, release: ReleaseView, stratum: int) -> Transported:
+        """The reference's distributions, moved to the released means."""
+        return Transported(self, *points_of_cells(release, self, stratum))
+
+    def clipped_weights(self, theta: Draws) -> Floats:
+        """The noisy sums of clipped weights, (cell,)."""
+        return np.asarray((self.count - theta["sums"][0][:, 0] / UNIT) * theta["limits"][0][:, len(self.outcomes)])
+
+    def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
+        """The number of sample records of every frame row, (row,), estimated from noisy sums."""
+        return np.array(described["size"], dtype=np.int64)[self.design.pattern]
+
+    def passed_on(self, described: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Point]]:
+        """The written parameters without the points, and the points that are released for the next release."""
+        left = {name: value for name, value in described.items() if name not in ("points", "standing")}
+        cells = enumerate(zip(self.first, described["standing"], strict=True))
+        return left, [
+            Point(row, variable, standing, points[number])
+            for number, (row, standing) in cells
+            for variable, points in zip(self.outcomes, described["points"], strict=True)
+        ]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Means under other samples of the reference and of the current file, without noise (see `redrawn_means`)."""

@@ -11,7 +11,8 @@ from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job.noisy_mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.saturation import ALARM
-from dpdist.mechanisms.words import ReleaseView, Words
+from dpdist.mechanisms.words import Words
+from dpdist.models.outputs import ReleaseView, looked_through
 
 CLIPPED = (
     "A record enters one base cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
@@ -171,11 +172,6 @@ def _weights(release: ReleaseView) -> list[str]:
     if survey.weights_constant_in:
         return [ONE_WEIGHT.format(", ".join(survey.weights_constant_in))]
     return [TILTED, VARYING] if survey.design_strata else [TILTED]
-
-
-def looked_through(release: ReleaseView) -> bool:
-    """True if the noisy sums were searched for cells that they do not identify."""
-    return any("spans" in described for described in release.sets[0].values())
 
 
 def publicly_limited(release: ReleaseView) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells
 from dpdist.models.protocol import Draws
 
 STEP = 0.05
@@ -28,7 +28,7 @@ class Transported:
     `standing` (cell,) is the number of records that a cell's points represent.
     """
 
-    cells: ReferenceCells
+    cells: ClippedCells
     points: Sequence[Sequence[Floats]]
     standing: Floats
 

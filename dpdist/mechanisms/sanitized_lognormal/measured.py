@@ -14,7 +14,7 @@ from dpdist.mechanisms.figures import (
 )
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SENSITIVITY_2, SHARE
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 DEFINITIONS = {

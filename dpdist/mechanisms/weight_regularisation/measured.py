@@ -9,7 +9,7 @@ import numpy as np
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.weight_regularisation.release import ASKED, RegularisedCells
 from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 from dpdist.privacy.units import moves
 

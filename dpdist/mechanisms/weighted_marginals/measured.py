@@ -8,7 +8,7 @@ from dpdist.mechanisms.coded_tables import figures as of_tables
 from dpdist.mechanisms.coded_tables.sensitivity import moved
 from dpdist.mechanisms.figures import UNIT, Figures, cells_of
 from dpdist.mechanisms.weighted_marginals.release import Marginals
-from dpdist.mechanisms.words import ReleaseView
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 
 SUM_OF_VALUES = (

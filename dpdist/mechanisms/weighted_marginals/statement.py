@@ -10,7 +10,8 @@ from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
 from dpdist.mechanisms.coded_tables.statement import SAMPLED
 from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as PART_OUTRIGHT
 from dpdist.mechanisms.weighted_marginals.sensitivity import SINGLES
-from dpdist.mechanisms.words import WIDE, ReleaseView, Words
+from dpdist.mechanisms.words import WIDE, Words
+from dpdist.models.outputs import ReleaseView
 from dpdist.privacy.units import record_epsilon
 
 LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."

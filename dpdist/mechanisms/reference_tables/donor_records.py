@@ -17,22 +17,22 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import CELL, MOST_POINTS
 from dpdist.mechanisms.reference_tables.calibration import agree
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells
 from dpdist.mechanisms.reference_tables.value_domains import Domain
 from dpdist.models.copula.model import kind_of
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
-from dpdist.publish.released import ReleasedObject
 
 
 class Drawn(NamedTuple):
     """A stratum's cells, its donors after the common scale, and the domain in which every outcome's values may move."""
 
-    cells: ReferenceCells
+    cells: ClippedCells
     donors: Donors
     domains: tuple[Domain, ...]
 
     @classmethod
-    def of(cls, release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Drawn:
+    def of(cls, release: ReleaseView, cells: ClippedCells, stratum: int) -> Drawn:
         known = release.donors.get(release.frame.stratum_labels[stratum])
         donors = known or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()
@@ -83,7 +83,7 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     return replace(donors, outcomes=np.column_stack(moved))
 
 
-def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Donors:
+def _points(release: ReleaseView, cells: ClippedCells, stratum: int) -> Donors:
     """The released points, in the form of donors; points of several outcomes are paired by the order of their weights."""
     parts = []
     for k, each in _by_cell(release, cells, stratum).items():
@@ -93,14 +93,14 @@ def _points(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> Don
     return Donors.of(cell, weight, outcomes)
 
 
-def points_of_cells(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
+def points_of_cells(release: ReleaseView, cells: ClippedCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
     """Points (weight, outcome) of every outcome and cell, and the number of records that they stand for, (cell,)."""
     found = _by_cell(release, cells, stratum)
     numbers, outcomes = range(len(cells.labels)), range(len(cells.outcomes))
     return [[found[k][j][0] for k in numbers] for j in outcomes], np.array([found[k][0][1] for k in numbers])
 
 
-def _by_cell(release: ReleasedObject, cells: ReferenceCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
+def _by_cell(release: ReleaseView, cells: ClippedCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
     """By cell, a list by outcome: the points (point, 2), and the number of records that they stand for."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
