@@ -233,11 +233,15 @@ def test_report_and_plan_use_labels_and_large_units_and_files_of_data_do_not(fol
     assert set(table["state"]) == {"CA", "OR", "WA", "Total"}
     totals = table[(table["statistic"] == "total") & (table["estimator"] == "parameters")]["estimate"]
     assert totals.min() > 1e7, "as measured, in Parquet"
-    assert f"{totals.max() / 1e6:,.0f}" in shown
     assert f"{totals.max():,.0f}" not in shown
     page = (release / "index.html").read_text()
     assert "Total of Miles, million" in page
     assert f"{totals.max():,.0f}" not in page
+    words, errors = shown.split(), table.loc[totals.index, "standard_error"] / 1e6
+    for total, error in zip(totals / 1e6, errors, strict=True):
+        place = 1 - int(f"{error:.1e}".partition("e")[2])
+        assert f"{round(error, place):,.4g}" in words, (total, error)
+        assert f"{round(total, place):,.0f}" in words, "the column has a figure above 1,000: whole numbers"
     wide = (release / "tables" / "trucks.wide.csv").read_text()
     assert (f"{totals.max():.0f}" in wide, "million" in wide) == (True, False)
     drowned = LABELLED.replace('epsilon: "1"', 'epsilon: "0.01"')

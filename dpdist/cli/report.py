@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.estimation.frame_table import frame_from_table, read_job
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job.presentation import Presentation
-from dpdist.publish.printed import unit_of
+from dpdist.publish.printed import at_decimals, decimals_read, unit_of
 from dpdist.publish.swapping import recover
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
@@ -220,8 +221,9 @@ def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
 def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd.DataFrame, list[str]]]:
     """Makes tables with one row per cell, and at most ABREAST statistics with their standard errors in each table.
 
-    Columns and levels have the labels that the job gives them. Large figures stand in millions or billions. Estimates are
-    those of the default estimator. For each cell it also returns why a figure may be missing.
+    Columns and levels have the labels that the job gives them. Large figures stand in millions or billions, and end where
+    their error has two digits. Estimates are those of the default estimator. For each cell it also returns why a figure
+    may be missing.
     """
     told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
     mine = rows[(rows["estimator"] == "parameters") | ~told]
@@ -234,7 +236,9 @@ def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd
         name = statistic if variable is None or variable != variable else f"{statistic} of {text.label(str(variable))}"
         part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
         unit = unit_of(part["estimate"].to_numpy(dtype=float))
-        part[["estimate", "standard_error"]] /= unit.size
+        value, error = (part[name].to_numpy(dtype=float) for name in ("estimate", "standard_error"))
+        decimals = decimals_read(value, error, sys.float_info.dig, unit)
+        part["estimate"], part["standard_error"] = (at_decimals(each / unit.size, decimals) for each in (value, error))
         parts.append(part.set_axis([*by, f"{name}{unit.suffix}", "SE"], axis=1))
     absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
     labels = parts[0][by].to_numpy().tolist()

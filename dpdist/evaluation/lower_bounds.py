@@ -39,7 +39,7 @@ from dpdist.privacy.units import record_epsilon, record_rho
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.sampling.protocol import Sampler
-from dpdist.storage.tables import read_rows, read_table
+from dpdist.storage.tables import each_block, read_rows, read_table
 from dpdist.storage.workspace import Workspace
 
 ALARM = 0.05
@@ -216,8 +216,8 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     """Computes lower bounds for one exposed record in each of the smallest strata of a finished release.
 
     Columns are those of `columns.LOWER_BOUNDS`. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises
-    `WorkspaceError` if nothing is promised, if Stan samples, or if this number of runs could not prove a loss above the
-    claim.
+    `WorkspaceError` if nothing is promised, if Stan samples, if stored weights lie beyond their bounds, or if this number
+    of runs could not prove a loss above the claim.
     """
     strata = read_table(space.confidential / "strata.parquet").to_pandas()
     fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
@@ -231,6 +231,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     if most <= claimed:
         why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
         raise WorkspaceError(space.place, why, f"it takes {draws_to_exceed(claimed, delta)} draws at least; more show more")
+    _refuse_unclipped(space, job)
     smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
     rows = list[tuple[Any, ...]]()
     with stage(listener, "audit", len(smallest)) as tick:
@@ -250,6 +251,26 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     found = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
     keep_audit(space, "lower-bounds", found)
     return found
+
+
+def _refuse_unclipped(space: Workspace, job: Job) -> None:
+    """Raises `WorkspaceError` if a stored weight lies beyond its public bounds although the job clips weights.
+
+    Version 0.1.0 and earlier stored such weights, and mechanisms clipped them. Mechanisms clip no weight any more, so
+    their sums would be others than those of the release. The error names no weight.
+    """
+    name = job.survey.weight
+    bounds = job.columns[name].bounds if name is not None and name in job.clipped_columns else None
+    if bounds is None:
+        return
+    low, high = bounds
+    if any(((block.weight < low) | (block.weight > high)).any() for block in each_block(space.records)):
+        where = space.records.relative_to(space.root)
+        found = f"{where} has weights beyond the bounds of {name}: an earlier version stored them before it clipped weights"
+        remedy = (
+            f"`dpdist verify {space.place}` says whether its claim holds; a release that this version runs can be audited"
+        )
+        raise WorkspaceError(space.place, found, remedy, exit_code=2)
 
 
 def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import scipy
 
-from dpdist.core.records import TOTAL, Floats
+from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import Presentation
 from dpdist.publish.quality import Flags, in_words, rated
@@ -25,6 +25,10 @@ NO_ESTIMATE = ".."
 MOST_ACROSS = 8
 """Largest number of levels that stand side by side, where the job does not name the column that goes across."""
 DIGITS, MOST_DECIMALS = 4, 6
+ERROR_DIGITS = 2
+"""Digits of an error beside which a large figure is read; the figure ends at the same place."""
+LARGE = 1e6
+"""Figures of at least this size are read no finer than their errors support."""
 
 MARGIN, FLAG = "±", "flag"
 MARGINS = (
@@ -55,6 +59,29 @@ def unit_of(values: Floats) -> Unit:
     return next((unit for unit in LARGE_UNITS if len(sizes) and sizes.min() >= unit.size), ONES)
 
 
+def decimals_read(values: Floats, errors: Floats, decimals: int, unit: Unit = ONES) -> Ints:
+    """Number of decimals, in `unit`, with which figures and their errors are read; negative left of the decimal point.
+
+    A large figure ends where its error has ERROR_DIGITS digits. Others have `decimals`, and so have those without an error.
+    `values` and `errors` are in ones, of one shape.
+    """
+    with np.errstate(invalid="ignore"):
+        known = (np.abs(values) >= LARGE) & np.isfinite(errors) & (errors > 0.0)
+    places = np.full(values.shape, decimals, dtype=np.int64)
+    for position in zip(*np.nonzero(known), strict=True):
+        exponent = int(f"{errors[position] / unit.size:.{ERROR_DIGITS - 1}e}".partition("e")[2])
+        places[position] = min(ERROR_DIGITS - 1 - exponent, decimals if unit is ONES else MOST_DECIMALS)
+    return places
+
+
+def at_decimals(values: Floats, decimals: Ints) -> Floats:
+    """Figures, each rounded to its number of decimals; of one shape."""
+    pairs = zip(values.ravel().tolist(), decimals.ravel().tolist(), strict=True)
+    return np.array([round(value, places) if np.isfinite(value) else value for value, places in pairs]).reshape(
+        values.shape
+    )
+
+
 class Column(NamedTuple):
     """A printed column: the level above it, its statistic, and the number of decimals of its figures."""
 
@@ -83,6 +110,8 @@ class Printed:
     """Reliability of every figure, (row, column): "reliable", "caution", "unreliable", or "" where it is not rated."""
     estimator: str
     notes: tuple[str, ...]
+    decimals: Ints | None = None
+    """Decimals of every figure and its margin, (row, column), where they are read in large units; None: of its column."""
 
     @cached_property
     def with_flags(self) -> bool:
@@ -128,16 +157,20 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
 
 
 def in_large_units(table: Printed) -> Printed:
-    """The table with large figures in millions or billions, as its headings say; for a reader, and for no file of data."""
-    columns, sizes = list[Column](), list[float]()
-    for column in table.columns:
-        alike = [j for j, other in enumerate(table.columns) if other.statistic == column.statistic]
+    """The table as a reader sees it; no file of data has it.
+
+    Large figures are in millions or billions, as headings say, and are rounded to what their errors support.
+    """
+    columns, sizes, places = list[Column](), list[float](), list[Ints]()
+    for j, column in enumerate(table.columns):
+        alike = [k for k, other in enumerate(table.columns) if other.statistic == column.statistic]
         unit = unit_of(table.values[:, alike])
         decimals = column.decimals if unit is ONES else _decimals(table.values[:, alike] / unit.size)
         columns.append(column._replace(head=f"{column.head}{unit.suffix}", decimals=decimals))
         sizes.append(unit.size)
+        places.append(decimals_read(table.values[:, j], table.margins[:, j], decimals, unit))
     figures = {name: getattr(table, name) / np.array(sizes) for name in ("values", "margins", "lower", "upper")}
-    return replace(table, columns=tuple(columns), **figures)
+    return replace(table, columns=tuple(columns), decimals=np.column_stack(places), **figures)
 
 
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
@@ -224,7 +257,7 @@ def wide_heads(table: Printed) -> list[str]:
 
 def figure_text(value: float, decimals: int, thousands: str = "") -> str:
     """A rounded figure as text; nothing where there is none."""
-    return "" if np.isnan(value) else f"{value:{thousands}.{max(decimals, 0)}f}"
+    return "" if np.isnan(value) else f"{round(value, decimals) if decimals < 0 else value:{thousands}.{max(decimals, 0)}f}"
 
 
 def _used(rows: pa.Table, shown: str) -> str:

@@ -122,16 +122,18 @@ def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
 
 
 def _rows(table: Printed) -> Iterator[Row]:
-    figures_of = table.values, table.margins, table.flags, _large_errors(table)
+    own = np.tile([column.decimals for column in table.columns], (len(table.rows), 1))
+    decimals = own if table.decimals is None else table.decimals
+    figures_of = table.values, table.margins, table.flags, _large_errors(table), decimals
     for labels, *figures in zip(table.rows, *figures_of, strict=True):
         cells = [
             Cell(
-                NO_ESTIMATE if np.isnan(value) else figure_text(value, column.decimals, ","),
-                figure_text(margin, column.decimals, ","),
+                NO_ESTIMATE if np.isnan(value) else figure_text(value, places, ","),
+                figure_text(margin, places, ","),
                 "" if np.isnan(value) else f"{value:.10g}",
                 "" if flag == FLAGS[0] or np.isnan(value) else flag or ("caution" if careful else ""),
             )
-            for column, value, margin, flag, careful in zip(table.columns, *(f.tolist() for f in figures), strict=True)
+            for value, margin, flag, careful, places in zip(*(f.tolist() for f in figures), strict=True)
         ]
         yield Row(labels, cells, TOTAL in labels)
 
