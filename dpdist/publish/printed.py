@@ -62,16 +62,24 @@ def unit_of(values: Floats) -> Unit:
 def decimals_read(values: Floats, errors: Floats, decimals: int, unit: Unit = ONES) -> Ints:
     """Number of decimals, in `unit`, with which figures and their errors are read; negative left of the decimal point.
 
-    A large figure ends where its error has ERROR_DIGITS digits. Others have `decimals`, and so have those without an error.
+    A large figure ends where its error has ERROR_DIGITS digits, and keeps its first digit. Others have `decimals`, and so have those without an error.
     `values` and `errors` are in ones, of one shape.
     """
     with np.errstate(invalid="ignore"):
-        known = (np.abs(values) >= LARGE) & np.isfinite(errors) & (errors > 0.0)
+        supported = (np.abs(values) >= LARGE) & np.isfinite(errors) & (errors > 0.0)
     places = np.full(values.shape, decimals, dtype=np.int64)
-    for position in zip(*np.nonzero(known), strict=True):
-        exponent = int(f"{errors[position] / unit.size:.{ERROR_DIGITS - 1}e}".partition("e")[2])
-        places[position] = min(ERROR_DIGITS - 1 - exponent, decimals if unit is ONES else MOST_DECIMALS)
+    for position in zip(*np.nonzero(supported), strict=True):
+        place = max(
+            ERROR_DIGITS - 1 - _exponent(errors[position] / unit.size, ERROR_DIGITS),
+            -_exponent(values[position] / unit.size, 1),
+        )
+        places[position] = min(place, decimals if unit is ONES else MOST_DECIMALS)
     return places
+
+
+def _exponent(number: float, digits: int) -> int:
+    """The decimal exponent of a number that is rounded to so many digits."""
+    return int(f"{number:.{digits - 1}e}".partition("e")[2])
 
 
 def at_decimals(values: Floats, decimals: Ints) -> Floats:

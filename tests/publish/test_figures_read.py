@@ -74,6 +74,7 @@ def test_a_figure_below_a_million_or_without_an_error_is_printed_as_before() -> 
         (30_123_456.0, 9_960.0, MILLIONS, ("30.123", "0.010")),
         (30_123_456.0, 0.25, ONES, ("30,123,456", "0")),
         (999_999.0, 1_234.0, ONES, ("999,999", "1,234")),
+        (2_345_678.0, 4e9, ONES, ("2,000,000", "4,000,000,000")),
     ],
 )
 def test_the_place_is_that_of_the_errors_second_digit(
