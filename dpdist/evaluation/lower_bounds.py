@@ -231,7 +231,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     if most <= claimed:
         why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
         raise WorkspaceError(space.place, why, f"it takes {draws_to_exceed(claimed, delta)} draws at least; more show more")
-    _refuse_unclipped(space, job)
+    _refuse_weights_beyond_bounds(space, job)
     smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
     rows = list[tuple[Any, ...]]()
     with stage(listener, "audit", len(smallest)) as tick:
@@ -253,11 +253,11 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     return found
 
 
-def _refuse_unclipped(space: Workspace, job: Job) -> None:
+def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
     """Raises `WorkspaceError` if a stored weight lies beyond its public bounds although the job clips weights.
 
-    Version 0.1.0 and earlier stored such weights, and mechanisms clipped them. Mechanisms clip no weight any more, so
-    their sums would be others than those of the release. The error names no weight.
+    Version 0.1.0 and earlier stored such weights. The mechanisms of this version take every weight as clipped, so they are
+    not those of that release, and sums may lie beyond their public ranges. The error names no weight.
     """
     name = job.survey.weight
     bounds = job.columns[name].bounds if name is not None and name in job.clipped_columns else None

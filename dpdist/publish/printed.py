@@ -62,8 +62,8 @@ def unit_of(values: Floats) -> Unit:
 def decimals_read(values: Floats, errors: Floats, decimals: int, unit: Unit = ONES) -> Ints:
     """Number of decimals, in `unit`, with which figures and their errors are read; negative left of the decimal point.
 
-    A large figure ends where its error has ERROR_DIGITS digits, and keeps its first digit. Others have `decimals`, and so have those without an error.
-    `values` and `errors` are in ones, of one shape.
+    A large figure ends where its error has ERROR_DIGITS digits, and keeps its first digit. Others have `decimals`, and so
+    have those without an error. `values` and `errors` are in ones, of one shape.
     """
     with np.errstate(invalid="ignore"):
         supported = (np.abs(values) >= LARGE) & np.isfinite(errors) & (errors > 0.0)
