@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -23,7 +24,13 @@ def show(
 
 
 def schema() -> None:
-    """Print the JSON schema of a job file, for editors."""
+    """Print the JSON schema of a job file, for editors, with the plug-ins that are installed."""
     from dpdist.job import Job
+    from dpdist.job.mechanisms import third_party
 
-    guarded(lambda: print(json.dumps(Job.model_json_schema(), indent=2)))
+    def act() -> None:
+        for refusal in third_party()[1]:
+            print(refusal, file=sys.stderr)
+        print(json.dumps(Job.model_json_schema(), indent=2))
+
+    guarded(act)

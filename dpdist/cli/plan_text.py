@@ -12,7 +12,18 @@ from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
-from dpdist.runtime.plan import SIZES_SECRET, Plan, design, first_stage, records, records_text, reference, sizes, together
+from dpdist.runtime.plan import (
+    SIZES_SECRET,
+    Plan,
+    design,
+    first_stage,
+    records,
+    records_text,
+    reference,
+    sizes,
+    third_party,
+    together,
+)
 
 
 def plan_text(plan: Plan) -> RenderableType:
@@ -24,6 +35,7 @@ def plan_text(plan: Plan) -> RenderableType:
         **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": records_text(plan),
+        **third_party(job),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **together(plan),
         **({"fit to reference": plan.goodness.in_words()} if plan.goodness is not None else {}),

@@ -89,7 +89,7 @@ class WeightedMarginals(CodedColumns):
         description="weighted sums of values that are measured beside counts, as in [{of: age}, {of: age, by: region}]; "
         "counts and records are then made to agree with them",
     )
-    folder: ClassVar[str] = "weighted_marginals"
+    package: ClassVar[str] = "dpdist.mechanisms.weighted_marginals"
     takes_reference: ClassVar[bool] = True
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:

@@ -34,8 +34,8 @@ class MechanismSpec(Frozen):
         description="where a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
     )
 
-    folder: ClassVar[str] = "pseudo_posterior"
-    """The folder of dpdist/mechanisms with the mechanism's code."""
+    package: ClassVar[str] = "dpdist.mechanisms.pseudo_posterior"
+    """The package with the mechanism's code; it is imported at its first use."""
     statistics: ClassVar[str | None] = None
     """Name of the statistics that the mechanism sums if it fits no likelihood. Its jobs then have no `model`."""
     adds_noise: ClassVar[bool] = False
@@ -114,6 +114,14 @@ class MechanismSpec(Frozen):
         return 1 if self.sets_are_free else job.synthetic_sets
 
     @property
+    def third_party(self) -> dict[str, Any]:
+        """The distribution that brings the mechanism, with its version, under `third_party`; empty for one of dpdist."""
+        from dpdist.job.mechanisms import plugin_of  # which lists the specifications that derive from this one
+
+        plugin = plugin_of(self.name)
+        return {} if plugin is None else {"third_party": plugin.origin}
+
+    @property
     def spends(self) -> bool:
         """True if ε is used: by a clamp, by noise, or by weights that the bound tunes or cuts off."""
         tuned = self.tunes_weights and self.weights.rule != "none"
@@ -140,7 +148,8 @@ class MechanismSpec(Frozen):
     def published(self, job: JobView) -> dict[str, Any]:
         """The part of the specification that a statement publishes: constants that have an effect."""
         weights = {"weights": self.weights.used} if self.weighs else {}
-        return {"name": self.name, **weights, **self.model_dump(mode="json", exclude_none=True, exclude={"weights"})}
+        settings = self.model_dump(mode="json", exclude_none=True, exclude={"weights"})
+        return {"name": self.name, **self.third_party, **weights, **settings}
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         """Lists the settings of a job that the mechanism refuses."""

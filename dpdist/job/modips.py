@@ -44,7 +44,7 @@ class Modips(Noisy):
     nested: Annotated[int, Field(ge=1, le=1_000)] = Field(
         default=1, description="synthetic sets for every sanitization, which share its part of ε"
     )
-    folder: ClassVar[str] = "modips"
+    package: ClassVar[str] = "dpdist.mechanisms.modips"
     statistics: ClassVar[str | None] = "sufficient"
     tabulates: ClassVar[bool] = True
 

@@ -22,7 +22,7 @@ class PerturbedHistogram(Noisy):
     bins: int | None = Field(
         default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
     )
-    folder: ClassVar[str] = "perturbed_histogram"
+    package: ClassVar[str] = "dpdist.mechanisms.perturbed_histogram"
     statistics: ClassVar[str | None] = "histogram"
     counts_records: ClassVar[bool] = True
     gates: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class WholeTables(Noisy):
         default="local", description="the file's own, which promises nothing, or by public bounds"
     )
     consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
-    folder: ClassVar[str] = "laplace_tables"
+    package: ClassVar[str] = "dpdist.mechanisms.laplace_tables"
     statistics: ClassVar[str | None] = "noisy_tables"
     tabulates: ClassVar[bool] = True
     whole_tables: ClassVar[bool] = True
@@ -107,7 +107,7 @@ class LaplaceStrict(Noisy):
     """Noisy sums of every base cell, with values clipped at public bounds."""
 
     name: Literal["laplace_strict"] = Field(description="noisy sums of every base cell, clipped at public bounds")
-    folder: ClassVar[str] = "laplace_cells"
+    package: ClassVar[str] = "dpdist.mechanisms.laplace_cells"
     statistics: ClassVar[str | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
     gates: ClassVar[bool] = True
@@ -132,7 +132,7 @@ class WeightRegularisation(Noisy):
         le=1,
         description="how far weights are moved, from 0 to 1; unset: the least predicted error, for 1/10 of ε",
     )
-    folder: ClassVar[str] = "weight_regularisation"
+    package: ClassVar[str] = "dpdist.mechanisms.weight_regularisation"
     statistics: ClassVar[str | None] = "regularised_cells"
     tabulates: ClassVar[bool] = True
     shape: ClassVar[bool] = False
@@ -160,7 +160,7 @@ class ReferenceTables(Noisy):
 
     name: Literal["reference_tables"] = Field(description="noisy sums of every base cell, clipped where a reference tells")
     shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
-    folder: ClassVar[str] = "reference_tables"
+    package: ClassVar[str] = "dpdist.mechanisms.reference_tables"
     statistics: ClassVar[str | None] = "reference_cells"
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
@@ -189,7 +189,7 @@ class SanitizedStatistics(Noisy):
     noise: NoiseName = Field(
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
     )
-    folder: ClassVar[str] = "sanitized_lognormal"
+    package: ClassVar[str] = "dpdist.mechanisms.sanitized_lognormal"
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
     sets_are_free: ClassVar[bool] = True

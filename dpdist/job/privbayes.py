@@ -43,7 +43,7 @@ class PrivBayes(CodedColumns):
     selection: Budget | None = Field(
         default=None, description='part of ε for the choice of parents, as in "3/10" (the default); the rest is for tables'
     )
-    folder: ClassVar[str] = "privbayes"
+    package: ClassVar[str] = "dpdist.mechanisms.privbayes"
 
     @property
     def parents(self) -> int:

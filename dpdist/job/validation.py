@@ -11,6 +11,8 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpdist.core.errors import Problem, ProblemsError
+from dpdist.job.mechanism import MechanismSpec
+from dpdist.job.mechanisms import REFUSED, third_party
 from dpdist.job.values import NAME, PATTERNS
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
@@ -59,6 +61,10 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
     if error["type"] in ("missing", "union_tag_not_found"):
         path = path if error["type"] == "missing" else (*path, _TAG)
         return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, at)
+    if error["type"] == REFUSED:
+        allowed = "a mechanism of dpdist, or of a plug-in that can be used"
+        remedy = "mend the plug-in, or take another mechanism"
+        return Problem(dotted((*path, _TAG)), facts["reason"], allowed, remedy, 1, place((*path, _TAG), lines))
     if error["type"] == "union_tag_invalid":
         return _no_option((*path, _TAG), facts["tag"], facts["expected_tags"], place((*path, _TAG), lines))
     message = error["msg"].removeprefix("Value error, ")
@@ -189,6 +195,8 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
     found = dict[str, type[BaseModel]]()
     for member in get_args(annotation):
         found |= _members(member) or {tag: _plain(member) for tag in _tags(member)}
+    if any(issubclass(member, MechanismSpec) for member in found.values()):
+        found |= {name: spec for name, (_, spec) in third_party()[0].items()}
     return found
 
 

@@ -256,7 +256,7 @@ class Job(BudgetShares):
     @cached_property
     def identity(self) -> dict[str, Any]:
         """All that determines the result, by dotted key: the job without runtime, ledger, presentation and paths."""
-        return dict(
+        settings = dict(
             _flat(
                 self.model_dump(
                     mode="json",
@@ -271,6 +271,8 @@ class Job(BudgetShares):
                 (),
             )
         )
+        code = self.mechanism.third_party
+        return settings | dict(_flat(code, ("mechanism",))) if code else settings
 
 
 def _flat(given: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
-"""Loads the parts of a mechanism from its folder: its protection, model, texts and list of noisy figures.
+"""Loads the parts of a mechanism from its package: its protection, model, texts and list of noisy figures.
 
-The specification names the folder (`MechanismSpec.folder`). This file itself imports no part. So publishing, which asks
+The specification names the package (`MechanismSpec.package`). This file itself imports no part. So publishing, which asks
 for models and texts only, loads no code that sees a record.
 """
 
@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from dpdist.job import SPECS
+from dpdist.job.mechanisms import spec_named
 
 T = TypeVar("T")
 REQUIRED = {
@@ -19,7 +20,7 @@ REQUIRED = {
     "release": ("model_of", "a function of the job that returns the class of the model"),
     "statement": ("WORDS", "the texts of its statement"),
 }
-"""The modules of every mechanism's folder, each with the name that it must define and what that is."""
+"""The modules of every mechanism's package, each with the name that it must define and what that is."""
 MEASURED = {
     "figures": "a function that lists the noisy figures of a stratum",
     "DEFINITIONS": "what each of its statistics is, by name",
@@ -41,8 +42,6 @@ class Parts(Mapping[str, T], Generic[T]):
         self._module, self._part, self._what = module, part, what
 
     def __getitem__(self, name: str) -> T:
-        if name not in SPECS:
-            raise KeyError(name)
         found: Any = getattr(_module(name, self._module, self._what), self._part, None)
         if isinstance(found, Mapping) and self._module == "protect":
             found = found.get(name)
@@ -62,11 +61,11 @@ def check(name: str) -> None:
     """Checks that a mechanism has all of its parts; raises `Incomplete` if one is missing."""
     for module, (part, what) in REQUIRED.items():
         Parts[Any](module, part, what)[name]
-    if SPECS[name].adds_noise:
+    if spec_named(name).adds_noise:
         for part, what in MEASURED.items():
             Parts[Any]("measured", part, what)[name]
         words: Any = Parts[Any]("statement", *REQUIRED["statement"])[name]
-        for text in ("errors", *(("density",) if SPECS[name].statistics is not None else ())):
+        for text in ("errors", *(("density",) if spec_named(name).statistics is not None else ())):
             if not getattr(words, text):
                 raise missing(name, "statement", f"WORDS.{text}", "a text that a release of noisy statistics needs")
 
@@ -77,11 +76,11 @@ def missing(name: str, module: str, part: str, what: str) -> Incomplete:
 
 
 def _path(name: str, module: str) -> str:
-    return f"dpdist/mechanisms/{SPECS[name].folder}/{module}.py"
+    return f"{spec_named(name).package.replace('.', '/')}/{module}.py"
 
 
 def _module(name: str, module: str, what: str) -> ModuleType:
-    path = f"dpdist.mechanisms.{SPECS[name].folder}.{module}"
+    path = f"{spec_named(name).package}.{module}"
     try:
         return import_module(path)
     except ModuleNotFoundError as error:

@@ -31,6 +31,7 @@ from dpdist.mechanisms.wording import (
     REFRESHED,
     REJECTION,
     SECRET_SIZES,
+    THIRD_PARTY,
     TRUNCATED,
     UNITS,
     USERS_CLAMP,
@@ -87,7 +88,8 @@ def promise_of(job: Job, each: Guarantee, *assumptions: str, repeated: Repeated 
     known = SECRET_SIZES if job.sizes_secret else PUBLIC_X
     if job.predictors is not None:
         known = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
-    said = (known, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
+    code = (THIRD_PARTY.format(**origin),) if (origin := job.mechanism.third_party.get("third_party")) else ()
+    said = (known, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()
     return Promise(total, each, composition, said, target, (*warned, *_truncated(job)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dpdist.engine.protocol import Mechanism
 from dpdist.job import Job
-from dpdist.mechanisms.parts import REQUIRED, Parts, check
+from dpdist.job.mechanisms import plugin_of
+from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
+from dpdist.mechanisms.stratum_sums import NoisySums
 
 MECHANISMS: Parts[Mechanism] = Parts("protect", *REQUIRED["protect"])
 
@@ -12,4 +14,16 @@ MECHANISMS: Parts[Mechanism] = Parts("protect", *REQUIRED["protect"])
 def mechanism_of(job: Job) -> Mechanism:
     """The mechanism that a job names; raises `Incomplete` if one of its parts is missing."""
     check(job.mechanism.name)
-    return MECHANISMS[job.mechanism.name]
+    mechanism = MECHANISMS[job.mechanism.name]
+    if (plugin := plugin_of(job.mechanism.name)) is not None and not _held(mechanism):
+        raise Incomplete(
+            f"plug-in {plugin}: its rounds are not held to its queries. Derive it from NoisySums, and leave promise and "
+            "protect as they are there"
+        )
+    return mechanism
+
+
+def _held(mechanism: Mechanism) -> bool:
+    """True if the engine computes the promise from the mechanism's queries, and holds its rounds to them."""
+    kind = type(mechanism)
+    return isinstance(mechanism, NoisySums) and (kind.promise, kind.protect) == (NoisySums.promise, NoisySums.protect)

@@ -36,9 +36,14 @@ class NoisySums(ABC, Generic[S, M]):
     def promise(self, job: Job) -> Promise:
         """The promise for a job, before data are seen."""
         settings = self._settings(job)
-        promise = self.promised(job, settings, guarantee_of(job, self.queries(job, settings)))
-        if not isinstance(promise.total, NoGuarantee) and promise.total.epsilon > job.budget.epsilon:
+        total = guarantee_of(job, self.queries(job, settings))
+        promise = self.promised(job, settings, total)
+        if isinstance(promise.total, NoGuarantee):
+            return promise
+        if promise.total.epsilon > job.budget.epsilon:
             raise LossExceeded(f"its queries lose ε = {promise.total.epsilon}, and the job has {job.budget.epsilon}")
+        if promise.total.epsilon < total.epsilon:
+            raise LossExceeded(f"it promises ε = {promise.total.epsilon}, and its queries lose {total.epsilon}")
         return promise
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:

@@ -96,6 +96,10 @@ UNITS = (
     "record is at a record's {symbol}, {share} of it. Together {most} records move at most {most} times as much, wherever "
     "they are."
 )
+THIRD_PARTY = (
+    "The mechanism is third-party: {distribution} {version}. Its authors state how far neighbouring files move its sums. "
+    "The guarantee is computed from that and from the noise that was drawn."
+)
 TRUNCATED = (
     "Of a {column} with more than {most} records the first {most} in the file's order count. The others are left out. "
     "Where they are unlike those, estimates have a bias that is in no figure."

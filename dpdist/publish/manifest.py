@@ -31,6 +31,7 @@ def manifest(folder: Path, release: ReleasedObject) -> bytes:
         "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
         **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
         "job": release.job.public,
+        **release.job.mechanism.third_party,
         "versions": {name: version(name) for name in PACKAGES},
     }
     return canonical({**said, "release": release_id(said)})

@@ -93,6 +93,7 @@ def plan_lines(plan: Plan) -> str:
     facts = {
         "input": plan.source.name,
         "records": records_text(plan),
+        **third_party(job),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **{name: shown[name] for name in (STRATA, MEMORY) if name in shown},
         **claimed,
@@ -100,6 +101,13 @@ def plan_lines(plan: Plan) -> str:
         "tables": ", ".join(table.name for table in job.tables) or "none",
     }
     return "\n".join([f"Plan of {job.dataset} {job.period}", *(f"  {name}: {text}" for name, text in facts.items())])
+
+
+def third_party(job: Job) -> dict[str, str]:
+    """A line on a mechanism that another distribution brings; none for one of dpdist."""
+    if not (origin := job.mechanism.third_party.get("third_party")):
+        return {}
+    return {"mechanism": f"{job.mechanism.name}, third-party: {origin['distribution']} {origin['version']}"}
 
 
 def records(plan: Plan) -> int:

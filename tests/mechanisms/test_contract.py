@@ -171,7 +171,7 @@ def test_a_model_without_a_method_that_publishing_needs_is_refused(method: str, 
 
 
 def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SPECS["laplace_strict"], "folder", "laplace_nowhere")
+    monkeypatch.setattr(SPECS["laplace_strict"], "package", "dpdist.mechanisms.laplace_nowhere")
     with pytest.raises(Incomplete, match=r"no protect: write dpdist/mechanisms/laplace_nowhere/protect\.py"):
         mechanism_of(jobs_under("laplace_strict")[0])
 

@@ -1,0 +1,1 @@
+"""Mechanism `yes_no_counts`: noisy counts of records with 0 and with 1 in every cell of the tables."""

@@ -1,0 +1,209 @@
+"""Mechanisms of other distributions: one is built, installed and released from; others are refused by their names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from importlib import invalidate_caches
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from small_jobs import CURRENT, Said, parsed, said, survey
+
+import dpdist
+from dpdist.core import plugins
+from dpdist.core.errors import JobError
+from dpdist.core.plugins import Refused
+from dpdist.job.mechanisms import SPECS, third_party
+from dpdist.mechanisms.parts import Incomplete
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.mechanisms.stratum_sums import LossExceeded
+from dpdist.privacy.guarantees import Strict
+
+EXAMPLE = Path(__file__).parent / "plugin_example"
+ORIGIN = {"distribution": "dpdist-counts", "version": "1.2.0"}
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for installed distributions, with the example, built and installed by pip."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(folder), str(EXAMPLE)], check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Entry points are read anew, and the modules of plug-ins are forgotten afterwards."""
+    before = set(sys.modules)
+    plugins.declared.cache_clear()
+    yield monkeypatch
+    plugins.declared.cache_clear()
+    for name in set(sys.modules) - before:
+        if name.startswith(("dpdist_counts", "faulty")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def installed(site: Path, fresh: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    fresh.syspath_prepend(str(site))
+    return fresh
+
+
+def counts_job(name: str = "yes_no_counts", **changes: object) -> Said:
+    """A small job of an outcome with two values."""
+    job = said("laplace_strict", "substitution", "cell_sums")
+    columns = {name: job["columns"][name] for name in ("field", "sex")}
+    columns["voted"] = {"bounds": [0, 1], "codes": {"no": 0, "yes": 1}}
+    tables = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
+    mine = {"columns": columns, "outcome": "voted", "survey": {}, "tables": tables, "mechanism": {"name": name}}
+    return job | mine | changes
+
+
+def test_a_release_of_an_installed_plugin_says_whose_it_is(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    survey(1).to_parquet(tmp_path / CURRENT)
+    job = parsed(counts_job(input={"path": str(tmp_path / CURRENT)}))
+    assert "yes_no_counts, third-party: dpdist-counts 1.2.0" in str(dpdist.plan(job))
+    assert job.identity["mechanism.third_party.version"] == "1.2.0"
+    release = dpdist.run(job, tmp_path / "work")
+    public = tmp_path / "work" / "public"
+    statement = json.loads((public / "statement.json").read_text())
+    assert statement["mechanism"]["third_party"] == ORIGIN
+    assert any("third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert statement["guarantee"] == "strict"
+    assert json.loads((public / "manifest.json").read_text())["third_party"] == ORIGIN
+    figures = pq.read_table(public / "measurements.parquet").to_pandas()
+    assert set(figures["statistic"]) == {"zeros", "ones"}
+    assert len(release.tables["t"]) == 36
+    assert dpdist.open_release(tmp_path / "work").statement["mechanism"]["third_party"] == ORIGIN
+
+
+def test_the_command_line_runs_a_plugin_and_its_schema_lists_it(site: Path, tmp_path: Path) -> None:
+    """Control: without the distribution, neither knows it."""
+    survey(1).to_parquet(tmp_path / CURRENT)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(counts_job()))
+
+    def command(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+        told = [sys.executable, "-m", "dpdist", *arguments]
+        environment = {"PYTHONPATH": path, "PATH": "", "HOME": str(tmp_path)}
+        return subprocess.run(told, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment)
+
+    assert "yes_no_counts" in command("schema", path=str(site)).stdout
+    assert "yes_no_counts" not in command("schema", path="").stdout
+    ran = command("run", "job.yaml", "-w", "work", "--set", "runtime.executor=serial", path=str(site))
+    assert ran.returncode == 0, ran.stderr
+    without = command("validate", "job.yaml", path="")
+    assert without.returncode == 2
+    assert "'yes_no_counts' is not known" in without.stdout + without.stderr
+
+
+def test_a_plugin_is_loaded_only_where_a_job_names_it(installed: pytest.MonkeyPatch) -> None:
+    parsed(said("laplace_strict", "substitution", "cell_sums"))
+    assert not any(name.startswith("dpdist_counts") for name in sys.modules)
+    assert plugins.declared.cache_info().currsize == 0
+    parsed(counts_job())
+    assert "dpdist_counts.spec" in sys.modules
+    assert "dpdist_counts.protect" not in sys.modules
+
+
+def test_a_wrong_key_of_a_plugin_has_a_remedy(installed: pytest.MonkeyPatch) -> None:
+    with pytest.raises(JobError, match=r"mechanism\.fallbck: unknown key(.|\n)*did you mean 'fallback'"):
+        parsed(counts_job(mechanism={"name": "yes_no_counts", "fallbck": "refuse"}))
+    with pytest.raises(JobError, match="did you mean 'yes_no_counts'"):
+        parsed(counts_job("yes_no_count"))
+
+
+SPEC = """
+from typing import ClassVar, Literal
+from pydantic import Field
+from dpdist.job.mechanism import Noisy
+class Faulty(Noisy):
+    name: Literal["{name}"] = Field(description="a fault")
+    {contract}
+    package: ClassVar[str] = "faulty"
+    counts_records: ClassVar[bool] = True
+    def guarantee(self, job):
+        return "strict"
+"""
+CONTRACT = "CONTRACT: ClassVar[int] = {}"
+FAULTS = {
+    "a broken import": (
+        "faulty",
+        "import not_there",
+        "imported (ModuleNotFoundError: No module named 'not_there')",
+    ),
+    "another contract": ("faulty", SPEC.format(name="faulty", contract=CONTRACT.format(2)), "is written for contract 2"),
+    "no contract": ("faulty", SPEC.format(name="faulty", contract=""), "states no CONTRACT"),
+    "another name": ("faulty", SPEC.format(name="other", contract=CONTRACT.format(1)), "has another name in its class"),
+    "no specification": ("faulty", "class Faulty:\n    CONTRACT = 1", "is no class derived from MechanismSpec"),
+    "a name of dpdist": (
+        "laplace_strict",
+        SPEC.format(name="laplace_strict", contract=CONTRACT.format(1)),
+        "has the name of a member of dpdist",
+    ),
+}
+
+
+def install(folder: Path, name: str, text: str, distribution: str = "faulty") -> None:
+    """Puts a distribution with one module into a folder, as an installer leaves it."""
+    (folder / "faulty.py").write_text(text)
+    info = folder / f"{distribution}-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[dpdist.mechanisms]\n{name} = faulty:Faulty\n")
+    invalidate_caches()
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_faulty_plugin_is_refused_by_name_and_all_else_works(
+    what: str, installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, text, reason = FAULTS[what]
+    install(tmp_path, name, text)
+    installed.syspath_prepend(str(tmp_path))
+    members, refusals = third_party()
+    assert list(members) == ["yes_no_counts"]
+    (refusal,) = refusals
+    assert f"plug-in '{name}' of faulty 0.1 (faulty:Faulty)" in str(refusal)
+    assert reason in str(refusal)
+    assert parsed(counts_job()).mechanism.name == "yes_no_counts"
+    assert parsed(said("laplace_strict", "substitution", "cell_sums")).mechanism.package.startswith("dpdist.")
+    if name not in SPECS:
+        with pytest.raises(JobError, match=r"mechanism\.name: plug-in 'faulty' of faulty 0\.1"):
+            parsed(counts_job(name))
+
+
+def test_two_plugins_of_one_name_are_refused(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(tmp_path, "yes_no_counts", "")
+    installed.syspath_prepend(str(tmp_path))
+    assert third_party()[0] == {}
+    with pytest.raises(Refused, match=r"several plug-ins have one name: .*dpdist-counts 1\.2\.0.* and .*faulty 0\.1"):
+        plugins.loaded(plugins.MECHANISMS, "yes_no_counts", SPECS, lambda *_: "")
+
+
+def test_a_promise_below_its_loss_and_rounds_of_its_own_are_refused(installed: pytest.MonkeyPatch) -> None:
+    """Control: as it is, the promise is what its queries lose."""
+    job = parsed(counts_job())
+    mechanism = mechanism_of(job)
+    assert mechanism.promise(job).total.epsilon == job.budget.epsilon  # type: ignore[union-attr]
+    kind = type(mechanism)
+    right = kind.queries  # type: ignore[attr-defined]
+    with installed.context() as patch:
+        patch.setattr(kind, "queries", lambda *given: 2 * right(*given))
+        with pytest.raises(LossExceeded, match="lose ε = 24, and the job has 12"):
+            mechanism.promise(job)
+    with installed.context() as patch:
+        stated = kind.promised  # type: ignore[attr-defined]
+        less = Strict(job.budget.adjacency, Fraction(3))
+        patch.setattr(kind, "promised", lambda self, job, settings, total: stated(self, job, settings, less))
+        with pytest.raises(LossExceeded, match="promises ε = 3, and its queries lose 12"):
+            mechanism.promise(job)
+    installed.setattr(kind, "protect", lambda *_: None)
+    with pytest.raises(Incomplete, match=r"plug-in 'yes_no_counts' of dpdist-counts 1\.2\.0 .* not held to its queries"):
+        mechanism_of(job)
