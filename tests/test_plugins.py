@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from importlib import invalidate_caches
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from mechanism_answers import problems_of_answers, problems_of_stated_noise
+from mechanism_losses import captured, problems_of_scale
 from small_jobs import CURRENT, Said, parsed, said, survey
 
 import dpdist
 from dpdist.core import plugins
 from dpdist.core.errors import JobError
 from dpdist.core.plugins import Refused
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Measurement
 from dpdist.job.mechanisms import SPECS, third_party
 from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.mechanisms.stratum_sums import LossExceeded
+from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
+from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Strict
+from dpdist.privacy.queries import Moved, NoisyQuery
 
 EXAMPLE = Path(__file__).parent / "plugin_example"
 ORIGIN = {"distribution": "dpdist-counts", "version": "1.2.0"}
@@ -82,6 +90,48 @@ def test_a_release_of_an_installed_plugin_says_whose_it_is(installed: pytest.Mon
     assert set(figures["statistic"]) == {"zeros", "ones"}
     assert len(release.tables["t"]) == 36
     assert dpdist.open_release(tmp_path / "work").statement["mechanism"]["third_party"] == ORIGIN
+
+
+def test_an_installed_plugin_keeps_the_contract_of_noise_and_faults_are_told(
+    installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Control: distances that are stated as an eighth, and exact counts beside noisy ones."""
+    survey(1).to_parquet(tmp_path / CURRENT)
+    case = captured("yes_no_counts", counts_job(), tmp_path, tmp_path / "work")
+    assert problems_of_scale("it", case) == []
+    assert problems_of_answers("it", case) == []
+    assert problems_of_stated_noise("it", case) == []
+    mechanism = mechanism_of(case.job)
+    protect = sys.modules[type(mechanism).__module__]
+    right = protect.counts
+    with installed.context() as patch:
+        scale = case.model.scale / 8  # type: ignore[attr-defined]
+        patch.setattr(protect, "scale_of", lambda _: scale)
+        patch.setattr(protect, "counts", lambda _, times=1: replace(_eighth(right(scale, times)), scale=scale))
+        (line,) = problems_of_scale("it", case)
+        assert line.startswith("it: two neighbouring files cost 96, and the job's epsilon is 12: compare the scale")
+        assert problems_of_stated_noise("it", case) != []
+    exact = list[Floats]()
+    with installed.context() as patch:
+        patch.setattr(Defined, "sums", _kept(Defined.sums, exact))
+        patch.setattr(protect, "Draws", lambda values: Draws({"counts": values["counts"] * 0 + exact[-1]}))
+        lines = problems_of_answers("it", case)
+    assert any("it takes exact sums" in line for line in lines)
+    assert "it: no noisy answer changes set 1: it is released without noise" in lines
+
+
+def _eighth(query: NoisyQuery) -> NoisyQuery:
+    return replace(query, moved=Moved(*(distance / 8 for distance in query.moved)))
+
+
+def _kept(sums: Callable[..., Measurement], exact: list[Floats]) -> Callable[..., Measurement]:
+    """The same queries; `exact` is told of their sums without noise."""
+
+    def keeping(self: Defined, values: Floats, *rest: Any) -> Measurement:
+        exact.append(values)
+        return sums(self, values, *rest)
+
+    return keeping
 
 
 def test_the_command_line_runs_a_plugin_and_its_schema_lists_it(site: Path, tmp_path: Path) -> None:
