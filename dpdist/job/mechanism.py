@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
+from dpdist.core import plugins
 from dpdist.job.contradiction import Contradiction, declared
 from dpdist.job.families import SAMPLERS
 from dpdist.job.names import RULE_CONSTANTS, Fallback, Guarantee, StatisticName
@@ -116,10 +117,10 @@ class MechanismSpec(Frozen):
     @property
     def third_party(self) -> dict[str, Any]:
         """The distribution that brings the mechanism, with its version, under `third_party`; empty for one of dpdist."""
-        from dpdist.job.mechanisms import plugin_of  # which lists the specifications that derive from this one
-
-        plugin = plugin_of(self.name)
-        return {} if plugin is None else {"third_party": plugin.origin}
+        if self.package.startswith("dpdist."):
+            return {}
+        (plugin,) = (plugin for plugin in plugins.declared(plugins.MECHANISMS) if plugin.name == self.name)
+        return {"third_party": plugin.origin}
 
     @property
     def spends(self) -> bool:
