@@ -29,8 +29,8 @@ from dpdist.job import Calibration, Job, Measure
 from dpdist.job.loading import calibration_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.promises import target_of
-from dpdist.mechanisms.pseudo_posterior.on_reference import fixed_model
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.reference import learned_from

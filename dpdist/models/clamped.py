@@ -9,6 +9,10 @@ import numpy as np
 from dpdist.core.records import Floats, Records
 
 
+class Spurious(Exception):
+    """Raised if, on the reference's records, the clamped posterior has its mass at another mode than the reference's."""
+
+
 @dataclass(frozen=True, eq=False)
 class Clamped:
     """The posterior π(θ) ∏ exp(clamp(α(f − offset), ±clamp)), with f a record's log likelihood and α its privacy weight.

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpdist.job.families import family_facts
-from dpdist.models.copula.model import Scores
-from dpdist.models.copula.reference_summary import SHAPES
+from dpdist.models.on_reference import OnDistributions
 from dpdist.publish.reference_strata import cells_where
 from dpdist.publish.released import ReleasedObject
 
@@ -43,11 +42,11 @@ def _of_scores(release: ReleasedObject) -> list[dict[str, Any]]:
     found = []
     for stratum, label in enumerate(release.frame.stratum_labels if family_facts(release.job).on_reference else ()):
         model = release.model(stratum)
-        assert isinstance(model, Scores)
-        for cell, records, own in zip(model.cells.names, model.known.records, model.known.own.tolist(), strict=True):
-            shares = {name: round(share, 3) for name, share in zip(SHAPES, own, strict=True) if share < 1.0}
+        assert isinstance(model, OnDistributions)
+        for cell, records, weights in model.borrowed_shapes():
+            shares = {name: round(share, 3) for name, share in weights.items() if share < 1.0}
             if shares:
-                found.append({"stratum": label, "cell": cell, "reference_records": int(records), "own_weight": shares})
+                found.append({"stratum": label, "cell": cell, "reference_records": records, "own_weight": shares})
     return found
 
 

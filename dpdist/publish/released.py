@@ -25,8 +25,8 @@ from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read
 from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
-from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
+from dpdist.models.on_reference import OnDistributions
 from dpdist.models.outputs import PassesOn, SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
@@ -87,7 +87,7 @@ class ReleasedObject:
         label = self.frame.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
-        return model.within(self.facts[label]) if isinstance(model, Scores) else model
+        return model.within(self.facts[label]) if isinstance(model, OnDistributions) else model
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])

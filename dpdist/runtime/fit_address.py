@@ -17,8 +17,8 @@ from dpdist.engine.protocol import Learned, Noise, Rounds
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.pseudo_posterior.on_reference import fixed_model
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import StratumModel
 from dpdist.runtime.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of

@@ -27,12 +27,10 @@ from dpdist.estimation.direct import Design, Replicated, direct, errors_given_si
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.families import family_facts
+from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.pseudo_posterior.tilted import Weigh
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
-from dpdist.models import Lognormal
+from dpdist.models.on_reference import AsSampled, FitsOutright
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, expected_of
-from dpdist.privacy.weights import Ones
 from dpdist.runtime.blocks import block_rows
 from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.survey.batches import Tick
@@ -182,7 +180,7 @@ def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]
     for stratum, label in enumerate(frame.stratum_labels):
         own = frame.rows_of(stratum)
         model = builder_of(job).build(job, frame, own)
-        model = model.as_sampled() if isinstance(model, Lognormal) else model
+        model = model.as_sampled() if isinstance(model, AsSampled) else model
         part = records.part(int(start[own.start]), int(start[own.stop]))
         assert isinstance(model, Expectation)
         try:
@@ -197,14 +195,14 @@ def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]
 
 def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Draws:
     """Parameters of the law that fits the records: draws, or the model's own fit. Raises `Improper`."""
-    if isinstance(model, SanitizedLognormal):
-        return model.fitted_to(records)
+    if isinstance(model, FitsOutright):
+        return model.law_of(records)
     sampler = ExactSampler(DRAWS) if isinstance(model, Exact) else GridSampler(DRAWS)
     return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, _blocks(records, draws))
 
 
 def _fit(model: StratumModel) -> Generator[Pass | Sample, Any, Draws]:
-    statistics = yield Pass(Weigh(model, Ones()), model.combine)
+    statistics = yield Pass(Count(model), model.combine)
     draws: Draws = yield Sample(statistics, "fit")
     return draws
 

@@ -12,13 +12,11 @@ from dpdist.core.records import Frame, Ints, SmallCounts
 from dpdist.core.table_cells import first_named
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.collapsing import fewest
-from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
+from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
 from dpdist.privacy.small_counts import counted
-from dpdist.privacy.units import record_epsilon
 from dpdist.runtime.blocks import Layout, log_lik_bytes
 from dpdist.runtime.goodness_of_fit import GoodnessOfFit
 from dpdist.runtime.reference_design import ReferenceDesign
@@ -198,6 +196,7 @@ def together(plan: Plan) -> dict[str, str]:
 
 def _cell_sizes(plan: Plan, opened: ReferenceFile) -> tuple[Ints, float]:
     """Number of reference records in every cell, (cell,), and the number below which a cell is collapsed."""
-    job, cell = plan.job, plan.frame.group(plan.job.cell_columns)[0]
+    cell = plan.frame.group(plan.job.cell_columns)[0]
     size = np.bincount(cell, weights=opened.counts(plan.frame)).astype(int)
-    return size, fewest(noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes)))
+    assert isinstance(plan.model, CollapsesSmall)
+    return size, plan.model.fewest_records

@@ -15,37 +15,21 @@ from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Floats, Records
-from dpdist.engine.in_memory import run_rounds
-from dpdist.engine.protocol import Learned, LearnsOutright
+from dpdist.engine.protocol import Learned
 from dpdist.job import Job
-from dpdist.mechanisms.pseudo_posterior.on_reference import (
-    CHECKED,
-    Centre,
-    Distributions,
-    RecordWeights,
-    Spurious,
-    check_centre,
-    evenly,
-    learn_centre,
-    learn_weights,
-)
-from dpdist.mechanisms.reference_tables.reference_summary import summary_of
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.models.copula.model import Scores
-from dpdist.models.protocol import Draws, Improper, StratumModel
-from dpdist.privacy.weight_search import NotReached, reference_counts
-from dpdist.privacy.weights import for_later_files
+from dpdist.mechanisms import learning
+from dpdist.models.clamped import Spurious
+from dpdist.models.on_reference import KnowsPower, LearnsFromPoints
+from dpdist.models.protocol import Improper, StratumModel
+from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.blocks import block_rows
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
-from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.protocol import Sampler
 from dpdist.storage.tables import read_table
 
-TRIED = 40
-"""Number of reference records on which a user's program is tested: it must clamp as the mechanism does."""
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"
 
 
@@ -59,59 +43,9 @@ def learned_from(
     current: int,
     copied: pa.Table | None = None,
 ) -> Learned:
-    """Returns what the mechanism learns from the reference's records of a stratum.
-
-    `current` is the number of records of the current stratum. Weights are learned on at most that many, because a fit to
-    fewer records is wider and has larger bounds. The weights of `weighted` are learned under still wider fits
-    (`for_later_files`). `copied` holds further columns of these records, for synthetic records to copy. Raises `Improper`,
-    `NotReached`, `Unconverged` or `Spurious`.
-    """
-    if isinstance(model, LearnsOutright):
-        return model.learned(records, copied)
-    if isinstance(model, Scores):
-        facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
-        if not job.frozen:
-            return Distributions(facts)
-        model = model.within(facts)
-    if job.frozen:
-        return _weights(job, model, sampler, key, stratum, evenly(records, current))
-    return _centre(job, model, sampler, key, stratum, records, current)
-
-
-def _weights(job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records) -> RecordWeights:
-    try:
-        learned, draws = run_rounds(learn_weights(job, model), model, sampler, key, stratum, _blocks(records, job))
-    except Improper as failure:
-        if reference_counts(job.mechanism) is not for_later_files:
-            raise
-        third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
-        raise Improper(f"{failure}; {third}") from None
-    _check_program(job, model, learned, draws, records)
-    if not isinstance(model, Scores):
-        return learned
-    return learned._replace(facts=model.weights_corrected(records, learned.frozen.weigh(model, records)[1]))
-
-
-def _centre(
-    job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, current: int
-) -> Centre:
-    rounds = learn_centre(job, model, current, len(records))
-    learned, draws = run_rounds(rounds, model, sampler, key, stratum, _blocks(records, job))
-    _check_program(job, model, learned, draws, records)
-    some = evenly(records, min(current, CHECKED))
-    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some])
-    return learned
-
-
-def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
-    """Tests a user's program on some records: its clamped likelihood must equal the mechanism's."""
-    if job.mechanism.clamps and isinstance(model, Generated):
-        check_clamp(model, learned.theta, draws, evenly(records, TRIED))
-
-
-def _blocks(records: Records, job: Job) -> list[Records]:
-    size = block_rows(job.sampler.total)
-    return [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
+    """As `mechanisms.learning.learned_from`, on blocks as large as those of the current file."""
+    block = block_rows(job.sampler.total)
+    return learning.learned_from(job, model, sampler, key, stratum, records, current, block, copied)
 
 
 @dataclass(frozen=True)
@@ -132,8 +66,8 @@ class LearnOne:
         key, sampler = fit.reference_key, reference_sampler(fit.job, fit.sampler)
         current = int(fit.frame.stratum_count[stratum])
         try:
-            if isinstance(model, ReferenceCells) and fit.job.carries:
-                learned: Learned = summary_of(model, *earlier_points(fit, model, stratum))
+            if isinstance(model, LearnsFromPoints) and fit.job.carries:
+                learned: Learned = model.learned_from_points(*earlier_points(fit, model, stratum))
             else:
                 records = fit.reference_records(stratum)
                 copied = fit.copied(records)
@@ -149,7 +83,7 @@ class LearnOne:
         return Outcome(stratum, None)
 
 
-def earlier_points(fit: Fit, model: ReferenceCells, stratum: int) -> tuple[list[Records], Floats]:
+def earlier_points(fit: Fit, model: LearnsFromPoints, stratum: int) -> tuple[list[Records], Floats]:
     """Returns an earlier release's points by outcome, and the number of records that each cell's points stand for."""
     table = read_table(fit.space.earlier_points).to_pandas()
     rows = fit.frame.rows_of(stratum)
@@ -202,7 +136,7 @@ def powers(fit: Fit) -> dict[str, float]:
     return {
         fit.frame.stratum_labels[k]: round(learned.power, 12)
         for k in fit.strata
-        if isinstance(learned := fit.learned(k), Centre)
+        if isinstance(learned := fit.learned(k), KnowsPower)
     }
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job, budget_text
-from dpdist.mechanisms.pseudo_posterior.on_reference import facts_of
-from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.models.copula.reference_summary import Facts
+from dpdist.models.on_reference import KnowsDonors, facts_of
 from dpdist.privacy.guarantees import Strict
 from dpdist.runtime.fit_address import Fit
 from dpdist.runtime.plan import Plan
@@ -26,7 +25,7 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
         learned, label = fit.learned(stratum), fit.frame.stratum_labels[stratum]
         if (of_scores := facts_of(learned)) is not None:
             facts[label] = of_scores
-        if isinstance(learned, ReferenceSummary) and learned.donors is not None:
+        if isinstance(learned, KnowsDonors) and learned.donors is not None:
             donors[label] = learned.donors
     return facts, donors
 

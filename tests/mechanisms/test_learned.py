@@ -13,9 +13,9 @@ from dpdist.core.records import Frame, Records
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, kappa_of, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
-from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, Spurious, centre_of, dimensions, evenly
+from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, centre_of, dimensions, evenly
 from dpdist.models.beta import Beta
-from dpdist.models.clamped import Clamped
+from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Draws

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Records
-from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.job import Job
 from dpdist.job.posteriors import Centred
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.centring import kappa_of, power, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
-from dpdist.models.clamped import Clamped
-from dpdist.models.copula.model import Scores
+from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.models.user import User
@@ -31,10 +30,6 @@ from dpdist.privacy.weights import Constant, Ones, Reweight
 
 CHECKED = 4000
 """Number of reference records, over all strata, on which a spurious mode is looked for."""
-
-
-class Spurious(Exception):
-    """Raised if, on the reference's records, the clamped posterior has its mass at another mode than the reference's."""
 
 
 class Centre(NamedTuple):
@@ -60,17 +55,6 @@ class Distributions(NamedTuple):
     """The reference's distributions for a score model, without privacy weights."""
 
     facts: Facts
-
-
-def facts_of(learned: Learned) -> Facts | None:
-    """The distributions of a score model, if the reference fixed any."""
-    return learned.facts if isinstance(learned, RecordWeights | Distributions) else None
-
-
-def fixed_model(model: StratumModel, learned: Learned) -> StratumModel:
-    """The model with the distributions that the reference fixed."""
-    facts = facts_of(learned)
-    return model.within(facts) if isinstance(model, Scores) and facts is not None else model
 
 
 class Loss(NamedTuple):

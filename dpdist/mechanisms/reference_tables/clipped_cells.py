@@ -110,7 +110,12 @@ class ClippedCells(SumsModel):
 
     def units(self, summary: Told) -> Ints:
         """The unit of every cell, (cell,), from the reference and the noise."""
-        return collapsed(summary[0], self.codes, fewest(self.scales))
+        return collapsed(summary[0], self.codes, self.fewest_records)
+
+    @property
+    def fewest_records(self) -> float:
+        """Smallest number of reference records of a cell that is not collapsed."""
+        return fewest(self.scales)
 
     def sizes(self, summary: Told) -> Floats:
         """Public sizes of cells; if sizes are secret, the reference's sizes."""

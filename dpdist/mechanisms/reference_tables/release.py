@@ -85,6 +85,10 @@ class ReferenceCells(ClippedCells):
         cells = summary_of(self, [records.about(k) for k in range(len(self.outcomes))])
         return cells._replace(donors=Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied))
 
+    def learned_from_points(self, points: Sequence[Records], standing: Floats) -> ReferenceSummary:
+        """The summary of points that an earlier release passed on; they stand for `standing` records, (cell,)."""
+        return summary_of(self, points, standing)
+
     def sized(self, sums: Floats, count: Floats) -> Sized:
         """Sums of units in the form that they have under public sizes, with the units' sizes.
 

@@ -133,7 +133,7 @@ class SanitizedLognormal(SumsModel):
         cell = self.pattern(records.frame).astype(np.int64)
         return whitening_of(cell, records.outcome, records.weight, len(self.labels))
 
-    def fitted_to(self, records: Records) -> Draws:
+    def law_of(self, records: Records) -> Draws:
         """The law of a reference's records, without noise, as parameters for `expect`. Raises `Improper`."""
         whitening = self.learned(records).whitening
         root = np.linalg.inv(whitening.matrix)

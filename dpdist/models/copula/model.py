@@ -33,7 +33,7 @@ from dpdist.models.copula.cells import UNIT, Cells, grouped
 from dpdist.models.copula.fits import Fitted
 from dpdist.models.copula.law import PARTS, Kind, law_of, relative
 from dpdist.models.copula.normal_scores import Scored, part_of
-from dpdist.models.copula.reference_summary import Facts, Law, tell
+from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, Prior, products
 from dpdist.models.described import describe_draws, recall_draws
@@ -223,6 +223,11 @@ class Scores:
         share = expectations.shares(self.cells.count, self.units[0])
         found = expectations.borrowed(self.known, self._law(theta), self.scored(records), records, share)
         return found[self.cells.pattern]
+
+    def borrowed_shapes(self) -> Iterator[tuple[str, int, Mapping[str, float]]]:
+        """Of every cell: its name, its number of reference records, and their weight by distribution."""
+        for cell, records, weights in zip(self.cells.names, self.known.records, self.known.own.tolist(), strict=True):
+            yield cell, int(records), dict(zip(SHAPES, weights, strict=True))
 
     def as_sampled(self) -> Scores:
         return self

@@ -1,0 +1,97 @@
+"""Learns what a mechanism fixes on its reference's records of a stratum, before any outcome of the current file is used."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Records
+from dpdist.engine.in_memory import run_rounds
+from dpdist.engine.protocol import Learned, LearnsOutright
+from dpdist.job import Job
+from dpdist.mechanisms.pseudo_posterior.on_reference import (
+    CHECKED,
+    Centre,
+    Distributions,
+    RecordWeights,
+    check_centre,
+    evenly,
+    learn_centre,
+    learn_weights,
+)
+from dpdist.models.on_reference import OnDistributions
+from dpdist.models.protocol import Draws, Improper, StratumModel
+from dpdist.privacy.weight_search import reference_counts
+from dpdist.privacy.weights import for_later_files
+from dpdist.sampling.markov import Generated, check_clamp
+from dpdist.sampling.protocol import Sampler
+
+TRIED = 40
+"""Number of reference records on which a user's program is tested: it must clamp as the mechanism does."""
+
+
+def learned_from(
+    job: Job,
+    model: StratumModel,
+    sampler: Sampler,
+    key: Key,
+    stratum: str,
+    records: Records,
+    current: int,
+    block: int,
+    copied: pa.Table | None = None,
+) -> Learned:
+    """Returns what the mechanism learns from the reference's records of a stratum.
+
+    `current` is the number of records of the current stratum, and `block` that of a block. Weights are learned on at most
+    that many, because a fit to fewer records is wider and has larger bounds. The weights of `weighted` are learned under
+    still wider fits (`for_later_files`). `copied` holds further columns of these records, for synthetic records to copy.
+    Raises `Improper`, `NotReached`, `Unconverged` or `Spurious`.
+    """
+    if isinstance(model, LearnsOutright):
+        return model.learned(records, copied)
+    if isinstance(model, OnDistributions):
+        facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
+        if not job.frozen:
+            return Distributions(facts)
+        model = model.within(facts)
+    if job.frozen:
+        return _weights(job, model, sampler, key, stratum, evenly(records, current), block)
+    return _centre(job, model, sampler, key, stratum, records, current, block)
+
+
+def _weights(
+    job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, block: int
+) -> RecordWeights:
+    try:
+        learned, draws = run_rounds(learn_weights(job, model), model, sampler, key, stratum, _blocks(records, block))
+    except Improper as failure:
+        if reference_counts(job.mechanism) is not for_later_files:
+            raise
+        third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
+        raise Improper(f"{failure}; {third}") from None
+    _check_program(job, model, learned, draws, records)
+    if not isinstance(model, OnDistributions):
+        return learned
+    return learned._replace(facts=model.weights_corrected(records, learned.frozen.weigh(model, records)[1]))
+
+
+def _centre(
+    job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, current: int, block: int
+) -> Centre:
+    rounds = learn_centre(job, model, current, len(records))
+    learned, draws = run_rounds(rounds, model, sampler, key, stratum, _blocks(records, block))
+    _check_program(job, model, learned, draws, records)
+    some = evenly(records, min(current, CHECKED))
+    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some])
+    return learned
+
+
+def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
+    """Tests a user's program on some records: its clamped likelihood must equal the mechanism's."""
+    if job.mechanism.clamps and isinstance(model, Generated):
+        check_clamp(model, learned.theta, draws, evenly(records, TRIED))
+
+
+def _blocks(records: Records, size: int) -> list[Records]:
+    return [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]

@@ -1,0 +1,117 @@
+"""Protocols of what a reference teaches before the current file is seen: asked of models, and of what they learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
+
+from dpdist.core.keys import Key
+from dpdist.core.records import Codes, Floats, Records
+from dpdist.estimation.donors import Donors
+from dpdist.models.copula.reference_summary import Facts
+from dpdist.models.protocol import Draws, StratumModel
+
+
+@runtime_checkable
+class OnDistributions(StratumModel, Protocol):
+    """A model of scores, which a reference's distributions make of values."""
+
+    def within(self, facts: Facts) -> Self:
+        """The model with the distributions that a reference fixed."""
+        ...
+
+    def summarise(self, records: Records, key: Key) -> Facts:
+        """The distributions of a reference's records."""
+        ...
+
+    def bias_corrected(self, records: Records) -> Facts:
+        """The distributions with a correction of the law's misfit."""
+        ...
+
+    def weights_corrected(self, records: Records, alpha: Floats) -> Facts:
+        """The distributions with a further correction for privacy weights, (record,)."""
+        ...
+
+    def borrowed_shapes(self) -> Iterator[tuple[str, int, Mapping[str, float]]]:
+        """Of every cell: its name, its number of reference records, and their weight by distribution."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromPoints(StratumModel, Protocol):
+    """A model that learns from points that an earlier release passed on."""
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    def pattern(self, frame_row: Codes) -> Codes:
+        """The cell of every record, given its row of the frame."""
+        ...
+
+    def learned_from_points(self, points: Sequence[Records], standing: Floats) -> Any:
+        """What is learned from points by outcome; `standing` (cell,) are numbers of records that they stand for."""
+        ...
+
+
+@runtime_checkable
+class CollapsesSmall(Protocol):
+    """A model whose cells share a sum where the reference has few records of them."""
+
+    @property
+    def fewest_records(self) -> float:
+        """Smallest number of reference records of a cell that is not collapsed."""
+        ...
+
+
+@runtime_checkable
+class FitsOutright(Protocol):
+    """A model that gives the law of a reference's records without a sampler."""
+
+    def law_of(self, records: Records) -> Draws:
+        """The law of the records, without noise. Raises `Improper`."""
+        ...
+
+
+@runtime_checkable
+class AsSampled(StratumModel, Protocol):
+    """A model that may describe the population, and has a form that describes the sample."""
+
+    def as_sampled(self) -> Self: ...
+
+
+@runtime_checkable
+class KnowsDistributions(Protocol):
+    """What was learned has distributions for a score model."""
+
+    @property
+    def facts(self) -> Facts | None: ...
+
+
+@runtime_checkable
+class KnowsDonors(Protocol):
+    """What was learned has donors for synthetic records."""
+
+    @property
+    def donors(self) -> Donors | None: ...
+
+
+@runtime_checkable
+class KnowsPower(Protocol):
+    """What was learned has the power of the likelihood."""
+
+    @property
+    def power(self) -> float: ...
+
+
+def facts_of(learned: object) -> Facts | None:
+    """The distributions of a score model, if the reference fixed any."""
+    return learned.facts if isinstance(learned, KnowsDistributions) else None
+
+
+def fixed_model(model: StratumModel, learned: object) -> StratumModel:
+    """The model with the distributions that the reference fixed."""
+    facts = facts_of(learned)
+    return model.within(facts) if isinstance(model, OnDistributions) and facts is not None else model
