@@ -10,8 +10,8 @@ from threadpoolctl import threadpool_limits
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame, Records
-from dpdist.evaluation.audit import leave_one_out
 from dpdist.job import Job, WeightRule, Weights
+from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.privacy.weight_search import search
 

@@ -20,9 +20,9 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame, Records
 from dpdist.evaluation.attacks import Points, membership, nearest, scaled, shown_by, singling_out
-from dpdist.evaluation.audit import keep_audit
 from dpdist.evaluation.auditing import refuse_unfinished
 from dpdist.evaluation.columns import ATTACKS
+from dpdist.evaluation.lower_bounds import keep_audit
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import Strict

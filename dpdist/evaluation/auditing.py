@@ -5,7 +5,6 @@ Results are confidential.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -19,16 +18,12 @@ from dpdist.core.files import private
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
-from dpdist.evaluation.audit import keep_audit, leave_one_out
-from dpdist.evaluation.lower_bounds import black_box
-from dpdist.job import MechanismSpec, WeightRule, Weights, those
+from dpdist.evaluation.lower_bounds import black_box, keep_audit
+from dpdist.job import MechanismSpec, WeightRule, those
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.promises import target_of
-from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
-from dpdist.mechanisms.pseudo_posterior.tilted import Weighings, fixed_on_reference
-from dpdist.models.lognormal.model import Lognormal
+from dpdist.mechanisms.registry import AUDITS
 from dpdist.models.protocol import Improper
-from dpdist.privacy.weight_search import NotReached, search, search_of
+from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.storage.paths import GATHERED
 from dpdist.storage.tables import read_rows, read_table
@@ -124,9 +119,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
                 largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=[("stratum", "==", label)])
                 which = _chosen(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
                 try:
-                    tables.append(
-                        _of_stratum(fits[name], number, search_for(fits[name], number, rule), which).assign(stratum=label)
-                    )
+                    tables.append(_of_stratum(fits[name], number, rule, which).assign(stratum=label))
                 except (Improper, NotReached, _TooLarge):
                     left_out += 1
                 tick(1)
@@ -147,29 +140,21 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
 
 
-def search_for(fit: Fit, stratum: int, rule: WeightRule) -> Callable[[], Weighings]:
-    """Returns the weight search with which a stratum was released, or a search by another rule for the same target."""
-    job = fit.job
-    if rule == job.mechanism.weights.rule:
-        if isinstance(learned := fit.learned(stratum) if job.frozen else None, RecordWeights):
-            return lambda: fixed_on_reference(learned.frozen)
-        return lambda: search_of(job.mechanism, target_of(job))
-    return lambda: search(Weights(rule=rule), target_of(job))
-
-
 class _TooLarge(Exception):
     """Raised where a stratum has more records × draws than an audit holds in memory."""
 
 
-def _of_stratum(fit: Fit, stratum: int, steps: Callable[[], Weighings], which: Ints) -> pd.DataFrame:
+def _of_stratum(fit: Fit, stratum: int, rule: WeightRule, which: Ints) -> pd.DataFrame:
     blocks, model = fit.layout.blocks, fit.model(stratum)
     numbers = blocks.of_stratum(stratum)
     first, last = blocks.edges[numbers.start], blocks.edges[numbers.stop]
     if (last - first) * fit.layout.draws > LARGEST:
         raise _TooLarge
-    assert isinstance(model, Lognormal)
     records, label = read_rows(fit.space.records, first, last), fit.frame.stratum_labels[stratum]
-    found = leave_one_out(model, records, steps, which.tolist(), fit.layout.draws, fit.key, label)
+    learned, audit_of = fit.learned(stratum) if fit.job.frozen else None, AUDITS[fit.job.mechanism.name]
+    found: Confidential[pd.DataFrame] = audit_of(
+        fit.job, model, records, learned, rule, which.tolist(), fit.layout.draws, fit.key, label
+    )
     return found.disclose_to_custodian()
 
 

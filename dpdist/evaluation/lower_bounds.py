@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import scipy
 
 from dpdist.core.confidential import Confidential
@@ -27,7 +28,6 @@ from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Learned
-from dpdist.evaluation.audit import keep_audit
 from dpdist.evaluation.columns import LOWER_BOUNDS
 from dpdist.evaluation.likelihood_ratios import Compared, compared
 from dpdist.evaluation.metering import NotAdded
@@ -39,7 +39,7 @@ from dpdist.privacy.units import record_epsilon, record_rho
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.sampling.protocol import Sampler
-from dpdist.storage.tables import each_block, read_rows, read_table
+from dpdist.storage.tables import each_block, read_rows, read_table, write_table
 from dpdist.storage.workspace import Workspace
 
 ALARM = 0.05
@@ -314,3 +314,10 @@ def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> li
         sides.append((_of_parameters(model, found), of_sets(model, found, frame_row, key.child(f"{side} sets"))))
     (near, near_sets), (far, far_sets) = sides
     return [(near, far), (near_sets, far_sets)]
+
+
+def keep_audit(space: Workspace, rule: str, audit: Confidential[pd.DataFrame]) -> None:
+    """Stores audit-<rule>.parquet in the confidential folder of evaluations."""
+    table = pa.Table.from_pandas(audit.disclose_to_custodian(), preserve_index=False)
+    with space.result(space.evaluation / f"audit-{rule}.parquet") as path:
+        write_table(path, table)

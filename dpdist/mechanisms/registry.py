@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from dpdist.core.confidential import Confidential
 from dpdist.engine.protocol import Mechanism
 from dpdist.job import Job
 from dpdist.job.mechanisms import plugin_of
@@ -9,6 +13,10 @@ from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
 from dpdist.mechanisms.stratum_sums import NoisySums
 
 MECHANISMS: Parts[Mechanism] = Parts("protect", *REQUIRED["protect"])
+AUDITS: Parts[Callable[..., Confidential[Any]]] = Parts(
+    "leave_one_out", "audit", "the losses of records that are left out one at a time"
+)
+"""Data frames. Only mechanisms that compute privacy weights on the file itself have this part."""
 
 
 def mechanism_of(job: Job) -> Mechanism:

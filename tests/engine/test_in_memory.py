@@ -13,9 +13,9 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Frame, Records
 from dpdist.engine.in_memory import Unrecorded, Unwatched, noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Noise, Rounds
-from dpdist.evaluation.audit import weighting
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import tilted
+from dpdist.mechanisms.pseudo_posterior.leave_one_out import weighting
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.privacy.weight_search import search
 from dpdist.sampling.exact import ExactSampler

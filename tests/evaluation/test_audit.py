@@ -19,11 +19,12 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame, Records
-from dpdist.evaluation import auditing
-from dpdist.evaluation.audit import keep_audit, leave_one_out, weighting
-from dpdist.evaluation.auditing import audit, search_for
+from dpdist.evaluation.auditing import audit
+from dpdist.evaluation.lower_bounds import keep_audit
 from dpdist.evaluation.opening import Evaluations
 from dpdist.job import Job, Weights
+from dpdist.mechanisms.pseudo_posterior import leave_one_out as leaving_out
+from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out, search_for, weighting
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.privacy.weight_search import search
 from dpdist.runtime.fit_address import open_fit
@@ -150,7 +151,7 @@ def test_an_audit_weights_the_records_as_the_release_did(released):
         records, edges = fit.records(fit.layout.blocks.of_stratum(number))[0], fit.frame.stratum_count
         assert len(records) == edges[number]
         with threadpool_limits(1):
-            found = weighting(fit.model(number), records, search_for(fit, number, "fixed_point")(), 200, fit.key, label)
+            found = weighting(fit.model(number), records, search_for(fit.job, None, "fixed_point")(), 200, fit.key, label)
         np.testing.assert_allclose(found.alpha, own["privacy_weight"], rtol=1e-12)
 
 
@@ -172,18 +173,18 @@ def test_a_finished_release_is_audited_rule_by_rule(released):
 @pytest.mark.parametrize("rule", ["fixed_point", "linear"])
 def test_a_loss_over_the_bound_is_an_error_of_the_command_if_the_rule_is_the_releases(released, monkeypatch, rule):
     """One message, without a figure. Control: a loss under a rule that the release did not use fails nothing."""
-    real, search_of_rule, tried = auditing.leave_one_out, auditing.search_for, []
+    real, search_of_rule, tried = leaving_out.leave_one_out, leaving_out.search_for, []
 
-    def searched(fit, number, name):
+    def searched(job, learned, name):
         tried.append(name)
-        return search_of_rule(fit, number, name)
+        return search_of_rule(job, learned, name)
 
     def worse(*given):
         kept = real(*given).disclose_to_custodian()
         return Confidential(kept.assign(exceeds=tried[-1] == rule))
 
-    monkeypatch.setattr(auditing, "search_for", searched)
-    monkeypatch.setattr(auditing, "leave_one_out", worse)
+    monkeypatch.setattr(leaving_out, "search_for", searched)
+    monkeypatch.setattr(leaving_out, "leave_one_out", worse)
     command = ["audit", str(released), "--records", "2", "--all-rules", "--quiet"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == (1 if rule == "fixed_point" else 0)

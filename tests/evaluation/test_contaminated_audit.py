@@ -7,7 +7,7 @@ import pytest
 from contaminated import Contaminated
 from scipy.special import ndtr, ndtri
 
-from dpdist.evaluation.audit import delta_of
+from dpdist.mechanisms.pseudo_posterior.leave_one_out import delta_of
 
 TARGET = 1.8
 

@@ -13,19 +13,60 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Records
 from dpdist.engine.in_memory import run_rounds
-from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
-from dpdist.evaluation.columns import LOSSES
-from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits
+from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample
+from dpdist.job import Job, WeightRule, Weights
+from dpdist.mechanisms.promises import target_of
+from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
+from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
+from dpdist.models.protocol import StratumModel
+from dpdist.privacy.weight_search import search, search_of
 from dpdist.sampling.exact import ExactSampler
-from dpdist.storage.tables import write_table
-from dpdist.storage.workspace import Workspace
+
+
+class Loss(NamedTuple):
+    """What a file's posterior loses where one record is left out; logarithms, of the draws with the record."""
+
+    record: int
+    loss: float
+    loss_at_given_weights: float
+    epsilon_local: float
+    epsilon_local_range: float
+    exceeds: bool
+    delta: float
+
+
+def audit(
+    job: Job,
+    model: StratumModel,
+    records: Records,
+    learned: Learned,
+    rule: WeightRule,
+    which: Sequence[int],
+    draws: int,
+    key: Key,
+    stratum: str,
+) -> Confidential[pd.DataFrame]:
+    """The losses of these records of a stratum, under the weight rule of the release or another one.
+
+    Raises `Improper` or `NotReached`.
+    """
+    assert isinstance(model, Lognormal)
+    return leave_one_out(model, records, search_for(job, learned, rule), which, draws, key, stratum)
+
+
+def search_for(job: Job, learned: Learned, rule: WeightRule) -> Callable[[], Weighings]:
+    """Returns the weight search with which a stratum was released, or a search by another rule for the same target."""
+    if rule == job.mechanism.weights.rule:
+        if isinstance(learned, RecordWeights):
+            return lambda: fixed_on_reference(learned.frozen)
+        return lambda: search_of(job.mechanism, target_of(job))
+    return lambda: search(Weights(rule=rule), target_of(job))
 
 
 class Weighting(NamedTuple):
@@ -68,7 +109,7 @@ def leave_one_out(
 ) -> Confidential[pd.DataFrame]:
     """Computes the exact loss of each record in `which`, over the draws of the fit with that record, and its bound.
 
-    Columns are those of `columns.LOSSES`, without the stratum; delta is E max(0, 1 − e^(2Δ − log ratio)).
+    Columns are those of `Loss`; delta is E max(0, 1 − e^(2Δ − log ratio)).
     """
     whole = weighting(model, records, search(), draws, key, stratum)
     f = model.log_lik(whole.fit.draws, records)
@@ -83,15 +124,8 @@ def leave_one_out(
         given = f[:, i] * whole.alpha[i] - (whole.log_evidence - kept)
         loss, at_given = float(np.abs(ratio).max()), float(np.abs(given).max())
         number, ranged = int(records.record[i]), whole.fit.range_bound
-        rows.append((number, loss, at_given, bound, ranged, loss > bound, delta_of(ratio, bound)))
-    return Confidential(pd.DataFrame(rows, columns=[name for name in LOSSES if name != "stratum"]))
-
-
-def keep_audit(space: Workspace, rule: str, audit: Confidential[pd.DataFrame]) -> None:
-    """Stores audit-<rule>.parquet in the confidential folder of evaluations."""
-    table = pa.Table.from_pandas(audit.disclose_to_custodian(), preserve_index=False)
-    with space.result(space.evaluation / f"audit-{rule}.parquet") as path:
-        write_table(path, table)
+        rows.append(Loss(number, loss, at_given, bound, ranged, loss > bound, delta_of(ratio, bound)))
+    return Confidential(pd.DataFrame(rows, columns=list(Loss._fields)))
 
 
 def delta_of(ratio: Floats, epsilon: float) -> float:
