@@ -33,7 +33,7 @@ class OnDistributions(StratumModel, Protocol):
         ...
 
     def borrowed_shapes(self) -> Iterator[tuple[str, int, Mapping[str, float]]]:
-        """Of every cell: its name, its number of reference records, and their weight by distribution."""
+        """The name of every cell, its number of reference records, and their weight by distribution."""
         ...
 
 
@@ -51,8 +51,8 @@ class LearnsFromPoints(StratumModel, Protocol):
         """The cell of every record, given its row of the frame."""
         ...
 
-    def learned_from_points(self, points: Sequence[Records], standing: Floats) -> Any:
-        """What is learned from points by outcome; `standing` (cell,) are numbers of records that they stand for."""
+    def learned_from_points(self, points: Sequence[Records], effective_sizes: Floats) -> Any:
+        """What is learned from points by outcome; `effective_sizes` are those of cells, (cell,)."""
         ...
 
 

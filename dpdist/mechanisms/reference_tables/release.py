@@ -2,7 +2,7 @@
 
 The released parameters are the noisy sums with their clipping limits, and the mean weight and mean outcomes of every cell
 with covariances. The reference's points, moved to these means, are released for the next period. Margins are sums of
-cells. Synthetic records are drawn from the points and calibrated to the means (dpdist.publish.reference_records).
+cells. Synthetic records are drawn from the points and calibrated to the means (`donor_records`).
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class ReferenceCells(ClippedCells):
         cells = summary_of(self, [records.about(k) for k in range(len(self.outcomes))])
         return cells._replace(donors=Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied))
 
-    def learned_from_points(self, points: Sequence[Records], standing: Floats) -> ReferenceSummary:
-        """The summary of points that an earlier release passed on; they stand for `standing` records, (cell,)."""
-        return summary_of(self, points, standing)
+    def learned_from_points(self, points: Sequence[Records], effective_sizes: Floats) -> ReferenceSummary:
+        """The summary of points that an earlier release passed on, with effective sample sizes of cells, (cell,)."""
+        return summary_of(self, points, effective_sizes)
 
     def sized(self, sums: Floats, count: Floats) -> Sized:
         """Sums of units in the form that they have under public sizes, with the units' sizes.

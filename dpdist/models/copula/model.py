@@ -225,7 +225,7 @@ class Scores:
         return found[self.cells.pattern]
 
     def borrowed_shapes(self) -> Iterator[tuple[str, int, Mapping[str, float]]]:
-        """Of every cell: its name, its number of reference records, and their weight by distribution."""
+        """The name of every cell, its number of reference records, and their weight by distribution."""
         for cell, records, weights in zip(self.cells.names, self.known.records, self.known.own.tolist(), strict=True):
             yield cell, int(records), dict(zip(SHAPES, weights, strict=True))
 
