@@ -195,7 +195,7 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
     found = dict[str, type[BaseModel]]()
     for member in get_args(annotation):
         found |= _members(member) or {tag: _plain(member) for tag in _tags(member)}
-    if any(issubclass(member, MechanismSpec) for member in found.values()):
+    if any(isinstance(member, type) and issubclass(member, MechanismSpec) for member in found.values()):
         found |= {name: spec for name, (_, spec) in third_party()[0].items()}
     return found
 
