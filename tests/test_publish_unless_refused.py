@@ -172,6 +172,10 @@ def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
             dpdist.run(folder / f"{job}.yaml", folder / "ws", folder / "survey.parquet")
     space = Workspace.at(folder / "ws")
     assert not space.public.exists(), "nothing is public before the verdict"
+    if step == "evaluate":
+        early = command("approve", str(folder / "ws"), "--reason", "early")
+        assert (early.exit_code, space.public.exists()) == (1, False)
+        assert "no evaluation" in early.output
     before = contents(space.held)
     assert run(folder, job).exit_code == code
     assert contents(space.newest) == before

@@ -45,8 +45,9 @@ def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
 
     Raises
     ------
-    WorkspaceError : nothing is held; the release was changed, or repeats another run's draws; there is no reason; or
-        the job wants a key, or one of a list, and this is none. A killed approval is completed by the same command.
+    WorkspaceError : nothing is held; the release was changed, or repeats another run's draws; there is no reason; it
+        has no evaluation yet, and there is no key; or the job wants a key, or one of a list, and this is none. A killed
+        approval is completed by the same command.
     """
     name = UNSIGNED if key is None else key.public.text.splitlines()[-1]
     with _held(workspace, reason, name) as (space, said):
@@ -54,6 +55,7 @@ def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
             _refuse_unlisted(space, name)
             made = space.held / MANIFEST
             if key is None:
+                material_of(space)  # whoever approves without a key decides on the verdict: there must be one
                 _decide(space, said["release"], "approved", reason, manifest=sha256(made))
             else:
                 comment = " ".join(f"{each}:{said[each]}" for each in ("dataset", "period", "release"))

@@ -76,7 +76,7 @@ class LossExceeded(ValueError):
 
 def within_loss(rounds: Rounds, allowed: Fraction, neighbour: Neighbour) -> Rounds:
     """The same rounds. Raises `LossExceeded` for a query that states no loss, or more than earlier queries have left."""
-    left, reply = allowed, None
+    left, reply, begun = allowed, None, set[str]()
     while True:
         try:
             request = rounds.send(reply)
@@ -87,6 +87,9 @@ def within_loss(rounds: Rounds, allowed: Fraction, neighbour: Neighbour) -> Roun
             stated = request.stated
             if stated is None or (stated.scale, stated.law) != (request.noise.scale, request.noise.law):
                 raise LossExceeded("a query does not state what its noise loses: ask by Defined.sums or Defined.scores")
+            if stated.times == 0 and stated.name not in begun:
+                raise LossExceeded(f"a part of query '{stated.name}' is asked for before the part that states its loss")
+            begun.add(stated.name)
             left -= stated.loss(neighbour)
             if left < 0:
                 raise LossExceeded(f"query '{stated.name}' exceeds the promise: list it, and how often, in queries()")

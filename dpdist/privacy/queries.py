@@ -64,7 +64,12 @@ class NoisyQuery:
         return replace(self, times=min(self.times, 1))
 
     def further(self, scale: Fraction | None = None) -> NoisyQuery:
-        """A further part of the same query, whose loss the first part states for all parts together."""
+        """A further part of the same query: other sums of it, under no less noise. The first part states the loss of all.
+
+        That parts are of other sums is for the mechanism's own tests, which compare the sums of neighbouring files.
+        """
+        if scale is not None and scale < self.scale:
+            raise ValueError(f"a part of query '{self.name}' has less noise than its first part states")
         return replace(self, scale=scale or self.scale, times=0)
 
 

@@ -32,13 +32,13 @@ class FigureBounds(NamedTuple):
 
     @classmethod
     def of(cls, release: ReleasedObject, cells: Cells, outcome: int) -> FigureBounds | None:
-        """The bounds of a release whose expectations may leave them; None for other releases.
+        """The bounds of a release whose expectations may leave them; None for other releases, and for raked weights.
 
         Bounds of weights and outcomes, and sample counts, are public. Where sample counts are noisy, a count is only known
         to be no less than 0.
         """
         models = [release.model(stratum) for stratum in range(len(release.frame.stratum_labels))]
-        if not isinstance(models[0], Unbiased):
+        if not isinstance(models[0], Unbiased) or release.job.rake:  # a raked weight is within no bounds of weights
             return None
         ends = [np.empty(len(release.frame)) for _ in range(2)]
         for stratum, model in enumerate(models):

@@ -51,6 +51,7 @@ ASKED = Defined("query").sums(SUMS, ONE, 1)
 BEYOND: dict[str, tuple[list[Measurement], str]] = {
     "twice": ([ASKED, ASKED], "query 'one' exceeds the promise"),
     "no loss is stated": ([Measurement(SUMS, ASKED.noise)], "does not state what its noise loses"),
+    "a part before its first": ([ASKED._replace(stated=ONE.further())], "before the part that states its loss"),
     "another scale": ([Measurement(SUMS, ASKED.noise._replace(scale=Fraction(1)), ONE)], "does not state"),
     "another law": ([Measurement(SUMS, ASKED.noise._replace(law="gaussian"), ONE)], "does not state"),
 }
@@ -62,6 +63,12 @@ def test_what_was_not_promised_is_refused(what: str) -> None:
     rounds = within_loss(asking(*requests), ONE.loss("off"), "off")
     with pytest.raises(LossExceeded, match=message):
         list(rounds)
+
+
+def test_a_part_has_no_less_noise_than_the_first() -> None:
+    assert ONE.further(ONE.scale).scale == ONE.scale
+    with pytest.raises(ValueError, match="has less noise than its first part"):
+        ONE.further(ONE.scale / 2)
 
 
 def test_what_was_promised_passes_and_parts_of_a_query_cost_once() -> None:

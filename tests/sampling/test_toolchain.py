@@ -315,4 +315,11 @@ def test_no_cmdstan(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ToolchainError, match="install_cmdstan"):
         find_toolchain("cmdstan")
+
+
+@pytest.mark.system
+def test_without_cmdstan_the_embedded_toolchain_is_taken(monkeypatch, tmp_path):
+    """It needs a C++ compiler."""
+    monkeypatch.delenv("CMDSTAN", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     assert find_toolchain("auto").name == "embedded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdist.mechanisms.words import Words
+from dpdist.models.outputs import ReleaseView
 
 SUMS = (
     "Weights and outcomes are clipped to public bounds. A record enters one base cell, by a weight and a centred "
@@ -28,8 +29,24 @@ NEAREST_WITHIN = (
     "the tables. Where noise is large, sums over some cells of synthetic records do not: take these from the tables."
 )
 
+RAKED_WITHIN = (
+    "Before raking, a cell's mean weight and its means are those within public bounds that are nearest to the noisy sums "
+    "in least squares, with the noisy sum of the whole stratum kept where bounds allow it. Raked weights may lie beyond "
+    "the bounds. Tables from parameters and synthetic records have these means and raked weights, and tables are additive."
+)
 
-WORDS = Words(
+
+class WordsOfCells(Words):
+    """Texts of a mechanism whose tables are sums of noisy sums, unless weights are raked to public totals."""
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        whole = super().post_processing(release)
+        if not release.job.rake:
+            return whole
+        return [RAKED_WITHIN, *(text for text in whole if text not in (RAW_SUMS, NEAREST_WITHIN))]
+
+
+WORDS = WordsOfCells(
     density="noisy sums of {weight} and of its product with {outcome} in every base cell",
     errors=NOISED_AGAIN,
     steps=(RAW_SUMS, WITHHELD, NEAREST_WITHIN),

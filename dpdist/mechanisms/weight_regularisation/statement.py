@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.mechanisms.laplace_cells.statement import NEAREST_WITHIN, RAW_SUMS, WITHHELD
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.laplace_cells.statement import NEAREST_WITHIN, RAW_SUMS, WITHHELD, WordsOfCells
 
 MOVED_WEIGHTS = (
     "Weights are moved towards a common weight: a record counts with (1 - r) of its weight and r of the common one. The "
@@ -33,7 +32,7 @@ WITH_BIAS = (
     "weight is nearly all noise, and intervals of counts are wide."
 )
 
-WORDS = Words(
+WORDS = WordsOfCells(
     density="noisy sums of moved {weight} and of its product with {outcome} in every base cell",
     errors=WITH_BIAS,
     steps=(RAW_SUMS, WITHHELD, NEAREST_WITHIN),
