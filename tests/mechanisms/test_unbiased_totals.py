@@ -228,7 +228,7 @@ tables:
 
 @pytest.mark.parametrize("mechanism", ["laplace_strict", "weight_regularisation"])
 def test_raked_cells_add_up_to_public_totals_beyond_the_bounds_of_weights(mechanism: str, tmp_path: Path) -> None:
-    """A quarter of the weights lie beyond their bound, which totals restore. Control: raked counts exceed what bounds allow."""
+    """A quarter of the weights lie beyond their bound, which totals restore. Control: some raked count is beyond bounds."""
     rng = np.random.default_rng(5)
     frame = pd.DataFrame(
         {"area": rng.choice(["north", "south"], 2000), "kind": rng.choice(["light", "heavy"], 2000, p=[0.75, 0.25])}
