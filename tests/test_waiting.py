@@ -94,7 +94,10 @@ def test_a_long_step_without_events_is_no_silence(lines: list[str]) -> None:
             tick(1)
             lines.clear()
             waited(lambda: len(lines) > 2)
-    assert lines[-1].startswith("fit: 1 of 4 after 0 s")
+            assert lines[-1].startswith("fit: 1 of 4 after 0 s")
+        lines.clear()
+        waited(lambda: len(lines) > 2)
+    assert lines[-1].startswith("between stages: after 0 s"), "a stage that has ended is not named"
     assert not any(thread.name == "progress" for thread in threading.enumerate()), "nothing is left running"
 
 
@@ -103,6 +106,22 @@ def test_a_command_that_is_short_says_nothing(lines: list[str]) -> None:
         tick(1)
     assert lines == []
     assert FIRST <= 1.0
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), ValueError("I/O operation on closed file")])
+def test_nobody_who_reads_is_no_error_of_the_thread_that_says_progress(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: _Lines, state: object) -> None:
+        raise error
+
+    died = list[object]()
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    monkeypatch.setattr(_Lines, "say", fail)
+    with _Lines(first=0.01, every=0.01):
+        waited(lambda: not any(thread.name == "progress" for thread in threading.enumerate()))
+        assert not any(thread.name == "progress" for thread in threading.enumerate()), "it ends"
+    assert died == []
 
 
 def test_the_time_that_is_left_follows_from_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

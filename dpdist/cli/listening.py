@@ -24,6 +24,8 @@ from dpdist.core.progress import SHOWN, Event, Listener
 
 FIRST, EVERY = 1.0, 10.0
 """Seconds until a command that is still at work says so, and between later lines."""
+BETWEEN = "between stages"
+"""What a command is at when a stage has ended and the next has not begun."""
 
 
 class _State:
@@ -34,11 +36,13 @@ class _State:
         self._stage: tuple[str, int, int | None, float] | None = None
 
     def hear(self, event: Event) -> None:
-        if event.kind in ("begin", "advance", "end"):
+        if event.kind in ("begin", "advance"):
             before = self._stage
             same = before is not None and before[0] == event.stage and event.kind != "begin"
             began = before[3] if before is not None and same else time.monotonic()
             self._stage = (event.stage, event.done, event.total, began)
+        elif event.kind == "end":
+            self._stage = (BETWEEN, 0, None, time.monotonic())
 
     @property
     def started(self) -> bool:
@@ -93,7 +97,10 @@ class _Steady:
         pause = self._first
         while not self._over.wait(pause):
             started = self._state.started
-            self.say(self._state.figures)
+            try:
+                self.say(self._state.figures)
+            except (OSError, ValueError):  # nobody reads: the pipe is broken, or the stream is closed
+                return
             pause = self._every if started else self._first
 
     def show(self, event: Event) -> None:

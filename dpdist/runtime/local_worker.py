@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.spawn import get_executable
+from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
 from typing import Any
 
 from distributed import Nanny, Status
@@ -92,8 +93,8 @@ class WorkerProcess:
         self._answered, self._ended = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        threading.Thread(target=self._live, args=(loop, answer), name="dpdist worker", daemon=True).start()
         try:
+            threading.Thread(target=self._live, args=(loop, answer), name="dpdist worker", daemon=True).start()
             said = await answer
             if isinstance(said, tuple) and self.status == Status.starting:
                 self.worker_address, self.worker_dir = said
@@ -126,28 +127,42 @@ class WorkerProcess:
 
         On Linux, a worker is killed when the thread that has started it ends.
         """
-        self._link, theirs = Pipe()
-        with theirs:
-            link, places = theirs.fileno(), [place for place in sys.path if isinstance(place, str)]
-            command = [get_executable(), "-P", "-c", _PROGRAM, json.dumps(places), str(link)]
-            environment = {**os.environ, **self._environment}
-            try:
-                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[link])
-            except OSError as error:
-                _tell(loop, _resolve, answer, error)
-                return
+        try:
+            process = self._begin()
+        except Exception as error:
+            _tell(loop, _resolve, answer, error)
+            return
         self.process = process
+        if answer.done():  # the start was cancelled before there was a process to kill
+            process.kill()
         _tell(loop, _resolve, answer, self._first_answer())
         code = process.wait()
         _tell(loop, self._after_exit, code)
 
+    def _begin(self) -> subprocess.Popen[bytes]:
+        """Starts the process at the other end of a new link."""
+        self._link, theirs = Pipe()
+        with theirs:
+            try:
+                return subprocess.Popen(
+                    command_of(theirs.fileno()),
+                    env={**os.environ, **self._environment},
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            except Exception:
+                self._link.close()
+                raise
+
     def _first_answer(self) -> Answer:
         try:
             self._link.send(self._settings)
-            said: Answer = self._link.recv()
+            answer: Answer = self._link.recv()
         except (EOFError, OSError):  # the process ended before it answered
             return None
-        return said
+        except Exception as error:  # what cannot be sent or read
+            return error
+        return answer
 
     def _after_exit(self, code: int) -> None:
         self.status = Status.stopped
@@ -158,6 +173,12 @@ class WorkerProcess:
         self.worker_dir = None
         self._ended.set()
         self._on_exit(code)
+
+
+def command_of(link: int) -> list[str]:
+    """The command line of a worker, with the flags of this interpreter, as `multiprocessing` passes them on."""
+    places = [place for place in sys.path if isinstance(place, str)]
+    return [get_executable(), *_args_from_interpreter_flags(), "-P", "-c", _PROGRAM, json.dumps(places), str(link)]
 
 
 def _resolve(future: asyncio.Future[Answer], answer: Answer) -> None:

@@ -1,0 +1,115 @@
+"""A worker of this machine: whatever keeps it from starting is said, and it gets the interpreter's flags."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from dpdist.core.errors import TaskError
+from dpdist.job import Runtime
+from dpdist.runtime import local_worker
+from dpdist.runtime.executors import executor
+from dpdist.runtime.local_worker import WorkerProcess
+
+pytestmark = pytest.mark.quick
+
+LIMIT = 20.0
+"""Seconds within which a start has to end, on a loaded machine."""
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(24, "Too many open files")
+
+
+PLACES = [(local_worker, "Pipe"), (subprocess, "Popen"), (json, "dumps"), (threading, "Thread")]
+
+
+@pytest.mark.parametrize(("module", "name"), PLACES, ids=[name for _, name in PLACES])
+def test_whatever_keeps_a_worker_from_starting_is_raised(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second start is refused in the same way, and leaves no file open."""
+
+    async def start() -> None:
+        worker = WorkerProcess({}, {}, lambda code: None)
+        for _ in range(2):
+            with monkeypatch.context() as broken:
+                broken.setattr(module, name, fail)
+                with pytest.raises(OSError, match="Too many open files"):
+                    await asyncio.wait_for(worker.start(), LIMIT)
+        await asyncio.wait_for(worker.kill(), LIMIT)
+        assert not worker.is_alive()
+
+    before = psutil.Process().num_fds()
+    asyncio.run(start())
+    assert psutil.Process().num_fds() == before
+
+
+def test_an_answer_that_cannot_be_read_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start() -> None:
+        worker = WorkerProcess({"worker": lambda: None}, {}, lambda code: None)  # a function that cannot be sent
+        with pytest.raises((AttributeError, TypeError), match="pickle"):
+            await asyncio.wait_for(worker.start(), LIMIT)
+        await worker.kill()
+        assert not worker.is_alive()
+
+    asyncio.run(start())
+
+
+def test_a_run_whose_workers_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_worker, "Pipe", fail)
+    with (
+        pytest.raises(TaskError, match=r"no worker could be started \(OSError: .*Too many open files"),
+        executor(Runtime(executor="dask", workers=1)),
+    ):
+        pass
+
+
+def test_a_process_that_begins_after_its_start_was_cancelled_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, processes = threading.Event(), threading.Event(), list[subprocess.Popen[bytes]]()
+    popen = subprocess.Popen
+
+    def slow(*words: Any, **more: Any) -> subprocess.Popen[bytes]:
+        begun.set()
+        go_on.wait(LIMIT)
+        processes.append(popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        return processes[0]
+
+    async def start() -> None:
+        worker = WorkerProcess({}, {}, lambda code: None)
+        starting = asyncio.ensure_future(worker.start())
+        await asyncio.to_thread(begun.wait, LIMIT)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await worker.kill()
+        go_on.set()
+        until = time.monotonic() + LIMIT
+        while time.monotonic() < until and not (processes and processes[0].poll() is not None):
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(subprocess, "Popen", slow)
+    try:
+        asyncio.run(start())
+        assert processes[0].poll() is not None
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_a_worker_has_the_flags_of_the_interpreter_that_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: without the flag, the filter is absent."""
+    probe = "import sys; print(sys.warnoptions, sys.flags.safe_path)"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    for options in ([], ["error::UserWarning"]):
+        monkeypatch.setattr(sys, "warnoptions", options)
+        command = local_worker.command_of(7)
+        flags = command[: command.index("-c")]
+        assert subprocess.check_output([*flags, "-c", probe], env=environment, text=True) == f"{options} True\n"
