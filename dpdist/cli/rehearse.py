@@ -11,6 +11,7 @@ import typer
 from dpdist.cli.console import RESUMES, guarded, out
 from dpdist.cli.listening import listening
 from dpdist.cli.options import Json, Quiet
+from dpdist.core.errors import WorkspaceError
 
 
 def rehearse(
@@ -44,7 +45,11 @@ def rehearse(
             from dpdist.job.loading import load_job
             from dpdist.studies.rehearsal import rehearse as rehearse_job
             from dpdist.studies.rehearsal_advice import advice
+            from dpdist.studies.rehearsal_folder import RECOMMENDED
 
+            if Path(job).resolve() == (to / RECOMMENDED).resolve():
+                remedy = "choose another folder, or rename the job file"
+                raise WorkspaceError(str(to), f"the rehearsal would replace its own job file, {RECOMMENDED}", remedy, 2)
             made = rehearse_job(load_job(job, settings), to, public, records, listener, chains=chains)
         if as_json:
             best = {"good": made.good, "mechanism": made.best.candidate.label}

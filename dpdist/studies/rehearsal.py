@@ -25,9 +25,18 @@ from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
+from dpdist.storage.scratch import scratch
 from dpdist.studies.parts import Parts
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
-from dpdist.studies.rehearsal_folder import Results, in_one_line, resumable
+from dpdist.studies.rehearsal_folder import (
+    CONFIRMATION,
+    CSV,
+    PAGE,
+    RECOMMENDED,
+    Results,
+    in_one_line,
+    resumable,
+)
 from dpdist.studies.rehearsal_thirds import Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
@@ -56,7 +65,8 @@ def rehearse(
 ) -> Rehearsal:
     """Runs a rehearsal; writes rehearsal.csv, confirmation.csv, index.html and recommended.yaml into the folder `out`.
 
-    rehearsal.csv grows with every candidate. A killed rehearsal of the same job and file resumes; another begins anew.
+    rehearsal.csv grows with every candidate. A killed rehearsal of the same job and file resumes. Another begins
+    anew, and first removes these four files of an earlier one.
 
     `public` is a file to use in place of the job's reference. Of a file with more than `records` records, a random part is
     used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` if there is no public file, or
@@ -68,11 +78,8 @@ def rehearse(
         thirds = in_thirds(job, source, records, tick)
     options = {"public": source.fingerprint(), "records": records, "chains": chains}
     identity = {"job": job.model_dump(mode="json")} | options | {"versions": dict(versions())}
-    with (
-        resumable(out, identity, listener) as results,
-        tempfile.TemporaryDirectory(prefix="dpdist-") as name,
-    ):
-        runs = Runs(Path(name), results, out / "rehearsal.csv")
+    with scratch() as folder, resumable(out, identity, listener) as results:
+        runs = Runs(folder, results, out / CSV)
         findings = tried(job, thirds, public_reference(job, public), runs, listener, chains)
         return _written(job, source.name, thirds, findings, out, listener)
 
@@ -84,10 +91,10 @@ def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path,
     caution = small(findings.trials[0].candidate, thirds)
     made = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
     with stage(listener, "page", 1) as tick:
-        write_text(out / "rehearsal.csv", _csv(made.trials))
-        write_text(out / "confirmation.csv", _csv([each for each in findings.confirmed.values() if each is not None]))
-        write_text(out / "recommended.yaml", recommended(made, out))
-        write_text(out / "index.html", page(made))
+        write_text(out / CSV, _csv(made.trials))
+        write_text(out / CONFIRMATION, _csv([each for each in findings.confirmed.values() if each is not None]))
+        write_text(out / RECOMMENDED, recommended(made, out))
+        write_text(out / PAGE, page(made))
         tick(1)
     return made
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
-from dpdist.core.errors import DpdistError, WorkspaceError
+from dpdist.core.errors import DataError, DpdistError, FitError, JobError, WorkspaceError
 from dpdist.core.files import replaced, write_json
 from dpdist.core.progress import Event, Listener
 from dpdist.studies.rehearsal_candidates import Candidate
 from dpdist.studies.rehearsal_trials import Trial
 
-PARTS, BEGUN, LOCK = "parts", "begun.json", ".lock"
+STORED, BEGUN, LOCK = ".dpdist-rehearsal", "begun.json", ".dpdist-rehearsal.lock"
+CSV, CONFIRMATION, RECOMMENDED, PAGE = "rehearsal.csv", "confirmation.csv", "recommended.yaml", "index.html"
+PART = re.compile(r"(\d+-\d+-[0-9a-f]{16})\.(parquet|json)")
+UNFINISHED = re.compile(rf"\.({PART.pattern}|{re.escape(BEGUN)})\.[0-9a-f]{{12}}\.part")
+"""Name of a file that a killed process was writing."""
+REFUSALS = (JobError, DataError, FitError)
+"""Errors that follow from job and public file. Others may be gone when the rehearsal is resumed."""
 ANEW = (
     "The folder holds results of a rehearsal of another job, file or version, or its list of these is damaged. "
     "This rehearsal begins anew."
@@ -40,20 +46,21 @@ class Results:
         """The result of a release: the stored one, or a new one, which is stored. Raises `DpdistError` if it is refused."""
         name = f"{current}-{draw}-{hashlib.sha256(candidate.label.encode()).hexdigest()[:16]}"
         path, refusal = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
-        if refusal.exists():
-            raise DpdistError(json.loads(refusal.read_text(encoding="utf-8"))["refused"])
+        if (reason := _reason(refusal)) is not None:
+            raise DpdistError(reason)
         if (made := _read(path, candidate)) is not None:
             return made
         try:
             made = make()
-        except DpdistError as error:
+        except REFUSALS as error:
             write_json(refusal, {"mechanism": candidate.label, "refused": in_one_line(error)})
             raise
         _write(path, made)
         return made
 
     def __len__(self) -> int:
-        return sum(path.suffix in (".parquet", ".json") and path.name != BEGUN for path in self.folder.iterdir())
+        names = (PART.fullmatch(path.name) for path in self.folder.iterdir())
+        return len({name[1] for name in names if name})
 
 
 def in_one_line(error: DpdistError) -> str:
@@ -66,11 +73,10 @@ def in_one_line(error: DpdistError) -> str:
 def resumable(out: Path, identity: Mapping[str, Any], listener: Listener) -> Iterator[Results]:
     """Claims the folder for one rehearsal. Results of an unfinished one with this identity are used, and others removed.
 
-    A note says which. After the block they are removed, because the rehearsal is finished. Raises `WorkspaceError` if
-    another process uses the folder.
+    A note says which. After the block they are removed, because the rehearsal is finished. Files that no rehearsal names
+    are kept. Raises `WorkspaceError` if another process uses the folder, or if no rehearsal began its folder of results.
     """
-    folder = out / PARTS
-    folder.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -78,32 +84,63 @@ def resumable(out: Path, identity: Mapping[str, Any], listener: Listener) -> Ite
         remedy = "wait for it, or choose another folder"
         raise WorkspaceError(str(out), "another rehearsal runs in it", remedy) from None
     try:
-        yield _begun(folder, identity, listener)
-        shutil.rmtree(folder)
+        yield _begun(out, identity, listener)
+        _remove(out / STORED)
+        with suppress(OSError):  # It holds files of others.
+            (out / STORED).rmdir()
     finally:
         lock.release()
 
 
-def _begun(folder: Path, identity: Mapping[str, Any], listener: Listener) -> Results:
-    results, path = Results(folder), folder / BEGUN
-    if any(folder.iterdir()):
+def _begun(out: Path, identity: Mapping[str, Any], listener: Listener) -> Results:
+    results, path = Results(out / STORED), out / STORED / BEGUN
+    _refuse_others(out)
+    if path.exists():
         if _stored(path) == dict(identity):
             if number := len(results):
                 what = "result" if number == 1 else "results"
-                said = f"The folder holds {number} {what} of this rehearsal: it resumes with them."
-                listener(Event("note", "rehearse", note=said))
+                text = f"The folder holds {number} {what} of this rehearsal: it resumes with them."
+                listener(Event("note", "rehearse", note=text))
             return results
         listener(Event("note", "rehearse", note=ANEW))
-        shutil.rmtree(folder)
-        folder.mkdir()
+        _remove(results.folder)
+    for name in (RECOMMENDED, PAGE, CONFIRMATION, CSV):
+        (out / name).unlink(missing_ok=True)
+    results.folder.mkdir(exist_ok=True)
     write_json(path, dict(identity))
     return results
+
+
+def _refuse_others(out: Path) -> None:
+    """Refuses a folder of results, or a file of its name, that is not a rehearsal's. One killed at once left it empty."""
+    folder = out / STORED
+    if not folder.exists() or (folder / BEGUN).exists():
+        return
+    if not folder.is_dir() or any(not UNFINISHED.fullmatch(path.name) for path in folder.iterdir()):
+        remedy = f"move it elsewhere if you need it, else remove it, or choose another folder than {out}"
+        raise WorkspaceError(str(folder), f"no rehearsal began it, because it has no {BEGUN}", remedy, 2)
+
+
+def _remove(folder: Path) -> None:
+    """Removes the rehearsal's files; its list last, so that a rehearsal killed meanwhile still has one."""
+    for path in list(folder.iterdir()):
+        if PART.fullmatch(path.name) or UNFINISHED.fullmatch(path.name):
+            path.unlink()
+    (folder / BEGUN).unlink(missing_ok=True)
 
 
 def _stored(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return None
+
+
+def _reason(path: Path) -> str | None:
+    """The stored reason of a refusal; None where there is none, or a damaged one."""
+    try:
+        return str(_stored(path)["refused"])
+    except (KeyError, TypeError):
         return None
 
 

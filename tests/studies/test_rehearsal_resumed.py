@@ -8,22 +8,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from test_rehearsal import JOB as FULL_JOB
 from test_rehearsal import people
+from typer.testing import CliRunner
 
-from dpdist.core.errors import WorkspaceError
+from dpdist.cli.main import app
+from dpdist.core.errors import ClusterError, DataError, DpdistError, FitError, JobError, TaskError, WorkspaceError
 from dpdist.core.progress import Event
 from dpdist.job import Job
 from dpdist.job.loading import load_job
 from dpdist.studies import rehearsal
 from dpdist.studies.rehearsal import rehearse
 from dpdist.studies.rehearsal_candidates import Candidate
-from dpdist.studies.rehearsal_folder import resumable
+from dpdist.studies.rehearsal_folder import Results, resumable
+from dpdist.studies.rehearsal_trials import Trial
 
+STORED = ".dpdist-rehearsal"
+CANDIDATE = Candidate("a", {}, "none", True, {}, ())
 JOB = FULL_JOB.replace("  weight: {bounds: [1, 200], outside: clip}\n", "")
 """Without bounds of the weight, half of the mechanisms are left out."""
 
@@ -91,7 +98,7 @@ def test_figures_stand_in_the_folder_candidate_by_candidate(job: Job, tmp_path: 
     made = rehearse(job, tmp_path / "out", listener=hear)
     assert seen == sorted(seen)
     assert set(range(1, len(made.trials) + 1)) <= set(seen)
-    assert not (tmp_path / "out" / "parts").exists()
+    assert not (tmp_path / "out" / STORED).exists()
 
 
 def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Path, tried: list[str]) -> None:
@@ -122,7 +129,7 @@ def test_a_rehearsal_of_another_job_or_file_begins_anew_and_says_so(
     elif changed == "file":
         people(2).to_parquet(tmp_path / "earlier.parquet")
     elif changed == "damaged":
-        (tmp_path / "out" / "parts" / "begun.json").write_text("{")
+        (tmp_path / "out" / STORED / "begun.json").write_text("{")
     tried.clear()
     events = list[Event]()
 
@@ -140,12 +147,117 @@ def test_a_rehearsal_of_another_job_or_file_begins_anew_and_says_so(
 
 def test_a_damaged_result_is_made_again(job: Job, tmp_path: Path, tried: list[str]) -> None:
     killed_after([], job, tmp_path / "out", 3)
-    parts = sorted((tmp_path / "out" / "parts").glob("*.parquet"))
+    parts = sorted((tmp_path / "out" / STORED).glob("*.parquet"))
     good = parts[0].read_bytes()
     parts[0].write_bytes(good[: len(good) // 2])
     tried.clear()
     killed_after([], job, tmp_path / "out", 3)
     assert len(tried) == 1
+
+
+def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
+    """Only files with names of the rehearsal's own are removed: after it, and before one that begins anew."""
+    thesis, note = tmp_path / "parts" / "thesis.txt", tmp_path / STORED / "note.json"
+    thesis.parent.mkdir()
+    thesis.write_text("precious")
+    for identity in ("one", "two"):
+        with suppress(Killed), resumable(tmp_path, {"job": identity}, lambda event: None) as results:
+            assert len(results) == 0
+            with pytest.raises(JobError):
+                results.of(CANDIDATE, 0, 0, raising(JobError("job", [])))
+            note.write_text("precious")
+            raise Killed
+    with resumable(tmp_path, {"job": "two"}, lambda event: None) as results:
+        assert len(results) == 1
+    assert thesis.read_text() == note.read_text() == "precious"
+    assert [path.name for path in note.parent.iterdir()] == ["note.json"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_folder_that_no_rehearsal_began_is_refused(kind: str, tmp_path: Path) -> None:
+    other = tmp_path / STORED / "thesis.txt" if kind == "folder" else tmp_path / STORED
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("precious")
+    (tmp_path / "recommended.yaml").write_text("earlier")
+    with (
+        pytest.raises(WorkspaceError, match=r"no rehearsal[^\n]*\n *remedy: *move it"),
+        resumable(tmp_path, {"job": "one"}, lambda event: None),
+    ):
+        pass
+    assert other.read_text() == "precious"
+    assert (tmp_path / "recommended.yaml").exists()
+
+
+def test_a_rehearsal_that_is_killed_before_it_stored_anything_begins_again(tmp_path: Path) -> None:
+    (tmp_path / STORED).mkdir()
+    (tmp_path / STORED / ".begun.json.0123456789ab.part").write_text("{")
+    with resumable(tmp_path, {"job": "one"}, lambda event: None) as results:
+        assert len(results) == 0
+    assert not (tmp_path / STORED).exists()
+
+
+def raising(error: BaseException) -> Callable[[], Trial]:
+    def make() -> Trial:
+        raise error
+
+    return make
+
+
+def stored(results: Results, error: DpdistError) -> bool:
+    """Whether a second call for the same release has a stored refusal, and does not make it again."""
+    with pytest.raises(type(error)):
+        results.of(CANDIDATE, 0, 0, raising(error))
+    with pytest.raises((DpdistError, Killed)) as second:
+        results.of(CANDIDATE, 0, 0, raising(Killed()))
+    return second.type is not Killed
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (JobError("job", []), True),
+        (DataError("file", []), True),
+        (FitError("biology", "too few records", "pool strata"), True),
+        (WorkspaceError("run", "the disk is full", "make room"), False),
+        (TaskError("a task was killed", "more memory"), False),
+        (ClusterError("no answer", "wait"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, DpdistError) else str(value),
+)
+def test_only_refusals_by_the_mechanism_are_stored(error: DpdistError, kept: bool, tmp_path: Path) -> None:
+    """A resumed rehearsal tries again what failed for a reason outside of job and data."""
+    with resumable(tmp_path, {"job": "one"}, lambda event: None) as results:
+        assert stored(results, error) == kept
+
+
+@pytest.mark.parametrize("damage", ["", '{"mechanism": "a", "ref', "null", "{}"])
+def test_a_damaged_refusal_is_made_again(damage: str, tmp_path: Path) -> None:
+    with resumable(tmp_path, {"job": "one"}, lambda event: None) as results:
+        assert stored(results, FitError("biology", "too few records", "pool strata"))
+        (refusal,) = tmp_path.glob(f"*/0-0-{'[0-9a-f]' * 16}.json")
+        refusal.write_text(damage)
+        with pytest.raises(Killed):
+            results.of(CANDIDATE, 0, 0, raising(Killed()))
+
+
+RESULTS = ("recommended.yaml", "index.html", "confirmation.csv", "rehearsal.csv")
+
+
+def test_results_of_an_earlier_rehearsal_go_when_one_begins_anew_and_stay_when_it_resumes(tmp_path: Path) -> None:
+    for identity, left in (("one", False), ("one", True), ("two", False)):
+        for name in RESULTS:
+            (tmp_path / name).write_text("earlier")
+        with suppress(Killed), resumable(tmp_path, {"job": identity}, lambda event: None):
+            assert [(tmp_path / name).exists() for name in RESULTS] == [left] * len(RESULTS)
+            raise Killed
+
+
+def test_a_job_in_place_of_the_recommended_one_is_refused(job: Job, tmp_path: Path) -> None:
+    path = (tmp_path / "job.yaml").rename(tmp_path / "recommended.yaml")
+    ended = CliRunner().invoke(app, ["rehearse", str(path), "--out", str(tmp_path), "-q"])
+    assert ended.exit_code == 2
+    assert path.read_text(encoding="utf-8") == JOB
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["earlier.parquet", "recommended.yaml"]
 
 
 def test_two_rehearsals_in_one_folder_are_one_too_many(job: Job, tmp_path: Path) -> None:
@@ -171,22 +283,26 @@ def test_a_process_that_is_killed_says_what_it_does_and_resumes(tmp_path: Path) 
         str(tmp_path / "out"),
         "--json",
     ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as process:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(scratch), "DPDIST_SCRATCH": str(scratch)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         assert (first["event"], first["stage"]) in {("alive", "start"), ("begin", "read public file")}
         assert not (tmp_path / "out" / "rehearsal.csv").exists()
-        parts = tmp_path / "out" / "parts"
+        parts = tmp_path / "out" / STORED
         while process.poll() is None and len(list(parts.glob("*.parquet"))) < 2:
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     kept = len([path for path in parts.iterdir() if path.suffix in (".parquet", ".json") and path.name != "begun.json"])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as again:
+    left = list(scratch.glob("dpdist-*"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as again:
         assert again.stdout is not None
         for line in again.stdout:
             if "resumes" in (note := json.loads(line).get("note", "")):
                 break
         again.kill()
     assert note == f"The folder holds {kept} results of this rehearsal: it resumes with them."
+    assert left
+    assert not any(path.exists() for path in left), "thirds of a killed rehearsal stay on the disk"
