@@ -12,13 +12,13 @@ from uuid import uuid4
 
 from dpdist.core.errors import ClusterError, TaskError
 from dpdist.core.progress import Event, Listener, silent
+from dpdist.core.scratch import scratch
 from dpdist.job import Runtime
 from dpdist.runtime import scheduler
 from dpdist.runtime.attempts import attempt, unit_of
 from dpdist.runtime.failures import killed, not_started, raise_together, stop_or_note
 from dpdist.runtime.interrupts import interrupts_kept
 from dpdist.runtime.tls import passing_security
-from dpdist.storage.scratch import scratch
 
 R = TypeVar("R")
 

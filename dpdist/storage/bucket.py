@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import sha256
+from dpdist.core.scratch import Scratch
 from dpdist.storage.lease import LEASE, Lease, leased
 from dpdist.storage.objects import Objects
-from dpdist.storage.scratch import Scratch
 from dpdist.storage.store import marked
 
 T = TypeVar("T")

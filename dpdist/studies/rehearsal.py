@@ -20,12 +20,12 @@ import pandas as pd
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
 from dpdist.core.progress import Event, Listener, silent, stage
+from dpdist.core.scratch import scratch
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
-from dpdist.storage.scratch import scratch
 from dpdist.studies.parts import Parts
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
 from dpdist.studies.rehearsal_folder import (

@@ -10,8 +10,8 @@ import pytest
 from object_server import ALLOWED, BUCKET, KEY, SECRET, Link, ObjectServer, free_port
 
 from dpdist.core.errors import WorkspaceError
+from dpdist.core.scratch import Scratch
 from dpdist.storage.objects import Objects, is_url
-from dpdist.storage.scratch import Scratch
 
 
 @pytest.fixture(scope="module")
