@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
 from dpdist.core.files import private
 from dpdist.core.keys import Key
@@ -18,6 +17,7 @@ from dpdist.core.progress import Event, Listener, silent
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start, write_no_core
+from dpdist.core.threads import single_threaded
 from dpdist.evaluation.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
 from dpdist.evaluation.acceptance import described as gates_described
 from dpdist.evaluation.evaluate import evaluate
@@ -122,7 +122,7 @@ def _run(
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
         )
-    with owned(space, identity, replay, seed) as key, confidential_log(space) as log, threadpool_limits(1):
+    with owned(space, identity, replay, seed) as key, confidential_log(space) as log, single_threaded():
         log.info("rules: %s of %d rows", plan.census.removed or "nothing removed", plan.census.rows)
         try:
             prepare(job, plan.model, listener)
@@ -222,7 +222,7 @@ def publish(
     >>> dpdist.publish("doctorates-2017").statement["epsilon"]
     '8'
     """
-    with Workspace.opened(workspace) as space, space.publishing(), threadpool_limits(1):
+    with Workspace.opened(workspace) as space, space.publishing(), single_threaded():
         with publishing(space.public):
             recover(space.held)
             made = space.newest

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from threadpoolctl import threadpool_limits
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -19,6 +18,7 @@ from dpdist.core.files import private
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.threads import single_threaded
 from dpdist.evaluation.attacks import Points, membership, nearest, scaled, shown_by, singling_out
 from dpdist.evaluation.auditing import refuse_unfinished
 from dpdist.evaluation.columns import ATTACKS
@@ -45,7 +45,7 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
     confidential/evaluation/. Raises `WorkspaceError` if there is no finished release or it has no synthetic records, and
     `DataError` if the hold-out file does not fit the job.
     """
-    with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
+    with Workspace.opened(workspace) as space, private(), single_threaded():
         refuse_unfinished(space, listener)
         return _attacked(space, holdout, listener)
 

@@ -10,7 +10,6 @@ from typing import get_args
 
 import numpy as np
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -18,6 +17,7 @@ from dpdist.core.files import private
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
+from dpdist.core.threads import single_threaded
 from dpdist.evaluation.lower_bounds import black_box, keep_audit
 from dpdist.job import MechanismSpec, WeightRule, those
 from dpdist.job.families import family_facts
@@ -65,7 +65,7 @@ def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = si
 
     Columns and errors are those of `lower_bounds.black_box`. None of these draws is published.
     """
-    with Workspace.opened(workspace) as space, private(), threadpool_limits(1):
+    with Workspace.opened(workspace) as space, private(), single_threaded():
         refuse_unfinished(space, listener)
         return black_box(space, runs, listener)
 
@@ -112,7 +112,7 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
     if all_rules:
         rules = [rule for rule in get_args(WeightRule) if rule != "none"]
     rows = list[tuple[object, ...]]()
-    with threadpool_limits(1), stage(listener, "audit", len(rules) * len(strata)) as tick:
+    with single_threaded(), stage(listener, "audit", len(rules) * len(strata)) as tick:
         for rule in rules:
             tables, left_out = list[pd.DataFrame](), 0
             for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):

@@ -15,13 +15,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.files import write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.threads import single_threaded
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.evaluation.tuning import REFUSED, Trials, knobs_of, search
 from dpdist.evaluation.utility import distances
@@ -107,7 +107,7 @@ def calibrate(
     period, path = _reference(job, reference, period)
     _check_out(job, Path(out))
     source = open_source(job, path, job.reference.written if job.reference is not None else None)
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, threadpool_limits(1):
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, single_threaded():
         with stage(listener, "check records", source.rows) as tick:
             census = take_census(job.by_record, source, tick)
         with stage(listener, "store records", source.rows) as tick:

@@ -11,9 +11,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from dpdist.core.errors import DpdistError, TaskError
+from dpdist.core.threads import single_threaded
 from dpdist.runtime.json_logs import note, noting
 
 R = TypeVar("R")
@@ -29,7 +28,7 @@ class Attempt(NamedTuple):
 
 def one_thread(task: Callable[[int], R], key: int) -> R:
     """Runs a task with BLAS limited to one thread, because results must not depend on the number of cores."""
-    with threadpool_limits(1):
+    with single_threaded():
         return task(key)
 
 
