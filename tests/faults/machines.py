@@ -19,6 +19,7 @@ import dpdist
 
 SUBNET = "10.213.77"
 """Addresses that exist inside the namespaces only."""
+KERNELS = {"OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "GLIBC_TUNABLES"}
 USER = 10001
 MOST = 8
 """Machines at most."""
@@ -121,6 +122,8 @@ class Containers:
         os.chown(scratch, USER, USER)
         env = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "PYTHONPATH": str(_source()), "PYTHONDONTWRITEBYTECODE": "1"}
         env |= dict.fromkeys(("HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR"), "/tmp")
+        # these machines are this one: whoever runs the tests may have chosen its linear algebra's instructions
+        env |= {name: os.environ[name] for name in KERNELS & os.environ.keys()}
         env |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         env |= {entry["name"]: entry["value"] for entry in container.get("env", [])}
         mounts = [f"chmod a+x {own}/root{folder}" for folder in Path(sys.base_prefix).parents]  # of the overlay alone
