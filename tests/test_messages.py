@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
@@ -285,7 +286,6 @@ def test_a_numeric_design_stratum_is_proposed_as_a_range_and_gaps_are_no_caution
 
 def test_the_privacy_sheet_of_a_workbook_has_the_first_of_many_cells(tmp_path: Path) -> None:
     """843 rows before, of which 800 named a cell each. Short entries are whole."""
-    openpyxl = pytest.importorskip("openpyxl")
     cells = [f"state {k}, heavy" for k in range(255)]
     figures = {cell: {"share": "0.0", "ratio": "99.0"} for cell in cells}
     statement = {
