@@ -28,6 +28,8 @@ FAR = 2.0
 """Predicted error, in direct standard errors, above which a figure is named."""
 OFF = 4.0
 """Distance from the direct figure, in its standard errors, of which a statement warns."""
+EXACT = 1e-6
+"""Relative error of a figure that is taken for exact."""
 MOST = 99.0
 """Ratio that stands for itself and all larger ones."""
 IN_WORDS = (
@@ -77,7 +79,8 @@ def predicted(release: ReleasedObject, table: Table, cells: Cells, grounds: Grou
     with np.errstate(divide="ignore", invalid="ignore"):
         for value, part in zip(values, parts, strict=True):
             direct = part.sampling if varying else np.fmax(part.sampling, value**2 / records)
-            found.append(np.where((records > 1) & (part.other > 0), np.sqrt(part.other / direct), np.nan))
+            known = (records > 1) & (part.other > (EXACT * value) ** 2)  # a count that public totals fix errs by rounding
+            found.append(np.where(known, np.sqrt(part.other / direct), np.nan))
     return found
 
 
