@@ -48,7 +48,7 @@ from dpdist.sampling import sampler_of
 
 RUNS = 1_000
 POWERFUL = 3 * RUNS
-"""Runs after which an attack that is as strong as the claim allows shows a third of it, whatever the noise."""
+"""Runs of attacks that must show a part of the claim; with a third of them some noise hid it."""
 SLOW = {
     "reference tables": (Case("reference_tables", "zero_out"), 1.0),
     "reference tables, add_remove": (Case("reference_tables", "add_remove"), 1.0),
