@@ -3,13 +3,11 @@
 Public domains and bounds of columns are stated in the job. They are never inferred from the confidential file.
 """
 
-from dpdist.job.acceptance import Gate
-from dpdist.job.budget import ReleaseBudget
+from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window
+from dpdist.job.calibration import Calibration
 from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import DesignEffect, ReplicateWeights
-from dpdist.job.earlier import Calibration, Fit
 from dpdist.job.families import SAMPLERS, Family
-from dpdist.job.ledger import LedgerSettings, Limits, Window
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, spec_of, those
 from dpdist.job.model import Model, Prior, Program
@@ -31,8 +29,9 @@ from dpdist.job.names import (
     Truncation,
     WeightRule,
 )
-from dpdist.job.reference import Reference
-from dpdist.job.running import Diagnostics, Runtime, Sampler
+from dpdist.job.publication import Gate
+from dpdist.job.reference import Fit, Reference
+from dpdist.job.runtime import Diagnostics, Runtime, Sampler
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
 from dpdist.job.weights import RuleOrName, Weights

@@ -1,14 +1,15 @@
-"""Settings of a release's privacy budget: ε, δ or ρ, and the neighbouring files for which it holds."""
+"""Settings of a privacy budget: size, neighbouring files, privacy unit, the part for sample counts, and the ledger."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from dpdist.job.names import Adjacency, Exchange
-from dpdist.job.values import Budget, Delta, Frozen, budget_text
+from dpdist.job.values import Budget, ColumnName, Delta, Frozen, Sentence, at_most, budget_text
 from dpdist.job.zcdp import epsilon_of, rho_of
 
 
@@ -50,3 +51,103 @@ class ReleaseBudget(Frozen):
         if self.delta is None:
             raise ValueError("a budget without delta has no rho")
         return self.rho if self.rho is not None else rho_of(self.epsilon, self.delta)
+
+
+class PrivacyUnit(Frozen):
+    """All records with the same value of a column are one unit, whose loss the budget bounds."""
+
+    column: ColumnName = Field(description="column of the file that names a record's unit: a person or a household")
+    most: Annotated[int, at_most(10_000, "noise grows with it")] = Field(
+        ge=1, description="records of one unit that may count; public, not taken from the file"
+    )
+    beyond: Literal["refuse", "truncate"] = Field(
+        default="refuse", description="where a unit has more: refuse the file, or use its first `most` in the file's order"
+    )
+
+
+class Protect(Frozen):
+    """Columns whose sample counts are published under noise. The whole release is made from the noisy counts."""
+
+    columns: tuple[ColumnName, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="columns of the frame that are protected; unset: all. Counts by the others stay public and exact",
+    )
+    epsilon: Budget = Field(description="the part of budget.epsilon that the noisy counts take; write it in quotes")
+
+
+class Predictors(Frozen):
+    """How the sample counts of the predictors, the public columns, are protected."""
+
+    protect: Protect = Field(description="protect predictors and sizes: counts of their cross get noise")
+
+
+FRAME_MINIMUM = 3
+"""Smallest sample count that may be published without consent: smaller counts single out one person or one of two."""
+
+
+def _reason(text: str) -> str:
+    if not any(map(str.isalnum, text)):
+        raise ValueError("state in words why sample counts so small may be published; the statement prints it")
+    return text
+
+
+class PublicFrame(Frozen):
+    """Accepts that small sample counts are published, although they single people out."""
+
+    accepted: Annotated[Sentence, AfterValidator(_reason)] = Field(
+        description="why sample counts below frame_minimum may be published as they are; the statement prints it"
+    )
+
+
+BudgetClass = Literal["strict", "zCDP", "asymptotic"]
+"""Classes of cost, never added to each other: ε of strict releases, ε of asymptotic ones, ρ of those under zCDP."""
+
+
+class Window(Frozen):
+    """A limit on the cost of any run of consecutive periods: for panels, whose members stay for some periods."""
+
+    periods: int = Field(ge=1, le=10_000, description="consecutive periods")
+    budget: Annotated[Budget, Field(description="what they may cost together")]
+
+
+class Limits(Frozen):
+    """Limits on what a dataset's releases cost together: ε of strict or of asymptotic ones, or ρ of those under zCDP."""
+
+    total: Budget | None = Field(default=None, description="over all periods")
+    per_period: Budget | None = Field(default=None, description="of one period: corrections of a release are charged, too")
+    window: Window | None = Field(default=None, description="over any so many consecutive periods")
+    delta: Delta | None = Field(
+        default=None,
+        description="δ: of strict releases in all, under zCDP the one at which a release states its ε; a δ that nobody "
+        "knows does not fit",
+    )
+
+    def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
+        """Limits for releases of a class; None where limits are stated for other classes only."""
+        return (self,)
+
+    @property
+    def some(self) -> bool:
+        """True if any limit is stated."""
+        return any(each is not None for each in (self.total, self.per_period, self.window, self.delta))
+
+
+class LedgerSettings(Limits):
+    """The ledger that charges a run, and limits that the job states. The ledger may have limits too."""
+
+    url: Sentence | None = Field(
+        default=None,
+        min_length=1,
+        description="a file, sqlite:///FILE or postgresql://…; unset: DPDIST_LEDGER, or ledger.sqlite beside the workspace",
+    )
+    limits: Mapping[BudgetClass, Limits] = Field(
+        default={},
+        description="limits by class, as {strict: {total: …}, zCDP: {total: …, delta: …}}; a release of a class that is "
+        "not listed is then refused",
+    )
+
+    def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
+        if self.limits and cls not in self.limits:
+            return None
+        return (self, *(limits for name, limits in self.limits.items() if name == cls))

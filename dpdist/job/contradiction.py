@@ -1,12 +1,81 @@
-"""Defines a contradiction between keys of a job, with helpers that several checks use."""
+"""Defines what checks of a job share: the view of a job that they see, the contradictions that they yield, and helpers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple
+from fractions import Fraction
+from math import ceil, floor
+from typing import NamedTuple, Protocol
 
-from dpdist.job.view import JobView
+from dpdist.job.budget import ReleaseBudget
+from dpdist.job.data import Column
+from dpdist.job.design import Survey
+from dpdist.job.model import Model
+from dpdist.job.reference import Reference
+from dpdist.job.runtime import Record, Sampler
+from dpdist.job.tables import Rake
+
+
+class JobView(Protocol):
+    """Keys of a job, and facts that follow from them. Guarantees and refusals depend on nothing else."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]: ...
+
+    @property
+    def survey(self) -> Survey: ...
+
+    @property
+    def strata(self) -> tuple[str, ...]: ...
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def likelihood(self) -> Model:
+        """The model. Where the mechanism fits none, it is one without settings."""
+        ...
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def budget(self) -> ReleaseBudget: ...
+
+    @property
+    def synthetic_sets(self) -> int: ...
+
+    @property
+    def epsilon_per_set(self) -> Fraction: ...
+
+    @property
+    def reference(self) -> Reference | None: ...
+
+    @property
+    def sampler(self) -> Sampler: ...
+
+    @property
+    def record(self) -> Record: ...
+
+    @property
+    def rake(self) -> tuple[Rake, ...]: ...
+
+    @property
+    def most_records(self) -> int:
+        """The number of records in which neighbouring files can differ."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """True if the bound holds for every file."""
+        ...
+
+    @property
+    def outcome_dependent_rules(self) -> tuple[str, ...]:
+        """Rules of the job that drop records because of their outcome."""
+        ...
+
 
 Path = tuple[str | int, ...]
 
@@ -36,3 +105,31 @@ def near_column(job: JobView, name: str) -> str | None:
 def listed(values: Sequence[object], most: int = 8) -> str:
     """The first values of a public list as text."""
     return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")
+
+
+def levels_between(column: Column) -> int:
+    """Number of whole numbers between the public bounds; 0 without bounds."""
+    return int(column.bounds[1] - column.bounds[0]) + 1 if column.bounds is not None else 0
+
+
+def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradiction]:
+    """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs them."""
+    path = ("columns", outcome)
+    if column.codes is None and not column.whole:
+        yield Contradiction((*path, "whole"), f"{who} has whole numbers, or coded levels", "add whole: true, or codes")
+    if column.bounds is not None and not all(float(end).is_integer() for end in column.bounds):
+        found = f"{who} has the whole numbers between the bounds, to which values beyond are set"
+        yield Contradiction((*path, "bounds"), found, "write whole bounds")
+    if wrong := [text for text, code in (column.codes or {}).items() if not float(code).is_integer()]:
+        found = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, and {who} has whole levels"
+        yield Contradiction((*path, "codes"), found, "code the texts 0, 1, 2, …")
+    elif column.codes and (missing := _gaps(column)):
+        found = f"no text is coded {missing[0]:g}, and {who} has a level at every whole number between the bounds"
+        yield Contradiction((*path, "codes"), found, "code the texts 0, 1, 2, … without a gap, up to the bounds")
+
+
+def _gaps(column: Column) -> list[float]:
+    """Whole numbers between the bounds, or between the smallest and largest code, that are no text's code."""
+    codes = set((column.codes or {}).values())
+    low, high = column.bounds or (min(codes), max(codes))
+    return [float(level) for level in range(ceil(low), floor(high) + 1) if level not in codes]

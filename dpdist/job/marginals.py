@@ -9,12 +9,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, declared, listed
+from dpdist.job.contradiction import Contradiction, JobView, declared, listed
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee
 from dpdist.job.values import Frozen
-from dpdist.job.view import JobView
 
 MOST_LEVELS = 10_000
 MOST_CELLS = 1_000_000

@@ -13,11 +13,10 @@ from typing import Any, ClassVar, get_args
 from pydantic import Field, model_validator
 
 from dpdist.core import plugins
-from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.contradiction import Contradiction, JobView, declared
 from dpdist.job.families import SAMPLERS
 from dpdist.job.names import RULE_CONSTANTS, Fallback, Guarantee, StatisticName
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
-from dpdist.job.view import JobView
 from dpdist.job.weights import RuleOrName, Weights, rule_of
 
 NO_WEIGHTS = Weights(rule="none")

@@ -9,13 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.coded import against_levels, levels_between
-from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.contradiction import Contradiction, JobView, against_levels, declared, levels_between
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee, Law, Sanitization, Truncation
 from dpdist.job.values import budget_text
-from dpdist.job.view import JobView
 
 MOST_LEVELS = 1_000
 WIDEST = 1e30

@@ -7,12 +7,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.contradiction import Contradiction, JobView, declared
 from dpdist.job.mechanism import Noisy
 from dpdist.job.model import Prior
 from dpdist.job.names import Consistency, Guarantee, NoiseName, Sensitivity, StatisticName
-from dpdist.job.running import Sampler
-from dpdist.job.view import JobView
+from dpdist.job.runtime import Sampler
 
 
 class PerturbedHistogram(Noisy):

@@ -13,12 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dpdist.job.coded import against_levels, levels_between
-from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.contradiction import Contradiction, JobView, against_levels, declared, levels_between
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName
-from dpdist.job.view import JobView
 
 REHEARSED_BINS = 20
 MOST_CELLS = 200_000

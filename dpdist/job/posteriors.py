@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction
+from dpdist.job.contradiction import Contradiction, JobView
 from dpdist.job.mechanism import Clamped, FixedWeights, MechanismSpec
 from dpdist.job.names import LARGEST_DRIFT, Guarantee
-from dpdist.job.view import JobView
 from dpdist.job.weights import RuleOrName, Weights
 
 

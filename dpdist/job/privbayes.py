@@ -9,10 +9,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction
+from dpdist.job.contradiction import Contradiction, JobView
 from dpdist.job.marginals import CodedColumns
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget
-from dpdist.job.view import JobView
 
 MOST_PARENTS = 3
 MOST_CELLS = 10_000

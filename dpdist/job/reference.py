@@ -1,4 +1,4 @@
-"""Settings of a job's reference, in four forms: a file, a simulated survey, an earlier release, or noisy histograms."""
+"""A job's reference in four forms: file, simulated survey, earlier release, noisy histograms, and of its fit."""
 
 from __future__ import annotations
 
@@ -218,3 +218,14 @@ Reference: TypeAlias = Annotated[
     BeforeValidator(_of_one_form),
 ]
 """A job's reference, in one of the forms."""
+
+
+class Fit(Frozen):
+    """How well the family must fit the reference: limits on the share of table cells that fit (`goodness_of_fit`)."""
+
+    warn_below: float = Field(
+        default=0.8, ge=0, le=1, description="least share of cells that fit; below it plan and statement say so"
+    )
+    refuse_below: float | None = Field(
+        default=None, ge=0, le=1, description="least share of cells that fit; below it the job is refused, before it spends"
+    )

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from dpdist.core.errors import BudgetRefused
 from dpdist.job import Limits, budget_text
-from dpdist.job.ledger import BudgetClass
+from dpdist.job.budget import BudgetClass
 from dpdist.ledger.entries import Entry
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, Guarantee, NoGuarantee, Strict
 

@@ -15,7 +15,7 @@ calibrated to one record, at ε/k or ρ/k²:
 - Stages and sets that each cost a part of ε cost the same part for a unit, because each part is divided by k.
 
 If weights are computed from the file itself, no such bound holds even for one record. So jobs of asymptotic mechanisms may
-have no unit (dpdist.job.checks.units).
+have no unit (dpdist.job.checks.columns).
 """
 
 from __future__ import annotations

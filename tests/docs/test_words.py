@@ -70,7 +70,7 @@ MEANT = {
     ("storage/workspace.py", "found"): _OF_AN_ERROR,
     ("survey/findings.py", "found"): _OF_AN_ERROR,
     ("cli/ledger.py", "window"): _OF_PERIODS,
-    ("job/ledger.py", "window"): _OF_PERIODS,
+    ("job/budget.py", "window"): _OF_PERIODS,
     ("ledger/accounts.py", "window"): _OF_PERIODS,
     ("ledger/book.py", "settle"): _OF_A_CHARGE,
     ("ledger/charging.py", "settle"): _OF_A_CHARGE,

@@ -21,8 +21,8 @@ from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive
 from dpdist.job import Job
-from dpdist.job.acceptance import Acceptance
 from dpdist.job.loading import parse_job
+from dpdist.job.publication import Acceptance
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.moments import Moments, limited_normal_mean
 from dpdist.mechanisms.modips.sanitized_sums import Sanitized

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from dpdist.job import Job
-from dpdist.job.checks.acceptance import acceptance
-from dpdist.job.checks.columns import categories, misspelt, roles, universe
-from dpdist.job.checks.comparators import comparators
-from dpdist.job.checks.design import constant_weights, design_effects
-from dpdist.job.checks.earlier import calibration, fit, reference
-from dpdist.job.checks.mechanisms import noise_of_budget
-from dpdist.job.checks.models import family_keys, likelihood, outcomes, sampler_settings
-from dpdist.job.checks.predictors import predictors
-from dpdist.job.checks.presentation import presentation
-from dpdist.job.checks.publication import publication
-from dpdist.job.checks.running import scheduler_contradictions
-from dpdist.job.checks.tables import copied, modelled, promises, raked_totals, table_statistics
-from dpdist.job.checks.units import units
+from dpdist.job.checks.columns import (
+    categories,
+    constant_weights,
+    design_effects,
+    misspelt,
+    predictors,
+    roles,
+    units,
+    universe,
+)
+from dpdist.job.checks.models import (
+    calibration,
+    comparators,
+    family_keys,
+    fit,
+    likelihood,
+    noise_of_budget,
+    outcomes,
+    reference,
+    sampler_settings,
+    scheduler_contradictions,
+)
+from dpdist.job.checks.tables import (
+    acceptance,
+    copied,
+    modelled,
+    presentation,
+    promises,
+    publication,
+    raked_totals,
+    table_statistics,
+)
 from dpdist.job.contradiction import Contradiction
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]

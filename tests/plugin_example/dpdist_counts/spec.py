@@ -7,10 +7,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job.contradiction import Contradiction, declared
+from dpdist.job.contradiction import Contradiction, JobView, declared
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import Guarantee, StatisticName
-from dpdist.job.view import JobView
 
 
 class YesNoCounts(Noisy):

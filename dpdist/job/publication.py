@@ -1,4 +1,4 @@
-"""Settings of gates: limits on a release's errors that are chosen before anybody has seen it, and measured under noise."""
+"""Settings of what stands between a run and its publication: gates, approval, and what a correction states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from dpdist.job.tables import Statistic, statistic_of, statistic_text
-from dpdist.job.values import Budget, Frozen
+from dpdist.job.values import RELEASE, Budget, Frozen, KeyText, Sentence
 
 
 class Gate(Frozen):
@@ -32,3 +32,23 @@ class Acceptance(Frozen):
     epsilon: Budget = Field(description="the part of budget.epsilon that the gates take together; write it in quotes")
     tables: tuple[str, ...] = Field(default=(), description="names of the tables whose cells count; unset: all")
     gates: tuple[Gate, ...] = Field(min_length=1, max_length=20, description="all must be met, else nothing is published")
+
+
+class Approval(Frozen):
+    """The release of a run is held back, and published when somebody approves it under one of these keys."""
+
+    required: Literal[True] = Field(default=True, description="true: nothing is published before somebody approves it")
+    keys: tuple[KeyText, ...] = Field(
+        default=(),
+        max_length=100,
+        description="public keys of those who may approve: the second line of the file that `dpdist keygen` writes as "
+        "FILE.pub; unset: whoever has any key may",
+    )
+
+
+class Correction(Frozen):
+    """What a correction states in public. A correction is a further release, and is charged again."""
+
+    version: Annotated[int, Field(ge=2, le=1000)] = Field(description="of the period's releases: the first correction is 2")
+    of: str = Field(pattern=RELEASE, description="id of the release that it corrects, as its manifest has it")
+    reason: Sentence = Field(min_length=1, description="what was wrong, for readers")

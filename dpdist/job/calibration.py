@@ -1,4 +1,4 @@
-"""Settings from an earlier period: the constants of a calibration file, and limits on how well a family must fit."""
+"""Defines a calibration: constants that `dpdist calibrate` tuned on an earlier period, as its file has them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,13 @@ from typing import Any
 
 from pydantic import Field
 
-from dpdist.job.budget import ReleaseBudget
+from dpdist.job.budget import PrivacyUnit, ReleaseBudget
 from dpdist.job.data import Column, Keep
 from dpdist.job.design import Survey
 from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
-from dpdist.job.units import PrivacyUnit
 from dpdist.job.values import Frozen, Name, Period
-
-
-class Fit(Frozen):
-    """How well the family must fit the reference: limits on the share of table cells that fit (`goodness_of_fit`)."""
-
-    warn_below: float = Field(
-        default=0.8, ge=0, le=1, description="least share of cells that fit; below it plan and statement say so"
-    )
-    refuse_below: float | None = Field(
-        default=None, ge=0, le=1, description="least share of cells that fit; below it the job is refused, before it spends"
-    )
-
 
 CALIBRATION_SCHEMA = {
     "type": "object",
