@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from dpdist.evaluation.opening import open_evaluation, open_log_lik, open_posterior, open_release
     from dpdist.job import Job
     from dpdist.job.loading import load_job, parse_job
+    from dpdist.planning.plan import Plan
     from dpdist.publish.opened import Release
     from dpdist.publish.period_differences import period_differences
     from dpdist.release import publish, run
-    from dpdist.runtime.plan import Plan
     from dpdist.studies.file import load_study, parse_study
     from dpdist.studies.run import run as run_study
     from dpdist.validating import plan, validate

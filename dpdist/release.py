@@ -29,7 +29,9 @@ from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import Charged, Meter
-from dpdist.planning import make_plan, refuse_formats
+from dpdist.planning.expected_noise import warned
+from dpdist.planning.making import make_plan, refuse_formats
+from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
@@ -39,13 +41,9 @@ from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_release, without_points
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.runtime.executors import Executor, executor
-from dpdist.runtime.expected_noise import warned
-from dpdist.runtime.fallbacks import Means, fitted
-from dpdist.runtime.intake import store_records, store_reference
-from dpdist.runtime.noisy_frame import store_noisy_frame
-from dpdist.runtime.plan import Plan
+from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
 from dpdist.runtime.reference_facts import described, summaries
-from dpdist.runtime.strata import gather_strata
+from dpdist.runtime.strata import Means, fitted, gather_strata
 from dpdist.sampling import facts, prepare
 from dpdist.storage.identity import Identity
 from dpdist.storage.log import confidential_log

@@ -6,8 +6,8 @@ from dpdist.core.progress import Listener, silent, without_sizes
 from dpdist.evaluation.gate_limits import refuse_unreachable
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
-from dpdist.planning import make_plan
-from dpdist.runtime.plan import Plan
+from dpdist.planning.making import make_plan
+from dpdist.planning.plan import Plan
 from dpdist.survey.source import Input
 
 

@@ -18,7 +18,7 @@ from dpdist.core.records import Floats, Frame, Records
 from dpdist.estimation.direct import Design
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.runtime.goodness_of_fit import FEWEST_JUDGED, GoodnessOfFit, compared
+from dpdist.planning.goodness_of_fit import FEWEST_JUDGED, GoodnessOfFit, compared
 
 JOB = """
 dataset: gated

@@ -289,8 +289,8 @@ def test_a_giant_stratum_is_served_span_by_span(
         with monkeypatch.context() as patch:
             patch.setattr("dpdist.core.keys.secrets.token_bytes", bytes)
             if name == "giant":
-                patch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 1)
-                patch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1)
+                patch.setattr("dpdist.planning.blocks.TENSOR_BYTES", 1)
+                patch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1)
             dpdist.run(job, tmp_path / name)
     released = [
         json.loads((tmp_path / name / "public" / "released" / "set-1.json").read_text())["strata"]

@@ -21,7 +21,7 @@ from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job.loading import parse_job
 from dpdist.ledger.accounts import charges
 from dpdist.ledger.book import Ledger
-from dpdist.runtime.noisy_frame import store_noisy_frame
+from dpdist.runtime.intake import store_noisy_frame
 from dpdist.storage.tables import read_table
 from dpdist.storage.workspace import Workspace
 

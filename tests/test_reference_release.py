@@ -222,8 +222,8 @@ def test_a_giant_stratum_is_served_span_by_span(
     for name in ("whole", "giant"):
         with monkeypatch.context() as patch, keys_of("giant"):
             if name == "giant":
-                patch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 1)
-                patch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1)
+                patch.setattr("dpdist.planning.blocks.TENSOR_BYTES", 1)
+                patch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1)
             dpdist.run(job(files, mechanism), tmp_path / name)
     weights = [
         pd.read_parquet(tmp_path / name / "confidential" / "bounds.parquet").set_index("record")["privacy_weight"]

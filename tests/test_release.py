@@ -26,7 +26,8 @@ from dpdist.job import Job
 from dpdist.publish import folder as public_folder
 from dpdist.publish import swapping
 from dpdist.publish.released import read_release
-from dpdist.runtime import fallbacks, tasks
+from dpdist.runtime import strata as fallbacks
+from dpdist.runtime import tasks
 
 JOB = (
     simulated(20000, 1500, 7)

@@ -150,8 +150,8 @@ def test_giant_strata_of_several_outcomes_are_served_span_by_span(
     said = job(("sampler: {draws: 300}", "sampler: {draws: 300}\nrecord: {log_lik: never}"))
     for name in ("whole", "giant"):
         if name == "giant":
-            monkeypatch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 1)
-            monkeypatch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1)
+            monkeypatch.setattr("dpdist.planning.blocks.TENSOR_BYTES", 1)
+            monkeypatch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1)
         with keys_of("several"):
             dpdist.run(said, tmp_path / name)
     assert len(list((tmp_path / "giant/confidential/parts/strata-000000").glob("bounds-*.parquet"))) > 1

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from simulate import Cluster, Outcome, Task, simulate
 
-from dpdist.runtime.bins import cut
+from dpdist.planning.blocks import cut
 
 MEASURED = Path(__file__).with_name("measured.json")
 GROUPS = (1, 2, 4, 8, 16, 32, 64)

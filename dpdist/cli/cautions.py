@@ -18,9 +18,9 @@ from dpdist.mechanisms.promises import target_of
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
+from dpdist.planning.plan import Plan
 from dpdist.privacy import small_counts
 from dpdist.publish.accuracy import design_left_out
-from dpdist.runtime.plan import Plan
 from dpdist.survey.reference_file import ReferenceFile
 
 LARGE_EPSILON = 20

@@ -74,7 +74,7 @@ def certs(
     ] = False,
 ) -> None:
     """Make or renew the certificates of a cluster: DIR/scheduler, DIR/worker, DIR/driver."""
-    from dpdist.runtime.certificates import AUTHORITY, make_certificates
+    from dpdist.runtime.tls import AUTHORITY, make_certificates
 
     def act() -> None:
         for made in make_certificates(folder, days, new_authority):

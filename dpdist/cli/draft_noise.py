@@ -10,7 +10,7 @@ from pathlib import Path
 from dpdist.cli.draft import Draft
 from dpdist.core.errors import ProblemsError
 from dpdist.job.loading import parse_job
-from dpdist.runtime.expected_noise import at_sizes_of
+from dpdist.planning.expected_noise import at_sizes_of
 from dpdist.survey.census import take_census
 from dpdist.survey.source import Source
 

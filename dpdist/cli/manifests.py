@@ -19,7 +19,7 @@ from dpdist.core.printable import escaped
 from dpdist.job import Job
 from dpdist.job.layering import Layers
 from dpdist.job.yaml_lines import written, written_documents
-from dpdist.runtime.plan import Plan
+from dpdist.planning.plan import Plan
 
 INPUT, WORKSPACE, LEDGER, JOB = "/input", "/workspace", "/etc/dpdist/ledger", "job.yaml"
 """Paths at which the driver, the process that runs the release, finds input, workspace, ledger secret and job."""

@@ -8,11 +8,8 @@ from dpdist.cli.cautions import advice, cautions
 from dpdist.cli.statement_text import promise, stated_cautions
 from dpdist.cli.table_text import facts_text
 from dpdist.ledger.charging import terms
-from dpdist.privacy import adjacency
-from dpdist.privacy.claims import promised
-from dpdist.privacy.guarantees import large_delta
-from dpdist.runtime.expected_noise import drowns_most, expected_noise, in_words
-from dpdist.runtime.plan import (
+from dpdist.planning.expected_noise import drowns_most, expected_noise, in_words
+from dpdist.planning.plan import (
     SIZES_SECRET,
     Plan,
     design,
@@ -24,6 +21,9 @@ from dpdist.runtime.plan import (
     third_party,
     together,
 )
+from dpdist.privacy import adjacency
+from dpdist.privacy.claims import promised
+from dpdist.privacy.guarantees import large_delta
 
 
 def plan_text(plan: Plan) -> RenderableType:

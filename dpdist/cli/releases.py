@@ -52,7 +52,7 @@ def validate(
             from dpdist.cli.loading import loaded
             from dpdist.cli.plan_text import valid_text
             from dpdist.ledger.charging import terms
-            from dpdist.runtime.expected_noise import warned
+            from dpdist.planning.expected_noise import warned
             from dpdist.validating import validate as validate_job
 
             plan = validate_job(loaded(job, settings, input), input, listener)
@@ -83,7 +83,7 @@ def plan(
     """Show strata, memory, guarantee, cost and expected noise of a run before it begins."""
     from dpdist.cli.loading import loaded
     from dpdist.cli.plan_text import plan_text
-    from dpdist.runtime.expected_noise import needed
+    from dpdist.planning.expected_noise import needed
     from dpdist.validating import validate as validate_job
 
     def act() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from dpdist.runtime.blocks import BYTES_PER_RECORD, log_lik_bytes
-from dpdist.runtime.plan import Plan
+from dpdist.planning.blocks import BYTES_PER_RECORD, log_lik_bytes
+from dpdist.planning.plan import Plan
 
 NANNY_BYTES = 256 * 2**20
 """Memory in bytes of the process that watches a worker and restarts it."""

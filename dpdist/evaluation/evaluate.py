@@ -20,7 +20,7 @@ from dpdist.evaluation.microdata.published import evaluate_microdata
 from dpdist.evaluation.model_baselines import FITTED, Fitted, fitted
 from dpdist.evaluation.reference_baselines import REFERRED, reference_baselines
 from dpdist.job import Job
-from dpdist.runtime.plan import Plan
+from dpdist.planning.plan import Plan
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import Workspace

@@ -31,13 +31,13 @@ from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Improper
+from dpdist.planning.blocks import block_rows
 from dpdist.privacy.claims import promised
 from dpdist.privacy.weight_search import NotReached
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import cell_estimates
 from dpdist.publish.synthesis import synthetic_sums
 from dpdist.publish.tables import expectations
-from dpdist.runtime.blocks import block_rows
 from dpdist.sampling import facts, sampler_of
 from dpdist.storage.tables import each_part
 

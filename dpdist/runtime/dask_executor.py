@@ -15,8 +15,7 @@ from dpdist.core.progress import Event, Listener, silent
 from dpdist.core.scratch import scratch
 from dpdist.job import Runtime
 from dpdist.runtime import scheduler
-from dpdist.runtime.attempts import attempt, unit_of
-from dpdist.runtime.failures import killed, not_started, raise_together, stop_or_note
+from dpdist.runtime.attempts import attempt, killed, not_started, raise_together, stop_or_note, unit_of
 from dpdist.runtime.interrupts import interrupts_kept
 from dpdist.runtime.tls import passing_security
 

@@ -14,8 +14,7 @@ from typing import Protocol, TypeVar
 
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.job import Runtime
-from dpdist.runtime.attempts import one_thread, unit_of
-from dpdist.runtime.failures import raise_together, stop_or_note
+from dpdist.runtime.attempts import one_thread, raise_together, stop_or_note, unit_of
 
 R = TypeVar("R")
 

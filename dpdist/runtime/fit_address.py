@@ -20,7 +20,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import StratumModel
-from dpdist.runtime.blocks import Layout
+from dpdist.planning.blocks import Layout
 from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.noise_once import noise_once

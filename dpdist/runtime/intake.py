@@ -7,15 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
+from dpdist.core.digests import digest
 from dpdist.core.files import write_text
 from dpdist.core.progress import Listener, stage
+from dpdist.core.records import Floats, Frame, Ints
+from dpdist.engine.protocol import Noise
 from dpdist.estimation.frame_table import frame_table
-from dpdist.runtime.blocks import Blocks
-from dpdist.runtime.plan import Plan
+from dpdist.job import Job
+from dpdist.planning.blocks import Blocks
+from dpdist.planning.plan import Plan
+from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.storage.identity import Identity
+from dpdist.storage.noise_once import noise_once
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import gather, write_records, write_table
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import NOISY_FRAME, Workspace
 from dpdist.survey.batches import changed_while_read
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.placement import let_go, place
@@ -62,3 +68,31 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
         counts = np.bincount(plan.frame.stratum[records.frame], minlength=len(plan.frame.stratum_labels))
         write_records(space.reference, records, Blocks.of(counts, job.sampler.total).edges)
     space.mark("reference", [space.reference, *([space.copied] if job.microdata.columns else [])])
+
+
+# MERGED: Draws the noise of sample counts once, before any fit, for a job that protects its predictors, and stores the noisy
+# MERGED: frame.
+def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
+    """Stores the frame with noisy counts, which fits and publication use. `frame` has the exact counts of all combinations.
+
+    The noise is stored too. Raises `WorkspaceError` if stored noise was drawn for other counts, columns or budget.
+    """
+    if job.predictors is None or space.finished(NOISY_FRAME):
+        return
+    measured = list[Floats]()
+    for number, (level, exact) in enumerate(zip(levels(job), counts(job, frame), strict=True)):
+        noise = np.zeros(len(exact)) if level.scale is None else _noise(space, job, number, frame, exact)
+        measured.append(exact + noise)
+    write_table(space.noisy_frame, frame_table(noisy_frame(job, frame, measured)))
+    space.mark(NOISY_FRAME, [space.noisy_frame])
+
+
+def _noise(space: Workspace, job: Job, number: int, frame: Frame, exact: Ints) -> Floats:
+    """Returns the noise for one level of detail (a set of columns), bound to that level's exact counts."""
+    level = levels(job)[number]
+    assert level.scale is not None
+    query = digest(
+        {"columns": level.columns, "levels": {name: list(map(str, frame.levels[name])) for name in level.columns}}
+    )
+    request = Noise(level.scale, len(exact), number, noise_name(job), query, digest(exact))
+    return noise_once(space, space.noise("frame", 0, number), request)

@@ -9,9 +9,9 @@ from dpdist.estimation.donors import Donors
 from dpdist.job import Job, budget_text
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.on_reference import KnowsDonors, facts_of
+from dpdist.planning.plan import Plan
 from dpdist.privacy.guarantees import Strict
 from dpdist.runtime.fit_address import Fit
-from dpdist.runtime.plan import Plan
 from dpdist.runtime.reference import powers
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.released_reference import composed

@@ -13,8 +13,8 @@ from dpdist.core.progress import silent
 from dpdist.engine.in_memory import Unrecorded
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.planning import make_plan
-from dpdist.runtime.blocks import block_rows
+from dpdist.planning.blocks import block_rows
+from dpdist.planning.making import make_plan
 from dpdist.survey.placement import place
 
 FIELDS = ("arts", "engineering", "health", "law", "sciences", "social sciences", "trades")

@@ -19,7 +19,7 @@ from dpdist.core.progress import silent
 from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.models import Lognormal
-from dpdist.planning import make_plan
+from dpdist.planning.making import make_plan
 from dpdist.survey.placement import place
 
 JOB = """

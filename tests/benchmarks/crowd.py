@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of t
 from scaling import HOST, Cluster
 
 from dpdist.job import Runtime
-from dpdist.runtime.bins import STRATUM_SECONDS, cut
+from dpdist.planning.blocks import STRATUM_SECONDS, cut
 from dpdist.runtime.executors import executor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "deploy" / "capacity"))

@@ -22,9 +22,9 @@ from dpdist.engine.in_memory import Unrecorded
 from dpdist.estimation.estimators import counts_and_means, record_sums
 from dpdist.mechanisms.counting import Count
 from dpdist.models.protocol import Draws
-from dpdist.planning import make_plan
+from dpdist.planning.blocks import block_rows
+from dpdist.planning.making import make_plan
 from dpdist.privacy.weights import Linear
-from dpdist.runtime.blocks import block_rows
 from dpdist.storage import arrays
 from dpdist.storage.record_axis import RaggedAxis
 from dpdist.studies.kinds.simulation_replicates import replicate

@@ -350,7 +350,7 @@ def _serve() -> None:
 
 def _obey(order: dict[str, Any], said: int) -> None:
     from dpdist.cli.main import main
-    from dpdist.runtime import blocks
+    from dpdist.planning import blocks
 
     os.dup2(said, 1)
     os.dup2(said, 2)

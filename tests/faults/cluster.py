@@ -11,7 +11,7 @@ from pathlib import Path
 
 from campaign import wait_until
 
-from dpdist.runtime.certificates import make_certificates
+from dpdist.runtime.tls import make_certificates
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -17,7 +17,7 @@ import psutil
 from campaign import Server, Survey, arguments, workers_among
 from machines import USER, Containers, Machines
 
-from dpdist.runtime.certificates import make_certificates
+from dpdist.runtime.tls import make_certificates
 from dpdist.storage.completion import finished
 from dpdist.storage.workspace import Workspace
 

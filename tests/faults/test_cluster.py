@@ -19,11 +19,10 @@ from cluster import Cluster, free_port
 from dpdist.core.errors import ClusterError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime import tls
-from dpdist.runtime.certificates import make_certificates
 from dpdist.runtime.dask_executor import Dask
 from dpdist.runtime.executors import executor
 from dpdist.runtime.scheduler import Place
-from dpdist.runtime.tls import Credentials, connect
+from dpdist.runtime.tls import Credentials, connect, make_certificates
 
 pytestmark = pytest.mark.long
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from campaign import Run, Server, Stamp, Survey, arguments, public_bytes, stamps
 
-from dpdist.runtime.blocks import SPAN_VALUES
+from dpdist.planning.blocks import SPAN_VALUES
 
 JOURNAL = "confidential/journal/strata-000000"
 

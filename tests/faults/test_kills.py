@@ -26,7 +26,7 @@ from campaign import (
 
 from dpdist.core.progress import silent
 from dpdist.job.loading import load_job
-from dpdist.planning import make_plan
+from dpdist.planning.making import make_plan
 
 pytestmark = pytest.mark.long
 

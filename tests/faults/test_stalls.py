@@ -21,9 +21,9 @@ from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, 
 from dpdist.core.errors import FitError, TaskError
 from dpdist.job import Runtime
 from dpdist.runtime import dask_executor
+from dpdist.runtime.attempts import ALLOWED_DEATHS
 from dpdist.runtime.dask_executor import Dask
 from dpdist.runtime.executors import Serial, executor
-from dpdist.runtime.failures import ALLOWED_DEATHS
 
 SERIAL, DASK = {"executor": "serial"}, {"executor": "dask", "workers": 2}
 

@@ -424,8 +424,8 @@ def test_a_giant_file_is_served_span_by_span(
 ) -> None:
     """Blocks of 128 records: the same noise, replayed, on sums that differ by rounding only."""
     with monkeypatch.context() as patch:
-        patch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 1)
-        patch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1)
+        patch.setattr("dpdist.planning.blocks.TENSOR_BYTES", 1)
+        patch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1)
         replay = spaces["laplace"] / "confidential"
         dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", input=source, replay=replay)
     one, other = published(spaces["laplace"]), published(tmp_path / "ws")

@@ -21,7 +21,7 @@ from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.privbayes.network import candidates
 from dpdist.mechanisms.privbayes.release import Network
-from dpdist.runtime.blocks import BYTES_PER_SUM
+from dpdist.planning.blocks import BYTES_PER_SUM
 
 BLOCKS = 12
 

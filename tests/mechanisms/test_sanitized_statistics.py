@@ -276,8 +276,8 @@ def test_blocks_of_records_do_not_show(
     files: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A giant stratum, span by span on the journal: the same statistics as in memory."""
-    monkeypatch.setattr("dpdist.runtime.blocks.TENSOR_BYTES", 8 * 1000 * 512)
-    monkeypatch.setattr("dpdist.runtime.blocks.SPAN_VALUES", 1000 * 1024)
+    monkeypatch.setattr("dpdist.planning.blocks.TENSOR_BYTES", 8 * 1000 * 512)
+    monkeypatch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1000 * 1024)
     dpdist.run(job(files), tmp_path / "ws", replay=workspace / "confidential")
     assert released(tmp_path / "ws") == released(workspace)
 

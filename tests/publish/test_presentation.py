@@ -106,7 +106,7 @@ def test_levels_that_are_numbers_are_named_by_their_texts() -> None:
 def test_validate_names_the_command_that_installs_a_format(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, there = parse_job(text + "presentation: {formats: [csv, sav]}"), importlib.util.find_spec
     dpdist.validate(job)
-    monkeypatch.setattr("dpdist.planning.find_spec", lambda name: None if name == "pyreadstat" else there(name))
+    monkeypatch.setattr("dpdist.planning.making.find_spec", lambda name: None if name == "pyreadstat" else there(name))
     with pytest.raises(JobError, match=r'pip install "dpdist\[formats\]"'):
         dpdist.validate(job)
 

@@ -22,12 +22,12 @@ from dpdist.job import Job, WeightRule
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.planning.goodness_of_fit import GoodnessOfFit, Misfit
 from dpdist.privacy.claims import delta_of_draws, factor, headline, promised
 from dpdist.privacy.domain import REFUSED
 from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.statement import statement
-from dpdist.runtime.goodness_of_fit import GoodnessOfFit, Misfit
 from dpdist.sampling import facts
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dpdist.runtime.bins import AHEAD, MOST_STRATA, STRATUM_SECONDS, cut, limits
+from dpdist.planning.blocks import AHEAD, MOST_STRATA, STRATUM_SECONDS, cut, limits
 
 times = some.lists(some.floats(0.001, 30.0), max_size=200)
 

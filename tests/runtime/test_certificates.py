@@ -11,8 +11,7 @@ from cryptography.x509 import ExtendedKeyUsage, load_pem_x509_certificates
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from dpdist.core.errors import ClusterError
-from dpdist.runtime.certificates import ROLES, make_certificates, passing_certificates
-from dpdist.runtime.tls import Credentials, passing_security
+from dpdist.runtime.tls import ROLES, Credentials, make_certificates, passing_certificates, passing_security
 
 
 def mode(path: Path) -> int:

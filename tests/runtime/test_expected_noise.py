@@ -18,8 +18,8 @@ from dpdist.core.table_cells import first_named
 from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
-from dpdist.runtime.expected_noise import epsilon_for, expected_noise, in_words
-from dpdist.runtime.plan import together
+from dpdist.planning.expected_noise import epsilon_for, expected_noise, in_words
+from dpdist.planning.plan import together
 
 JOB = """
 dataset: people

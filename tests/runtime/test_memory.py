@@ -20,7 +20,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import silent
 from dpdist.core.records import Codes, Frame, Records
 from dpdist.job import Runtime
-from dpdist.planning import make_plan
+from dpdist.planning.making import make_plan
 from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.publish.synthesis import synthesize
 from dpdist.runtime.dask_executor import Dask

@@ -19,7 +19,7 @@ from dpdist.estimation.direct import degrees_of_freedom, direct, errors_given_si
 from dpdist.estimation.domains import Sample
 from dpdist.estimation.estimators import STATISTICS, counts_and_means
 from dpdist.job import Job
-from dpdist.planning import make_plan
+from dpdist.planning.making import make_plan
 from dpdist.survey.census import design_of
 from dpdist.survey.placement import place, records_as_they_came, replicate_sums
 

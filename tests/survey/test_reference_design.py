@@ -15,8 +15,8 @@ from dpdist.estimation import domains as statistics
 from dpdist.estimation.domains import Sample
 from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
-from dpdist.planning import make_plan
-from dpdist.runtime.reference_design import ReferenceDesign
+from dpdist.planning.making import make_plan
+from dpdist.planning.reference_design import ReferenceDesign
 
 REPLICATES = "replicate_weights: {kind: fay, fay: 0.5, prefix: rep, number: 8}"
 STRATA, PSUS = 4, 10

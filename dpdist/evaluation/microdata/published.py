@@ -15,7 +15,7 @@ from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.summary import measured
 from dpdist.mechanisms.models import builder_of
 from dpdist.models.outputs import CodedRecords
-from dpdist.runtime.plan import Plan
+from dpdist.planning.plan import Plan
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.placement import records_as_they_came

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from nodes import Cluster
 
-from dpdist.runtime.certificates import make_certificates
+from dpdist.runtime.tls import make_certificates
 from dpdist.storage.completion import finished
 from dpdist.storage.workspace import Workspace
 

@@ -13,7 +13,7 @@ from object_server import BUCKET, KEY, Link, ObjectServer
 from object_server import SECRET as SECRET_KEY
 from pods import DEPLOY, Objects, Release
 
-import dpdist.runtime.certificates as certificates
+import dpdist.runtime.tls as certificates
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces]
 JOB = DEPLOY / "overlays" / "release" / "job.yaml"

@@ -28,7 +28,7 @@ from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
-from dpdist.runtime.plan import Plan
+from dpdist.planning.plan import Plan
 
 DROWNED = 1.0
 """Noise, in direct standard errors, above which it is larger than the sampling error: then it drowns the figure."""

@@ -14,12 +14,12 @@ from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.protocol import StratumModel
+from dpdist.planning.blocks import Layout, log_lik_bytes
+from dpdist.planning.goodness_of_fit import GoodnessOfFit
+from dpdist.planning.reference_design import ReferenceDesign
 from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Promise
 from dpdist.privacy.small_counts import counted
-from dpdist.runtime.blocks import Layout, log_lik_bytes
-from dpdist.runtime.goodness_of_fit import GoodnessOfFit
-from dpdist.runtime.reference_design import ReferenceDesign
 from dpdist.survey.census import Census
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.reference_file import ReferenceFile

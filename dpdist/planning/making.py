@@ -19,12 +19,12 @@ from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA, SDMX_EXTRA
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
+from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
+from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
+from dpdist.planning.plan import Plan
+from dpdist.planning.reference_design import reference_design
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
-from dpdist.runtime.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
-from dpdist.runtime.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
-from dpdist.runtime.plan import Plan
-from dpdist.runtime.reference_design import reference_design
 from dpdist.sampling import check
 from dpdist.survey.census import Census, take_census
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
