@@ -45,12 +45,10 @@ from dpdist.runtime.intake import store_noisy_frame, store_records, store_refere
 from dpdist.runtime.reference_facts import described, summaries
 from dpdist.runtime.strata import Means, fitted, gather_strata
 from dpdist.sampling import facts, prepare
-from dpdist.storage.identity import Identity
-from dpdist.storage.log import confidential_log
 from dpdist.storage.ownership import owned, refuse_another
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import each_block
-from dpdist.storage.workspace import REFERENCE, Workspace
+from dpdist.storage.workspace import REFERENCE, Identity, Workspace, confidential_log
 from dpdist.survey.source import Input
 from dpdist.validating import guarded
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.job.loading import find_job
-from dpdist.sampling.programs import shipped_programs
+from dpdist.sampling.building import shipped_programs
 
 SOURCE = Path(__file__).parent / "sampling" / "gaussian.stan"
 

@@ -26,8 +26,7 @@ from dpdist.job import Job
 from dpdist.publish import folder as public_folder
 from dpdist.publish import swapping
 from dpdist.publish.released import read_release
-from dpdist.runtime import strata as fallbacks
-from dpdist.runtime import tasks
+from dpdist.runtime import strata, tasks
 
 JOB = (
     simulated(20000, 1500, 7)
@@ -415,7 +414,7 @@ POOLING = SMALL.replace("{name: weighted}", "{name: weighted, fallback: pool}").
 @pytest.mark.parametrize("at", ["create_stores", "protect_all", "gather_strata", "publish_folder", "evaluate"])
 def test_a_pooled_release_resumes_wherever_it_was_killed(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dpdist.run(dpdist.parse_job(POOLING), tmp_path / "whole")
-    module = fallbacks if hasattr(fallbacks, at) else release_module
+    module = strata if hasattr(strata, at) else release_module
     real = getattr(module, at)
 
     def killed(*given: Any) -> Any:

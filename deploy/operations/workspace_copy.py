@@ -26,7 +26,7 @@ from pathlib import Path
 from dpdist import publish
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.core.files import sha256, write_json
-from dpdist.storage.completion import finished
+from dpdist.storage.store import finished
 from dpdist.storage.workspace import Workspace
 
 SUMS = "checksums.json"

@@ -10,10 +10,13 @@ import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.core.errors import JobError, Problem
-from dpdist.runtime.service_defaults import HTTP, PATIENCE, PORT
 
 if TYPE_CHECKING:
     from dpdist.job import Job
+
+PORT, HTTP = 8786, "127.0.0.1:0"
+PATIENCE = 300.0
+"""Seconds that a worker searches for its scheduler."""
 
 app = typer.Typer(
     help="Run a cluster: make its certificates ([bold]certs[/]), start a [bold]scheduler[/] and [bold]worker[/]s on "
@@ -115,7 +118,11 @@ def worker(
     """Run one worker (one process, one thread) until SIGTERM. If it loses the scheduler, it looks for it again."""
     from dpdist.runtime import services
 
-    guarded(lambda: services.serve_worker(scheduler, tls, host, port, name, _bytes(memory), http, patience, as_json))
+    guarded(
+        lambda: services.serve_worker(
+            scheduler, tls, host, port, name, _bytes(memory), as_json, http=http, patience=patience
+        )
+    )
 
 
 @app.command()

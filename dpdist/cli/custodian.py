@@ -19,9 +19,8 @@ from dpdist.evaluation.opening import Evaluations
 from dpdist.evaluation.report.material import Material
 from dpdist.evaluation.report.page import material_of, stated, write_report
 from dpdist.publish.swapping import recover
-from dpdist.storage.log import confidential_log
 from dpdist.storage.objects import is_url
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import Workspace, confidential_log
 
 
 class Evaluated:

@@ -15,7 +15,7 @@ from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Q
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.simulated_noise import simulated_noise
-from dpdist.sampling.protocol import Sampler
+from dpdist.sampling.samplers import Sampler
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Query, Sample
 from dpdist.models.protocol import StratumModel
-from dpdist.sampling.protocol import Sampler
+from dpdist.sampling.samplers import Sampler
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from dpdist.evaluation.metering import Imposed, Meter, log_mass
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
-from dpdist.sampling.protocol import Sampler
+from dpdist.sampling.samplers import Sampler
 
 EXACT = 1e9
 """Ratios are rounded to 1/EXACT, so that equal ones stay equal after rounding errors."""

@@ -38,7 +38,7 @@ from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Str
 from dpdist.privacy.units import record_epsilon, record_rho
 from dpdist.privacy.weight_search import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
-from dpdist.sampling.protocol import Sampler
+from dpdist.sampling.samplers import Sampler
 from dpdist.storage.tables import each_block, read_rows, read_table, write_table
 from dpdist.storage.workspace import Workspace
 

@@ -24,7 +24,7 @@ from dpdist.models.protocol import Draws, Improper, StratumModel
 from dpdist.privacy.weight_search import reference_counts
 from dpdist.privacy.weights import for_later_files
 from dpdist.sampling.markov import Generated, check_clamp
-from dpdist.sampling.protocol import Sampler
+from dpdist.sampling.samplers import Sampler
 
 TRIED = 40
 """Number of reference records on which a user's program is tested: it must clamp as the mechanism does."""

@@ -4,6 +4,10 @@ A *block* holds the records that a kernel processes in one call. A *span* is a r
 visits. A stratum with one span is *small*: one task runs all its rounds, and several small strata share a task in a *bin*.
 Other strata are *giant*: each round is one task for each span, and partial results are added in order. Blocks and spans
 never depend on the number of workers. Bins may, because results of a stratum do not depend on its bin.
+
+A scheduler handles about 640 tasks a second (deploy/README.md), so tasks are longer where there are many workers. The first
+tasks are long. Each later one takes at most two thirds of one worker's share of the remaining work, so that all workers end
+at about the same time.
 """
 
 from __future__ import annotations
@@ -19,13 +23,8 @@ from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.models.protocol import ManySums
-from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.arrays import RaggedAxis
 
-# MERGED: Groups small strata into tasks of suitable length: few enough for the scheduler, and short at the end of a stage.
-# MERGED:
-# MERGED: A scheduler handles about 640 tasks a second (deploy/README.md), so tasks are longer where there are many workers. A
-# MERGED: stratum's time is projected from its number of records and draws. The first tasks are long. Each later task takes at most
-# MERGED: two thirds of one worker's share of the remaining work, so that all workers end at about the same time.
 STRATUM_SECONDS = 0.045
 """Seconds for the files and rounds of one stratum, whatever its size (deploy/capacity/measured.json)."""
 VALUE_SECONDS = 0.5 / 2**24

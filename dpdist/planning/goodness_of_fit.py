@@ -32,7 +32,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.models.on_reference import AsSampled, FitsOutright
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows
-from dpdist.sampling.exact import ExactSampler, GridSampler
+from dpdist.sampling.samplers import ExactSampler, GridSampler
 from dpdist.survey.batches import Tick
 from dpdist.survey.census import design_of
 from dpdist.survey.placement import place, replicate_sums

@@ -174,7 +174,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     For reference tables, it has the number of cells that are collapsed because of noise.
     """
     said = f"{opened.records:,} records"
-    if not isinstance(opened, ReferenceFile) or plan.job.mechanism.statistics != "reference_cells":
+    if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
         return said
     size, few = _cell_sizes(plan, opened)
     said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
@@ -186,7 +186,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
 def together(plan: Plan) -> dict[str, str]:
     """A line with the names of the cells that are collapsed because of noise; empty where there are none."""
     opened, job = plan.reference, plan.job
-    if not isinstance(opened, ReferenceFile) or job.mechanism.statistics != "reference_cells":
+    if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
         return {}
     size, few = _cell_sizes(plan, opened)
     labels = plan.frame.group(job.cell_columns)[1]

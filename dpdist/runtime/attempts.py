@@ -1,7 +1,4 @@
-"""Runs a task on a Dask worker, and returns an exception as a value instead of raising it.
-
-Dask would log a raised exception's message and keep it at the scheduler. A message from a library may quote a record.
-"""
+"""Runs a task on a worker, and turns failures of tasks and workers into errors: at once, or together at the end."""
 
 from __future__ import annotations
 
@@ -9,14 +6,12 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dpdist.core.errors import DpdistError, TaskError
 from dpdist.core.threads import single_threaded
 from dpdist.job import Runtime
 from dpdist.runtime.json_logs import note, noting
-
-R = TypeVar("R")
 
 
 class Attempt(NamedTuple):
@@ -27,20 +22,16 @@ class Attempt(NamedTuple):
     seconds: float
 
 
-def one_thread(task: Callable[[int], R], key: int) -> R:
-    """Runs a task with BLAS limited to one thread, because results must not depend on the number of cores."""
-    with single_threaded():
-        return task(key)
-
-
 def attempt(task: Callable[[int], Any], key: int) -> Attempt:
-    """Runs a task. An exception goes to the driver only, with the worker's traceback as a note."""
+    """Runs a task. An exception is a value, with the worker's traceback as a note, and goes to the driver only."""
+    # Dask would log what is raised and keep it at the scheduler; a message from a library may quote a record
     began = time.perf_counter()
     try:
         unit = unit_of(task, key) if noting() else {}
         if unit:
             note("begin", unit)
-        value = one_thread(task, key)
+        with single_threaded():
+            value = task(key)
         seconds = time.perf_counter() - began
         if unit:
             note("end", unit, seconds=round(seconds, 3))
@@ -66,7 +57,6 @@ def _sendable(error: Exception) -> Exception:
     return error
 
 
-# MERGED: Turns failures of tasks and workers into errors: at once, or together when all other tasks have finished.
 ALLOWED_DEATHS = 20
 """Number of workers that may die under one task before the task fails. A worker may die for reasons outside the task."""
 

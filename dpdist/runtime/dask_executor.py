@@ -35,7 +35,7 @@ STAN = {"stan": 1.0}
 _CHECK_INTERVAL = 1.0
 _NEVER = 1e9
 _NO_PAGES: dict[str, list[str]] = {f"distributed.{side}.http.routes": [] for side in ("scheduler", "worker")}
-_PRELOAD = ["dpdist.runtime.worker"]
+_PRELOAD = ["dpdist.runtime.worker_process"]
 
 
 @dataclass

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dpdist.core.progress import Event, Listener, silent
+from dpdist.core.threads import single_threaded
 from dpdist.job import Runtime
-from dpdist.runtime.attempts import one_thread, raise_together, stop_or_note, unit_of
+from dpdist.runtime.attempts import raise_together, stop_or_note, unit_of
 
 R = TypeVar("R")
 
@@ -46,7 +47,8 @@ class Serial:
         for key in keys:
             began = time.perf_counter()
             try:
-                result = one_thread(task, key)
+                with single_threaded():
+                    result = task(key)
             except Exception as error:
                 stop_or_note(self.runtime, error, failures)
             else:

@@ -1,4 +1,4 @@
-"""Stores the typed records, and those of the reference, in the order of the frame and in blocks, for tasks to read."""
+"""Stores what fits read: typed records, those of the reference, and the frame, with noise where it is protected."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from dpdist.job import Job
 from dpdist.planning.blocks import Blocks
 from dpdist.planning.plan import Plan
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
-from dpdist.storage.identity import Identity
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.paths import SCRATCH
 from dpdist.storage.tables import gather, write_records, write_table
-from dpdist.storage.workspace import NOISY_FRAME, Workspace
+from dpdist.storage.workspace import NOISY_FRAME, Identity, Workspace
 from dpdist.survey.batches import changed_while_read
 from dpdist.survey.earlier_release import ReferenceRelease
 from dpdist.survey.placement import let_go, place
@@ -70,8 +69,6 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
     space.mark("reference", [space.reference, *([space.copied] if job.microdata.columns else [])])
 
 
-# MERGED: Draws the noise of sample counts once, before any fit, for a job that protects its predictors, and stores the noisy
-# MERGED: frame.
 def store_noisy_frame(space: Workspace, job: Job, frame: Frame) -> None:
     """Stores the frame with noisy counts, which fits and publication use. `frame` has the exact counts of all combinations.
 

@@ -27,7 +27,7 @@ from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
-from dpdist.sampling.protocol import Sampler
+from dpdist.sampling.samplers import Sampler
 from dpdist.storage.tables import read_table
 
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"

@@ -15,10 +15,9 @@ from typing import Any
 from dpdist.core.errors import ClusterError
 from dpdist.runtime import scheduler as remote
 from dpdist.runtime.json_logs import log_as_json
-from dpdist.runtime.service_defaults import HTTP, PATIENCE
 from dpdist.runtime.tls import Credentials, address_here, connect
 
-_PRELOAD = ["dpdist.runtime.worker"]
+_PRELOAD = ["dpdist.runtime.worker_process"]
 STARTS = 3
 """Largest number of attempts in a row to start a worker's process. An attempt fails if the scheduler is lost or the process
 dies meanwhile.
@@ -31,7 +30,7 @@ _HTTP_ROUTES = {
 }
 
 
-def serve_scheduler(host: str, port: int, tls: Path, http: str = HTTP, json_logs: bool = False) -> None:
+def serve_scheduler(host: str, port: int, tls: Path, http: str, json_logs: bool = False) -> None:
     """Runs a scheduler until SIGTERM or SIGINT."""
     import dask
     import distributed
@@ -63,9 +62,10 @@ def serve_worker(
     port: int = 0,
     name: str | None = None,
     memory: int | None = None,
-    http: str = HTTP,
-    patience: float = PATIENCE,
     json_logs: bool = False,
+    *,
+    http: str,
+    patience: float,
 ) -> None:
     """Runs one worker, with one thread, until SIGTERM or SIGINT.
 

@@ -1,4 +1,4 @@
-"""Fits all strata of a run: creates stores, runs the tasks that are not finished, and collects the results."""
+"""Fits all strata of a run, by the fallback that the job declares where one cannot be released; collects the results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dpdist.runtime.fit_address import Fit, open_fit, stores
 from dpdist.runtime.reference import learn, learn_or_refuse
 from dpdist.runtime.tasks import Outcome, ProtectBin, ProtectOne, fit_error, protect_giant, released_by
 from dpdist.storage import arrays
-from dpdist.storage.completion import withdraw
 from dpdist.storage.paths import GATHERED
+from dpdist.storage.store import withdraw
 from dpdist.storage.tables import gather, read_table, write_table
 from dpdist.storage.workspace import Workspace
 
@@ -122,7 +122,6 @@ def _bounds(part: Path, label: str) -> Iterator[pa.Table]:
         yield table.add_column(0, "stratum", pa.repeat(pa.scalar(label, pa.string()), len(table)))
 
 
-# MERGED: Fits every stratum under the mechanism. Where one cannot be released, it takes the fallback that the job declares.
 POOLING = "pooling"
 """Name of the record that the decision to pool was made.
 

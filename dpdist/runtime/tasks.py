@@ -25,7 +25,7 @@ from dpdist.runtime.journal import entry, journal_of
 from dpdist.runtime.json_logs import note
 from dpdist.sampling import Unconverged
 from dpdist.storage.byproducts import Superseded
-from dpdist.storage.completion import checksums
+from dpdist.storage.store import checksums
 
 
 class Outcome(NamedTuple):

@@ -1,4 +1,8 @@
-"""Makes encrypted links to a scheduler: checks certificates first, and names the cause when there is no answer."""
+"""Makes the TLS certificates of a cluster, and encrypted links to its scheduler; names the cause where a link fails.
+
+Dask does not compare host names, so whoever holds a signed certificate may take part in the cluster. Therefore the
+cluster's own authority signs certificates for its roles only.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from dpdist.core.errors import ClusterError
 from dpdist.core.files import write_text
 
-# MERGED: Creates the TLS certificates of a cluster: its own certificate authority, and a signed certificate for each role.
-# MERGED:
-# MERGED: Dask does not compare host names, so whoever holds a signed certificate may take part in the cluster. Therefore the
-# MERGED: authority signs certificates for these roles only. The extended key usage keeps a driver's certificate from passing as a
-# MERGED: scheduler's.
 CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
 """Files of a role's folder, named as in a Kubernetes secret of type kubernetes.io/tls."""
-ROLES = {
+ROLES = {  # the extended key usage keeps a driver's certificate from passing as a scheduler's
     "scheduler": (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     "worker": (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     "driver": (ExtendedKeyUsageOID.CLIENT_AUTH,),

@@ -1,11 +1,14 @@
-"""The program of a worker on this machine: it gets its settings from the driver over a link, and ends with that link.
+"""Prepares every Dask worker at its start, and is the program of a worker on this machine.
 
-It is started by `local_worker`. It never imports the main module of whoever started the run.
+That program gets its settings from the driver over a link, and ends with that link. It is started by `local_worker`, and
+never imports the main module of whoever started the run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -53,3 +56,24 @@ def _close(link: Connection, worker: Any) -> None:
     """Closes the worker, because the driver has closed the link."""
     asyncio.get_running_loop().remove_reader(link.fileno())
     _closing.add(asyncio.ensure_future(worker.close(nanny=False, reason="the driver has closed the link")))
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def dask_setup(worker: object) -> None:
+    """Makes the worker ignore Ctrl-C, and asks the kernel (on Linux) to kill it when the driver ends.
+
+    Files that a worker writes are confidential. So only their owner may read them, whatever the umask was.
+    """
+    import dask
+
+    import dpdist.runtime.tasks  # noqa: F401 - imported before the first task
+    from dpdist.runtime.json_logs import log_as_json
+
+    os.umask(0o077)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if dask.config.get("dpdist.json-logs", False):
+        log_as_json()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

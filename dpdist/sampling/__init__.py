@@ -16,9 +16,8 @@ from dpdist.models.numerics.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import Draws, Exact, Gridded, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, User
 from dpdist.sampling.clamped import VARIATION
-from dpdist.sampling.exact import ExactSampler, GridSampler
 from dpdist.sampling.markov import StanSampler, source_of
-from dpdist.sampling.protocol import Sampler, Unconverged
+from dpdist.sampling.samplers import ExactSampler, GridSampler, Sampler, Unconverged
 from dpdist.sampling.toolchain import check_program, executable, find_toolchain
 
 CAVEAT = (

@@ -22,10 +22,10 @@ from dpdist.sampling.building import (
     compiler_name,
     first_line,
     run_tool,
+    shipped_folder,
     stanc_command,
 )
 from dpdist.sampling.cache import cache_folder, digest_of, intact, kept, turn
-from dpdist.sampling.programs import shipped_folder
 
 FLAGS = (
     *("-std=c++17", "-O1", "-D_REENTRANT", "-DBOOST_DISABLE_ASSERTS", "-DSTAN_THREADS"),

@@ -27,7 +27,7 @@ from dpdist.sampling.building import Executable
 from dpdist.sampling.cache import cache_folder
 from dpdist.sampling.diagnostics import Diagnostics as Found
 from dpdist.sampling.diagnostics import Policy, diagnose
-from dpdist.sampling.protocol import Unconverged
+from dpdist.sampling.samplers import Unconverged
 from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
 from dpdist.sampling.toolchain import executable
 

@@ -20,14 +20,14 @@ from dpdist.sampling.building import (
     Executable,
     Toolchain,
     compiler_name,
+    find_program,
     run_tool,
     stanc_command,
+    texts,
 )
 from dpdist.sampling.cache import cache_folder, digest_of, intact, kept
-from dpdist.sampling.cmdstan import installed_cmdstan
+from dpdist.sampling.cmdstan import CmdStan, installed_cmdstan
 from dpdist.sampling.embedded import Embedded
-from dpdist.sampling.programs import find_program, texts
-from dpdist.sampling.user_cmdstan import CmdStan
 
 ToolchainName = Literal["auto", "cmdstan", "embedded"]
 

@@ -16,8 +16,8 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Columns
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.storage import arrays
-from dpdist.storage.completion import checksums
-from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.arrays import RaggedAxis
+from dpdist.storage.store import checksums
 from dpdist.storage.tables import write_table
 from dpdist.storage.workspace import Workspace
 

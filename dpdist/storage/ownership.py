@@ -14,12 +14,11 @@ from dpdist.core.errors import BudgetRefused, WorkspaceError
 from dpdist.core.files import private, replaced, write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.storage.bucket import MANIFEST
-from dpdist.storage.identity import Identity
 from dpdist.storage.lease import LEASE
 from dpdist.storage.noise_once import refuse_damaged_noise
 from dpdist.storage.objects import is_url
 from dpdist.storage.paths import GATHERED, SCRATCH, SEALED
-from dpdist.storage.workspace import IDENTITY, KEYED, REPEATED, RESTORE, Workspace
+from dpdist.storage.workspace import IDENTITY, KEYED, REPEATED, RESTORE, Identity, Workspace
 
 OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
 """Remedy for a workspace of another job or input."""

@@ -1,8 +1,10 @@
-"""Declares a store: it makes a workspace's files visible to other processes, other machines and later runs.
+"""Declares a store, which makes a workspace's files visible to other processes and later runs; and completion records.
 
 All code reads and writes files in a folder, the root. If the folder is shared, nothing else is needed. With an object
 store, the root is a scratch folder of this process: files are copied from the store before they are read, and to the store
 when they are complete.
+
+A unit of work is finished if its completion record (mark) exists and its files match it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Protocol
 from filelock import FileLock, Timeout
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import sha256
+from dpdist.core.files import sha256, write_json
 
 
 class Store(Protocol):
@@ -179,3 +181,54 @@ def marked(mark: Path) -> dict[str, str] | None:
     except ValueError:
         return None
     return files if isinstance(files, dict) else None
+
+
+def checksums(files: Iterable[Path], root: Path) -> dict[str, str]:
+    """SHA-256 of files on the disk, by their path relative to `root`."""
+    return {str(path.relative_to(root)): sha256(path) for path in sorted(files)}
+
+
+def mark_unit(
+    folder: Path,
+    unit: str,
+    files: Iterable[Path],
+    root: Path,
+    store: Store = FOLDER,
+    elsewhere: Mapping[str, str] | None = None,
+) -> None:
+    """Marks a unit as finished, after storing its files. `elsewhere` holds checksums of files from other processes.
+
+    If two tasks finish a unit, the first mark stays. Files that do not match it are replaced by those of the second task.
+    On machines of one type, the files of a unit always have the same bytes.
+    """
+    own = list(files)
+    said, path = checksums(own, root), folder / f"{unit}.json"
+    if elsewhere:
+        said = dict(sorted({**elsewhere, **said}.items()))
+    store.keep(own)
+    write_json(path, said)
+    if not store.put_if_absent(path):
+        write_json(path, said)
+        store.keep(own)
+        store.keep([path])
+
+
+def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLDER) -> None:
+    """Marks files that are already stored, unless there is a mark."""
+    write_json(path, checksums(files, root))
+    store.put_if_absent(path)
+
+
+def withdraw(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> None:
+    """Removes the mark of a unit whose files are damaged, so that the unit is made again.
+
+    A worker of an earlier run may finish the unit meanwhile: a mark that its files match stays. In an object store the next
+    mark replaces a damaged one.
+    """
+    if store.shared and not unit_finished(folder, unit, root, store):
+        (folder / f"{unit}.json").unlink(missing_ok=True)
+
+
+def unit_finished(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> bool:
+    """True if the unit has a mark, and all its files exist and match it."""
+    return bool(store.finished([folder / f"{unit}.json"], root))

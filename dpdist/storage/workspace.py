@@ -1,12 +1,14 @@
-"""Defines a run's workspace: its confidential and public folders, and the store in which its files are."""
+"""Defines a run's workspace: whose run it is, its confidential and public folders, their store, and the run's log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,12 +16,53 @@ from weakref import WeakValueDictionary
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256
 from dpdist.core.keys import Key
-from dpdist.storage import completion
+from dpdist.job import spec_of
 from dpdist.storage.bucket import MANIFEST, Bucket
-from dpdist.storage.identity import Identity
 from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.paths import GATHERED, SEALED, WorkspacePaths
-from dpdist.storage.store import FOLDER, Store, marked
+from dpdist.storage.store import FOLDER, Store, mark_once, mark_unit, marked, unit_finished
+
+
+@dataclass(frozen=True)
+class Identity:
+    """All that determines a run's result: job without runtime and paths, content of the input and, with noise, code."""
+
+    job: Mapping[str, Any]
+    """Settings of the job, by dotted key."""
+    input: str
+    """SHA-256 of the input file's content."""
+    version: str = field(default_factory=lambda: version("dpdist"))
+    """The version of dpdist that began the run."""
+
+    def differences(self, other: Identity) -> list[str]:
+        """The differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
+
+        The version counts only if the run adds noise. Another version may compute other sums, and the noise that is stored
+        must not be added to them.
+        """
+        keys = sorted(self.job.keys() | other.job.keys())
+        mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
+        changed = [each for each in zip(keys, theirs, mine, strict=True) if each[1] != each[2]]
+        shown = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
+        found = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
+        found += ["input (its content)"] if self.input != other.input else []
+        return found + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
+
+    def remedy(self, other: Identity, otherwise: str) -> str:
+        """A remedy where only the version differs; else `otherwise`."""
+        same, known = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
+        install = f"install dpdist {other.version}, which drew the noise that is kept; or "
+        return (install if same and known and self._recoded(other) else "") + otherwise
+
+    def _recoded(self, other: Identity) -> bool:
+        return self.version != other.version and self.adds_noise
+
+    @property
+    def adds_noise(self) -> bool:
+        """True if released figures contain noise, which is drawn once and stored."""
+        spec = spec_of(self.job)
+        return spec is not None and spec.adds_noise
+
 
 NOISY_FRAME = "noisy-frame"
 """Name of the record that the noisy frame is stored, where predictors are protected."""
@@ -125,10 +168,10 @@ class Workspace(WorkspacePaths):
 
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
         """Marks a unit as finished, after storing its files."""
-        completion.mark(self.completions, unit, files, self.confidential, self.store, elsewhere)
+        mark_unit(self.completions, unit, files, self.confidential, self.store, elsewhere)
 
     def finished(self, unit: str) -> bool:
-        return completion.finished(self.completions, unit, self.confidential, self.store)
+        return unit_finished(self.completions, unit, self.confidential, self.store)
 
     def finished_of(self, units: Iterable[str]) -> set[str]:
         """The given units that are finished."""
@@ -183,7 +226,7 @@ class Workspace(WorkspacePaths):
     def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
         """Marks files that are already stored, unless there is a mark."""
         with private():
-            completion.mark_once(mark, files, self.confidential, self.store)
+            mark_once(mark, files, self.confidential, self.store)
 
     @property
     def sealed(self) -> bool:
@@ -257,3 +300,34 @@ class Workspace(WorkspacePaths):
 def _result(path: Path) -> str:
     """The unit of a result. A table may have the name of another file, so the folder is part of it."""
     return f"result-{path.parent.name}-{path.stem}"
+
+
+class _Log(logging.FileHandler):
+    """A log handler that ignores errors. On a full disk the run itself reports the problem."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return None
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
+@contextmanager
+def confidential_log(space: Workspace) -> Iterator[logging.Logger]:
+    """The log of a run, which only its owner can read (0600): counts of records removed by rules, fits, failures."""
+    space.store.take(space.log)
+    space.log.touch(mode=0o600)
+    logger = logging.getLogger("dpdist.confidential")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    handler = _Log(space.log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        with suppress(WorkspaceError):
+            space.store.keep([space.log])

@@ -22,7 +22,7 @@ from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.mechanisms.modips.truncation import OutsideDomain
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import place
 from dpdist.survey.source import open_source

@@ -6,7 +6,7 @@ import numpy as np
 from numcodecs.blosc import SHUFFLE, Blosc
 
 from dpdist.storage import arrays
-from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.arrays import RaggedAxis
 
 
 def test_share_of_the_codecs_rate_and_of_the_disks(ratio, tmp_path):

@@ -26,7 +26,7 @@ from dpdist.planning.blocks import block_rows
 from dpdist.planning.making import make_plan
 from dpdist.privacy.weights import Linear
 from dpdist.storage import arrays
-from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.arrays import RaggedAxis
 from dpdist.studies.kinds.simulation_replicates import replicate
 from dpdist.survey.placement import place
 

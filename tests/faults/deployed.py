@@ -18,7 +18,7 @@ from campaign import Server, Survey, arguments, workers_among
 from machines import USER, Containers, Machines
 
 from dpdist.runtime.tls import make_certificates
-from dpdist.storage.completion import finished
+from dpdist.storage.store import finished
 from dpdist.storage.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))

@@ -14,7 +14,7 @@ from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore
 
 from dpdist.storage import arrays
-from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.arrays import RaggedAxis
 
 DRAWS = 4
 

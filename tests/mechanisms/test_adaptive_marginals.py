@@ -24,7 +24,7 @@ from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.mechanisms.weighted_marginals.adaptive import in_rounds
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, ROUNDS, SINGLES
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 ADAPTIVE = ", selection: adaptive"
 CELLS = {6, 8, 12}

@@ -23,7 +23,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models.protocol import Draws
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 CAP = 50.0
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"

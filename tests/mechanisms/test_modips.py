@@ -31,7 +31,7 @@ from dpdist.mechanisms.modips.truncation import clamped, truncated
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
 from dpdist.publish.standard_errors import normal_variance
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 CELLS = ("arts", "law", "medicine")
 JOB = """

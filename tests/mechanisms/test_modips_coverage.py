@@ -18,7 +18,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 N = 100
 EXPECTED = {1: 0.67, 3: 0.94, 5: 0.96}

@@ -42,7 +42,7 @@ from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.mechanisms.wording import NOT_REFUSED
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.sampling import facts
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 UNIT = 2**20
 CELLS = 3

@@ -26,7 +26,7 @@ from dpdist.mechanisms.partitions.selection import aic, scores
 from dpdist.mechanisms.partitions.sensitivity import UNIT
 from dpdist.mechanisms.partitions.tree import Tree, chosen, consistent, ordered
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 JOB = """
 dataset: votes

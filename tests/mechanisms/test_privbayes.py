@@ -30,7 +30,7 @@ from dpdist.mechanisms.privbayes.release import Network
 from dpdist.mechanisms.privbayes.sensitivity import SCORE_SENSITIVITY, SLACK, score_scale
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 
 def text(said: str = "", **other: object) -> str:

@@ -21,7 +21,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.guarantees import NoGuarantee, bound_target
 from dpdist.privacy.weight_search import NotReached, search
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 KEY = Key(b"tests/mechanisms/test_tilted")
 LEVELS = {"sex": ("male", "female")}

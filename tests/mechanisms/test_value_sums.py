@@ -30,7 +30,7 @@ from dpdist.mechanisms.coded_tables.value_sums import ValueSums, positions, tilt
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.models.protocol import Draws
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 PAIRS = "marginals: [[sex, degree], [degree, kids]]"
 SUMS = f", {PAIRS}, sums: [{{of: kids}}, {{of: kids, by: degree}}]"

@@ -31,7 +31,7 @@ from dpdist.privacy.weight_search import NotReached
 from dpdist.privacy.weights import RULES, among
 from dpdist.publish import refit as rerun
 from dpdist.publish.released import ReleasedObject, read_release
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 FAMILIES = ("lognormal", "poisson", "bernoulli", "scores")
 """Families whose refits exist: in closed form."""

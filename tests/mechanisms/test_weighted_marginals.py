@@ -31,7 +31,7 @@ from dpdist.mechanisms.weighted_marginals.release import Marginals
 from dpdist.mechanisms.weighted_marginals.selection import chosen, scores
 from dpdist.mechanisms.weighted_marginals.sensitivity import choice_scale
 from dpdist.models.protocol import Draws
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"
 

@@ -26,7 +26,7 @@ from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.tables import expectations, from_parameters
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 LEVELS = {"field": ("arts", "law", "music", "physics"), "sex": ("f", "m"), "year": ("1", "2", "3")}
 CODES = np.indices([4, 2, 3]).reshape(3, -1).astype(np.int32)

@@ -28,10 +28,9 @@ from dpdist.runtime.executors import executor
 from dpdist.runtime.fit_address import open_fit
 from dpdist.runtime.intake import store_records
 from dpdist.runtime.strata import create_stores, protect_all
-from dpdist.storage.identity import Identity
 from dpdist.storage.ownership import owned
 from dpdist.storage.tables import MAPPED, write_records
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import Identity, Workspace
 
 JOB = """
 dataset: memory

@@ -48,7 +48,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def serve(failing: Failing, here: pytest.MonkeyPatch) -> None:
     here.setattr(distributed, "Nanny", failing)
-    services.serve_worker("tls://scheduler:8786", Path("tls"), host="127.0.0.1")
+    services.serve_worker("tls://scheduler:8786", Path("tls"), host="127.0.0.1", http="127.0.0.1:0", patience=1.0)
 
 
 def test_a_worker_whose_process_died_while_it_started_is_started_again(here: pytest.MonkeyPatch) -> None:

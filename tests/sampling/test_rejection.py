@@ -14,7 +14,7 @@ from dpdist.models.design import design
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Draws
 from dpdist.sampling import clamped
-from dpdist.sampling.exact import GridSampler
+from dpdist.sampling.samplers import GridSampler
 
 KEY = Key(b"tests/sampling/test_rejection")
 MODELS = {"beta": (Beta, (0.0, 1.0)), "negative_binomial": (NegativeBinomial, (0.0, 1e9))}

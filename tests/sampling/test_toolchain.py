@@ -16,8 +16,8 @@ from filelock import FileLock
 
 from dpdist.core.errors import ProgramError, ToolchainError
 from dpdist.sampling import building, cache, embedded, toolchain
+from dpdist.sampling.building import find_program
 from dpdist.sampling.cache import kept
-from dpdist.sampling.programs import find_program
 from dpdist.sampling.toolchain import executable, find_toolchain
 
 SOURCE = Path(__file__).with_name("gaussian.stan")

@@ -10,9 +10,8 @@ import dpdist
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.progress import Event
 from dpdist.job.loading import parse_job
-from dpdist.storage.identity import Identity
 from dpdist.storage.ownership import owned
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import Identity, Workspace
 
 JOB = """
 dataset: tiny

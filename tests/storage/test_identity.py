@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.storage.identity import Identity
+from dpdist.storage.workspace import Identity
 
 JOB = {"budget.epsilon": "1", "budget.rho": None, "dataset": "survey"}
 

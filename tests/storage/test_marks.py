@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdist.storage.completion import finished, mark, withdraw
+from dpdist.storage.store import finished, mark, withdraw
 
 
 def test_a_unit_is_finished_only_with_its_mark_and_all_its_files(tmp_path: Path):

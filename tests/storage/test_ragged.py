@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.storage import arrays
-from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.arrays import RaggedAxis
 
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=30).map(lambda values: np.array(values, dtype=np.int64))
 largest = st.sampled_from([128, 1024, 8192])

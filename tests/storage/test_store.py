@@ -17,10 +17,9 @@ from object_server import BUCKET, ObjectServer
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.storage.bucket import Bucket
-from dpdist.storage.identity import Identity
 from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.ownership import owned
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.workspace import Identity, Workspace
 
 View = Callable[[], Workspace]
 _numbers = count()

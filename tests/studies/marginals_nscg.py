@@ -48,7 +48,7 @@ from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 COLUMNS = (
     *("age_group", "sex", "highest_degree", "degree_field", "employment_status", "job_satisfaction"),

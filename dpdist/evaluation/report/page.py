@@ -19,10 +19,9 @@ from dpdist.evaluation.summary import LOOKED, Overall, overall
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.released import read_release
 from dpdist.publish.writers.templates import environment
-from dpdist.storage.log import confidential_log
 from dpdist.storage.objects import is_url
 from dpdist.storage.paths import GATHERED
-from dpdist.storage.workspace import MADE_AGAIN, Workspace
+from dpdist.storage.workspace import MADE_AGAIN, Workspace, confidential_log
 
 MARKING = (
     "CONFIDENTIAL: for the custodian alone. What is on this page depends on the records, and none of it may be published."

@@ -26,7 +26,7 @@ from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits, fixe
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.weight_search import search, search_of
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 
 class Loss(NamedTuple):

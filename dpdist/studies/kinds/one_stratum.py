@@ -17,7 +17,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
-from dpdist.sampling.exact import ExactSampler
+from dpdist.sampling.samplers import ExactSampler
 
 
 def model_of(job: Job, records: int) -> Any:

@@ -14,7 +14,7 @@ import yaml
 from nodes import Cluster
 
 from dpdist.runtime.tls import make_certificates
-from dpdist.storage.completion import finished
+from dpdist.storage.store import finished
 from dpdist.storage.workspace import Workspace
 
 sys.path += [str(Path(__file__).parents[up] / name) for up, name in ((2, "faults"), (1, ""), (2, ""))]

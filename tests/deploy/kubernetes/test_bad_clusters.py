@@ -13,7 +13,7 @@ from object_server import BUCKET, KEY, Link, ObjectServer
 from object_server import SECRET as SECRET_KEY
 from pods import DEPLOY, Objects, Release
 
-import dpdist.runtime.tls as certificates
+from dpdist.runtime import tls
 
 pytestmark = [pytest.mark.slow, pytest.mark.namespaces]
 JOB = DEPLOY / "overlays" / "release" / "job.yaml"
@@ -156,7 +156,7 @@ def test_clock_an_hour_slow(release: Release, monkeypatch: pytest.MonkeyPatch) -
             return dates.datetime.now(tz) + dates.timedelta(hours=1)
 
     monkeypatch.setattr(certificates, "datetime", Later)
-    certificates.make_certificates(release.folder / "later", days=1)
+    tls.make_certificates(release.folder / "later", days=1)
     release.secret(SECRET, f"--from-file={release.folder / 'later' / 'driver'}")
     applied(release)
     final(release, "/etc/dpdist/tls/tls.crt is not valid before", "set this machine's clock")

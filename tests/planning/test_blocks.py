@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpdist.core.records import Frame
 from dpdist.planning.blocks import TENSOR_BYTES, Blocks, Layout, block_rows, limits, seconds
-from dpdist.storage.record_axis import RaggedAxis
+from dpdist.storage.arrays import RaggedAxis
 
 counts = st.lists(st.integers(1, 40_000), min_size=1, max_size=20).map(lambda values: np.array(values, dtype=np.int64))
 

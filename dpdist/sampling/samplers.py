@@ -1,8 +1,9 @@
-"""The samplers `exact` and `grid`, which draw independently from closed forms or on public grids."""
+"""Declares what a sampler does; and the samplers `exact` and `grid`, whose draws are independent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -53,3 +54,23 @@ class GridSampler:
             return clamped.draw(model, posterior, draws, rng)
         assert isinstance(model, Gridded)
         return model.draw_on_grid(posterior, draws, rng)
+
+
+class Unconverged(Exception):
+    """A posterior could not be sampled as the job asks. The message gives the reason, without figures of the records."""
+
+
+class Sampler(Protocol):
+    """Draws from π(θ) ∏ p(record_i | θ)^α_i, given statistics of the α-weighted records; or from a clamped posterior.
+
+    A generator in the same state gives the same draws, and similar statistics give similar draws. So all rounds share
+    random numbers.
+    """
+
+    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        """The job's S draws. Raises `Improper` where the posterior does not exist."""
+        ...
+
+    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        """One draw."""
+        ...
