@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdist.storage.store import finished, mark, withdraw
+from dpdist.storage.store import mark_unit, unit_finished, withdraw
 
 
 def test_a_unit_is_finished_only_with_its_mark_and_all_its_files(tmp_path: Path):
@@ -12,22 +12,22 @@ def test_a_unit_is_finished_only_with_its_mark_and_all_its_files(tmp_path: Path)
     files = [tmp_path / "a", tmp_path / "b"]
     for file in files:
         file.write_text("content")
-    assert not finished(tmp_path / "marks", "unit", tmp_path)
-    mark(tmp_path / "marks", "unit", files, tmp_path)
-    assert finished(tmp_path / "marks", "unit", tmp_path)
+    assert not unit_finished(tmp_path / "marks", "unit", tmp_path)
+    mark_unit(tmp_path / "marks", "unit", files, tmp_path)
+    assert unit_finished(tmp_path / "marks", "unit", tmp_path)
     files[0].write_text("contenT")
-    assert not finished(tmp_path / "marks", "unit", tmp_path)
+    assert not unit_finished(tmp_path / "marks", "unit", tmp_path)
     files[0].write_text("content")
     files[1].unlink()
-    assert not finished(tmp_path / "marks", "unit", tmp_path)
+    assert not unit_finished(tmp_path / "marks", "unit", tmp_path)
 
 
 def test_a_half_written_mark_does_not_count(tmp_path: Path):
     (tmp_path / "marks").mkdir()
-    mark(tmp_path / "marks", "unit", [], tmp_path)
+    mark_unit(tmp_path / "marks", "unit", [], tmp_path)
     path = tmp_path / "marks" / "unit.json"
     path.write_text('{"a": "12')
-    assert not finished(tmp_path / "marks", "unit", tmp_path)
+    assert not unit_finished(tmp_path / "marks", "unit", tmp_path)
 
 
 def test_a_mark_is_withdrawn_from_damaged_files_and_not_from_those_that_another_has_finished_meanwhile(tmp_path: Path):
@@ -35,7 +35,7 @@ def test_a_mark_is_withdrawn_from_damaged_files_and_not_from_those_that_another_
     (tmp_path / "marks").mkdir()
     file, own = tmp_path / "a", tmp_path / "marks" / "unit.json"
     file.write_text("content")
-    mark(tmp_path / "marks", "unit", [file], tmp_path)
+    mark_unit(tmp_path / "marks", "unit", [file], tmp_path)
     withdraw(tmp_path / "marks", "unit", tmp_path)
     assert own.exists()
     file.write_text("contenT")

@@ -155,7 +155,7 @@ def test_clock_an_hour_slow(release: Release, monkeypatch: pytest.MonkeyPatch) -
         def now(cls, tz: dates.tzinfo | None = None) -> dates.datetime:  # type: ignore[override]
             return dates.datetime.now(tz) + dates.timedelta(hours=1)
 
-    monkeypatch.setattr(certificates, "datetime", Later)
+    monkeypatch.setattr(tls, "datetime", Later)
     tls.make_certificates(release.folder / "later", days=1)
     release.secret(SECRET, f"--from-file={release.folder / 'later' / 'driver'}")
     applied(release)
