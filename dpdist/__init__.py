@@ -68,7 +68,7 @@ __all__ = [
 
 _PLACES = {
     "Job": "job:Job",
-    "Plan": "runtime.plan:Plan",
+    "Plan": "planning.plan:Plan",
     "Release": "publish.opened:Release",
     "calibrate": "evaluation.calibrate:calibrate",
     "load_job": "job.loading:load_job",
