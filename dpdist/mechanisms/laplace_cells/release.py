@@ -59,7 +59,7 @@ class CellSums(SumsModel):
 
     @property
     def noise_of_one(self) -> tuple[float, float]:
-        """Least noise of a count and of a mean of one record, in direct standard errors (`runtime.expected_noise`)."""
+        """Least noise of a count and of a mean of one record, in direct standard errors (`planning.expected_noise`)."""
         least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
         return least, least
 
