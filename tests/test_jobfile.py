@@ -24,7 +24,7 @@ from dpdist.job.checks import contradictions, scheduler_contradictions
 from dpdist.job.loading import find_job, load_job, parse_job
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models import LIKELIHOODS
-from dpdist.privacy import weight_search
+from dpdist.privacy import weights
 
 pytestmark = pytest.mark.quick
 
@@ -612,7 +612,7 @@ def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
     ("literal", "registry"),
     [
         (vocabulary.Family, LIKELIHOODS),
-        (vocabulary.WeightRule, weight_search._SEARCHES),
+        (vocabulary.WeightRule, weights._SEARCHES),
     ],
     ids=["models", "weight rules"],
 )

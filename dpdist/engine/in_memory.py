@@ -14,7 +14,7 @@ from dpdist.core.records import Floats, Records
 from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Query, Sample
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.simulated_noise import simulated_noise
+from dpdist.privacy.noise import simulated_noise
 from dpdist.sampling.samplers import Sampler
 
 T = TypeVar("T")

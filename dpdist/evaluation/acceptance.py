@@ -43,7 +43,7 @@ from dpdist.core.table_cells import cross
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
 from dpdist.privacy.cell_sums import UNIT, CellBounds
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.workspace import Workspace
 

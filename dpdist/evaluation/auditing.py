@@ -23,7 +23,7 @@ from dpdist.job import MechanismSpec, WeightRule, those
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.registry import AUDITS
 from dpdist.models.protocol import Improper
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.storage.paths import GATHERED
 from dpdist.storage.tables import read_rows, read_table

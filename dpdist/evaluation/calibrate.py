@@ -32,7 +32,7 @@ from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
 from dpdist.survey.census import take_census

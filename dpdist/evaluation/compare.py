@@ -21,7 +21,7 @@ from dpdist.evaluation.reference_baselines import REFERRED, ReferenceBaselines
 from dpdist.evaluation.under_design import without_error
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.privacy.local_sensitivity import figures_met
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 NO_COMPARATOR = "missing: comparators have counts, means and totals"

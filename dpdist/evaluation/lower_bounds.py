@@ -35,8 +35,8 @@ from dpdist.job import Job, epsilon_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict
-from dpdist.privacy.units import record_epsilon, record_rho
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.queries import record_epsilon, record_rho
+from dpdist.privacy.weights import NotReached
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.sampling.samplers import Sampler
 from dpdist.storage.tables import each_block, read_rows, read_table, write_table

@@ -33,7 +33,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Improper
 from dpdist.planning.blocks import block_rows
 from dpdist.privacy.claims import promised
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import cell_estimates
 from dpdist.publish.synthesis import synthetic_sums

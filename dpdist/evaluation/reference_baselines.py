@@ -18,7 +18,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Job, StatisticName
 from dpdist.privacy.cell_sums import CellBounds, noise_scale
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 
 QUANTILE = 0.99
 REFERRED = ("laplace_finest", "reference_only")

@@ -25,8 +25,7 @@ from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.adjacency import neighbours, unit
-from dpdist.privacy.advisories import Advisory, advisories
-from dpdist.privacy.claims import promised
+from dpdist.privacy.claims import Advisory, advisories, promised
 from dpdist.publish.released import REMEDY
 from dpdist.publish.statement import unit_figures
 

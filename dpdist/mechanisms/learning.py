@@ -21,8 +21,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
 )
 from dpdist.models.on_reference import OnDistributions
 from dpdist.models.protocol import Draws, Improper, StratumModel
-from dpdist.privacy.weight_search import reference_counts
-from dpdist.privacy.weights import for_later_files
+from dpdist.privacy.weights import for_later_files, reference_counts
 from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.samplers import Sampler
 

@@ -48,7 +48,7 @@ from dpdist.privacy.guarantees import (
     Strict,
     bound_target,
 )
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 from dpdist.sampling.clamped import VARIATION
 
 

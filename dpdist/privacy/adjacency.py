@@ -1,21 +1,22 @@
-"""Writes sentences on adjacency: which files are neighbours, and what of a record is protected.
+"""Writes sentences on the files that a guarantee compares: which are admitted, which are neighbours, and what is protected.
 
-Most releases publish their frame exactly: the number of sample records in every combination of table columns. A record that
-moves to another combination changes the frame, whatever noise other figures have. So under a public frame no ε covers a
-move, and `substitution` exchanges outcome and weight alone, at the same public columns x (`exchange: same_x`).
+Most releases publish their frame exactly: the sample counts of every combination of table columns. A record that moves to
+another combination changes them. So under a public frame no ε covers a move, and `substitution` exchanges outcome and
+weight alone, at the same public columns x (`exchange: same_x`).
 
-With `exchange: anywhere` every column of the record may change. That needs secret sizes, as `add_remove` does. The frame
-then has the levels that the job declares, limits follow from the reference alone, and all numbers are noisy sums. Such an
-exchange is one removal and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both together by at
-most 2. Noise of scale 2/ε then gives ε, and ε/2 for a removal or an addition alone. Records of weight 0 in two cells attain
-the bound.
+With `exchange: anywhere` every column of the record may change, which needs secret sizes. Such an exchange is one removal
+and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both together by at most 2. Noise of scale 2/ε
+then gives ε, and ε/2 for a removal or an addition alone. Records of weight 0 in two cells attain the bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from dpdist.job import Job
+import numpy as np
+
+from dpdist.job import Column, Job
+from dpdist.job.families import family_facts
 
 TRUST_MODEL = (
     "The model is central: the custodian, who holds the file, and all machines and people of the run see every record and "
@@ -87,13 +88,13 @@ def neighbours(job: Job) -> str:
     name: str = job.budget.adjacency
     if job.budget.exchange == "anywhere":
         name = "anywhere" if job.predictors is None else "exchanged"
-    said = {
+    texts = {
         "values": listed(job.components),
         "same": f" of the same {listed(job.counted_columns)}" if job.counted_columns else "",
     }
     if (unit := job.privacy_unit) is not None:
-        return OF_UNITS[name].format(unit=unit.column, most=unit.most, **said)
-    return IN_WORDS[name].format(**said)
+        return OF_UNITS[name].format(unit=unit.column, most=unit.most, **texts)
+    return IN_WORDS[name].format(**texts)
 
 
 def whom(job: Job) -> str:
@@ -128,7 +129,6 @@ def not_protected(job: Job, reference: bool) -> list[str]:
 
 
 def _frame(job: Job) -> str:
-    """The protected columns of the frame, in words."""
     return listed(job.protected_columns) or "no column"
 
 
@@ -153,13 +153,91 @@ def headline(job: Job) -> str:
 
 def unit(job: Job) -> str:
     """Sentences on whose loss is bounded, and on how it grows where one person has several records."""
-    if (said := job.privacy_unit) is not None:
-        beyond = (
-            "A file with more is refused." if said.beyond == "refuse" else "Of more, the first in the file's order count."
-        )
+    if (declared := job.privacy_unit) is not None:
+        refuses = declared.beyond == "refuse"
+        beyond = "A file with more is refused." if refuses else "Of more, the first in the file's order count."
         return (
-            f"The figures are the loss of a {said.column}: of all records with one value of that column. At most "
-            f"{said.most} of them count. {beyond}"
+            f"The figures are the loss of a {declared.column}: of all records with one value of that column. At most "
+            f"{declared.most} of them count. {beyond}"
         )
     grows = "up to k times one row's" if job.budget.delta is None else "in ρ up to k² times one row's"
     return f"A record is one row of the file. For a person or household with k rows in it the loss is {grows}."
+
+
+REFUSED = (
+    "A file outside of this domain is refused before anything is spent. Whether a file is refused depends on its records, "
+    "and is in no ε."
+)
+
+
+def domain(job: Job) -> list[str]:
+    """One line for each condition that `survey.checks` and `planning` check, and one on what happens to other files."""
+    conditions = [_categories(job)] if job.categories else []
+    conditions += [_outcome(job, name, column) for name, column in job.outcome_columns.items()]
+    conditions += [_weight(job)] if job.survey.weight is not None else []
+    return [*conditions, *_unit(job), *_design(job), *_fit(job), REFUSED]
+
+
+def _categories(job: Job) -> str:
+    left = [name for name in job.categories if job.columns[name].missing == "drop"]
+    dropped = f" (records without {', '.join(left)} are dropped)" if left else ""
+    return f"{', '.join(job.categories)}: a declared level in every record{dropped}"
+
+
+def _outcome(job: Job, name: str, column: Column) -> str:
+    support, rules = family_facts(job).support, []
+    rules.append("missing values are dropped" if column.missing == "drop" else "not missing")
+    rules.append("finite")
+    if column.outside == "clip":
+        if np.isfinite(support.low):
+            rules.append(f"not below {support.low:g}, though values outside the bounds are clipped")
+        if np.isfinite(support.high):
+            rules.append(f"not above {support.high:g}")
+        if column.codes is not None:
+            rules.append(f"one of {', '.join(column.codes)}")
+    else:
+        low, high = column.bounds or (support.low, support.high)
+        rules.append(f"within [{low:,.10g}, {high:,.10g}]")
+        rules.append(f"{support.text} for this model" if np.isfinite(support.low) else "")
+    rules.append("zeros are dropped" if column.zeros == "drop" else "")
+    rules.append("a whole number" if column.whole or support.whole else "")
+    return f"{name}: {', '.join(filter(None, rules))}"
+
+
+def _weight(job: Job) -> str:
+    name = job.survey.weight
+    column = job.columns.get(name) if name is not None else None
+    if column is None or column.bounds is None:
+        bounds = "from 1e-15 to 1e15"
+    elif column.outside == "clip":
+        bounds = "though values outside the bounds are clipped"
+    else:
+        bounds = f"within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
+    return f"{name}: not missing, finite, above 0, {bounds}"
+
+
+def _unit(job: Job) -> Iterator[str]:
+    if (unit := job.privacy_unit) is not None:
+        most = f", and at most {unit.most} records of one {unit.column}" if unit.beyond == "refuse" else ""
+        yield f"{unit.column}: not missing, one spelling of every name{most}"
+
+
+def _design(job: Job) -> Iterator[str]:
+    survey = job.survey
+    if survey.psu is not None:
+        yield f"{survey.psu}: not missing"
+    if survey.lonely_psu == "error" and survey.replicate_weights is None and not job.sizes_secret:
+        yield f"two {'PSUs' if survey.psu is not None else 'records'} or more in every design stratum"
+    if survey.fpc:
+        yield (
+            f"{', '.join(survey.fpc)}: finite, at least 1, no smaller than the sample, one size in every stratum (of "
+            "records: in every PSU), and two records or more of a PSU that has more"
+        )
+    if survey.replicate_weights is not None:
+        yield "replicate weights: not missing, finite, at least 0"
+
+
+def _fit(job: Job) -> Iterator[str]:
+    if not job.mechanism.adds_noise:
+        what = " and ".join(job.components)
+        yield f"in every stratum more records than predictors, and {what} that vary, where the prior cannot stand in"

@@ -1,16 +1,15 @@
 """Sensitivity of sums of base cells under public bounds, for strict Laplace tables (METHODS §7).
 
 A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public bounds; c and R are the middle and the half width
-of [L, H]. It enters only its own base cell, by the pair (a, b) = (w/U, w(y − c)/(UR)) with |b| ≤ a ≤ 1. A record that is
+of [L, H]. It enters only its base cell, by the pair (a, b) = (w/U, w(y − c)/(UR)) with |b| ≤ a ≤ 1. A record that is
 switched off has the pair (0, 0). The pairs lie in the triangle with corners (0, 0), (1, 1) and (1, −1), and any two
 corners are 2 apart in L1. So Laplace noise of scale 2/ε on both sums of a cell gives ε, under zero_out and under an
 exchange within the cell.
 
-A record that changes its cell leaves one cell and enters another. This costs 2ε, and the public counts show the change
-anyway. Cells are disjoint, so they compose in parallel. Margins are sums of cells and cost nothing. Weights and outcomes
-are clipped to the bounds when a file is read, so that the file need not satisfy them. Pairs are rounded to whole
-multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace noise on exact sums of whole numbers then has no
-floating-point error.
+A record that changes its cell leaves one cell and enters another, which costs 2ε. Cells are disjoint, so they compose in
+parallel. Margins are sums of cells and cost nothing. Weights and outcomes are clipped to the bounds when a file is read.
+Pairs are rounded to whole multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace noise on exact sums of whole
+numbers then has no floating-point error.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.job import Job
-from dpdist.privacy.queries import Moved, NoisyQuery
-from dpdist.privacy.units import moves, record_epsilon
+from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
 UNIT = 2**20
 """Pairs are whole multiples of 1/UNIT."""

@@ -1,13 +1,14 @@
-"""Writes what a guarantee of each class claims, in sentences, from the published promise."""
+"""Writes what a guarantee of each class claims, from the published promise, and lists claims that did not hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import ceil, exp, expm1, log
-from typing import Any
+from typing import Any, NamedTuple
 
-from dpdist.job import Job, budget_text
+from dpdist.job import Job, Modips, budget_text
 from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
@@ -39,23 +40,23 @@ MOVES = "A record that changes its table columns is not covered: the published c
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A promise as JSON values, with facts on how posteriors were sampled and on the reference."""
     guarantee = promise.total
-    said: dict[str, Any] = {"guarantee": guarantee.name}
-    said["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
-    said["epsilon"] = epsilon_text(guarantee)
-    said["epsilon_per_set"] = epsilon_text(promise.per_set)
+    entry: dict[str, Any] = {"guarantee": guarantee.name}
+    entry["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
+    entry["epsilon"] = epsilon_text(guarantee)
+    entry["epsilon_per_set"] = epsilon_text(promise.per_set)
     exchanged = None if isinstance(guarantee, NoGuarantee) else guarantee.substitution_epsilon
-    said["substitution_epsilon"] = None if exchanged is None else budget_text(exchanged)
-    said["delta"] = delta_text(guarantee)
+    entry["substitution_epsilon"] = None if exchanged is None else budget_text(exchanged)
+    entry["delta"] = delta_text(guarantee)
     if isinstance(guarantee, Concentrated):
-        said["rho"] = budget_text(guarantee.rho)
-        said["substitution_rho"] = budget_text(guarantee.substitution_rho)
-    said["composition"] = promise.composition
-    said["assumptions"] = list(promise.assumptions)
-    said["cautions"] = list(promise.cautions)
-    said["sampler"] = dict(sampler)
+        entry["rho"] = budget_text(guarantee.rho)
+        entry["substitution_rho"] = budget_text(guarantee.substitution_rho)
+    entry["composition"] = promise.composition
+    entry["assumptions"] = list(promise.assumptions)
+    entry["cautions"] = list(promise.cautions)
+    entry["sampler"] = dict(sampler)
     if reference is not None:
-        said["reference"] = dict(reference)
-    return said
+        entry["reference"] = dict(reference)
+    return entry
 
 
 def factor(epsilon: Fraction) -> str:
@@ -107,8 +108,8 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
     """Guarantee and cost for a screen; the ε at which an asymptotic guarantee aims has a separate line."""
     if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
-    each = promise["epsilon_per_set"]
-    cost = f"ε = {promise['epsilon']}" + (f" ({each} a set)" if each != promise["epsilon"] else "")
+    per_set = promise["epsilon_per_set"]
+    cost = f"ε = {promise['epsilon']}" + (f" ({per_set} a set)" if per_set != promise["epsilon"] else "")
     if "rho" in promise:
         cost = f"ρ = {promise['rho']}, ε = {promise['epsilon']} at δ = {promise['delta']}"
     neighbours = promise["adjacency"] + (", anywhere" if promise.get("exchange") == "anywhere" else "")
@@ -131,13 +132,59 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
 
 
 def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> str:
-    """A text on the δ of m sets, m(1 + e^ε)γ.
-
-    ε is the loss of one set, and γ bounds the total variation between the law of a draw and its posterior.
-    """
-    set_ = float(epsilon_per_set)
-    delta = sets * (1.0 + exp(min(set_, 50.0))) * variation
+    """A text on the δ of m sets, m(1 + e^ε)γ, where γ bounds the total variation between a draw's law and its posterior."""
+    delta = sets * (1.0 + exp(min(float(epsilon_per_set), 50.0))) * variation
     how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"
     if delta >= 1.0:
         return f"{how} is over 1: that γ alone promises nothing"
     return f"δ = {how} = {1.005 * delta:.2g}, where one below 1/n is wanted"
+
+
+class Advisory(NamedTuple):
+    """A claim of earlier versions that does not hold, and which releases make it.
+
+    Making tables or pages again does not mend a release: the version that counts is the one that protected its records.
+    """
+
+    name: str
+    last: str
+    """The last version with the fault; all earlier ones have it too."""
+    concerns: Callable[[Job], bool]
+    """True for jobs whose releases have it."""
+    words: str
+    """What does not hold, and what to do."""
+
+
+def _light_weights(job: Job) -> bool:
+    """True if sums are drawn within a domain that takes the weight's lower bound as true, and the file need not meet it."""
+    column = job.columns.get(job.survey.weight or "")
+    if column is None or column.bounds is None or column.outside != "clip" or column.bounds[0] <= 0:
+        return False
+    return isinstance(job.mechanism, Modips) and job.mechanism.truncation == "bounded" and not job.mechanism.counted
+
+
+ADVISORIES = (
+    Advisory(
+        "2026-01",
+        "0.1.0",
+        _light_weights,
+        "the claim of this release does not hold if its file had a weight below the weight's lower public bound. Noisy "
+        "sums were then drawn from a range that follows from the records, and no ε bounds what they tell. The publisher "
+        "knows whether the file had such weights, and can release it again with a later version, at a new cost",
+    ),
+)
+"""All advisories, the oldest first."""
+
+
+def advisories(job: Job, protected_by: str | None) -> list[Advisory]:
+    """The advisories that concern a release of this job, whose records this version protected.
+
+    None stands for the versions that did not record it, which are 0.1.0 and earlier.
+    """
+    made_by = _numbers(protected_by or "0")
+    return [advisory for advisory in ADVISORIES if made_by <= _numbers(advisory.last) and advisory.concerns(job)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare; a text without numbers is before all others."""
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])

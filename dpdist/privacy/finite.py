@@ -68,14 +68,14 @@ def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
 
 def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -> float:
     """The largest loss between neighbours, over all databases of at most n records (for substitution, of n records)."""
-    found = databases(len(space.log_density), n, neighbours)
-    log_posterior = np.empty((len(found.counts), len(space.log_prior)))
-    patterns, pattern = np.unique(found.counts > 0, axis=0, return_inverse=True)
+    files = databases(len(space.log_density), n, neighbours)
+    log_posterior = np.empty((len(files.counts), len(space.log_prior)))
+    patterns, pattern = np.unique(files.counts > 0, axis=0, return_inverse=True)
     for number, present in enumerate(patterns):
-        alike = pattern.reshape(-1) == number
-        log_posterior[alike] = space.log_prior + found.counts[alike] @ utility(present)
+        chosen = pattern.reshape(-1) == number
+        log_posterior[chosen] = space.log_prior + files.counts[chosen] @ utility(present)
     log_posterior -= scipy.special.logsumexp(log_posterior, axis=1, keepdims=True)
-    return float(np.abs(log_posterior[found.pairs[:, 0]] - log_posterior[found.pairs[:, 1]]).max(initial=0.0))
+    return float(np.abs(log_posterior[files.pairs[:, 0]] - log_posterior[files.pairs[:, 1]]).max(initial=0.0))
 
 
 def clamped(values: Floats, clamp: float) -> Utility:
@@ -99,11 +99,11 @@ def learned(space: Space, clamp: float) -> Utility:
     return utility
 
 
-def linear(bound: Floats, among: Floats) -> Floats:
-    """Min-max weights for records with these bounds; `among` are the bounds of the file that gives minimum and maximum."""
-    if not len(among) or among.max() == among.min():
+def linear(bound: Floats, present: Floats) -> Floats:
+    """Min-max weights for records with these bounds; `present` are the bounds of the file's records."""
+    if not len(present) or present.max() == present.min():
         return np.ones_like(bound)
-    return np.asarray(np.clip(1.0 - (bound - among.min()) / (among.max() - among.min()), 0.0, 1.0))
+    return np.asarray(np.clip(1.0 - (bound - present.min()) / (present.max() - present.min()), 0.0, 1.0))
 
 
 def random_space(values: int, parameters: int, rng: np.random.Generator) -> Space:
@@ -121,8 +121,7 @@ def random_space(values: int, parameters: int, rng: np.random.Generator) -> Spac
 def two_point_space(rare: float = 1e-9) -> Space:
     """A space with two values and two parameters, of which one is rare under the prior; densities are sharp.
 
-    Let a clamp make every log factor u either M or −M. A record that favours the rare parameter then loses M − log E e^u
-    against the empty file, where E is the mean under the prior. The rarer that parameter is, the closer this is to 2M.
+    Under a clamp to ±M, a record that favours the rare parameter loses almost 2M against the empty file.
     """
     sharp = 20.0
     return Space(np.array([[-sharp, sharp], [sharp, -sharp]]), np.log(np.array([1.0 - rare, rare])))

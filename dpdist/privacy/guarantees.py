@@ -77,7 +77,7 @@ class Strict(_Composable):
         return "strict" if self.delta is not None else "strict for exact draws"
 
     def sets(self, number: int) -> Self:
-        return replace(super().sets(number), delta=_known(lambda delta: number * delta, self.delta))
+        return replace(super().sets(number), delta=_if_stated(lambda delta: number * delta, self.delta))
 
     def __add__(self, other: object) -> Self:
         return self._with(other, add, super().__add__(other))
@@ -90,20 +90,19 @@ class Strict(_Composable):
         alike = self._alike(other)
         exchanged = combine(self.substitution_epsilon, alike.substitution_epsilon)
         exchange = exchanged / composed.epsilon if composed.epsilon else composed.exchange
-        return replace(composed, delta=_known(combine, self.delta, alike.delta), exchange=exchange)
+        return replace(composed, delta=_if_stated(combine, self.delta, alike.delta), exchange=exchange)
 
 
-def _known(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
-    """The combined δ if all are known, otherwise None."""
+def _if_stated(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
+    """The combined δ if all are stated, otherwise None."""
     return None if None in deltas else combine(*deltas)
 
 
 @dataclass(frozen=True)
 class Concentrated(_Composable):
-    """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016). ε is stated at one δ.
+    """ρ-zero-concentrated differential privacy for every database (Bun & Steinke 2016). ε is stated at one δ > 0.
 
-    It implies (ε, δ)-privacy for every δ > 0, but not for δ = 0. Composition adds ρ, and ε follows from the sum. To a
-    `Strict` guarantee, only the weaker guarantee `amounts_to` can be added.
+    Composition adds ρ, and ε follows from the sum. To a `Strict` guarantee, only `amounts_to` can be added.
     """
 
     rho: Fraction
@@ -197,15 +196,14 @@ def large_delta(job: Job, records: int) -> str:
     delta = job.budget.delta
     if delta is None or delta * records < 1:
         return ""
-    found = f"The δ of {budget_text(delta)} is not below 1/n = 1/{records}."
-    return f"{found} Publishing one record of the file at random, whole, has such a δ. Take a δ far below."
+    size = f"The δ of {budget_text(delta)} is not below 1/n = 1/{records}."
+    return f"{size} Publishing one record of the file at random, whole, has such a δ. Take a δ far below."
 
 
 def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     """The scale of discrete Laplace noise on counts of disjoint bins, for ε.
 
-    A record that is switched off, or left out, changes one count by 1. An exchanged record changes two counts ([G]). Under
-    zero_out the number of records n stays public, because it does not change when a record is switched off.
+    A record that is switched off, or left out, changes one count by 1. An exchanged record changes two counts ([G]).
     """
     return (2 if adjacency == "substitution" else 1) / epsilon
 

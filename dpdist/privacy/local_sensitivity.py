@@ -1,8 +1,7 @@
 """Sensitivities that a file itself has, for noise that guarantees nothing ([T]; METHODS §7).
 
-Local sensitivities are computed from the file at hand, with weight w and outcome y. Each is the largest over a table's
-cells: for a count max w − min w; for a total max wy − min wy; for a mean (max wy − min wy) / (Σw − (max w − min w)). They
-depend on the records themselves, so there is no guarantee.
+Each is the largest over a table's cells, with weight w and outcome y: for a count max w − min w; for a total max wy − min
+wy; for a mean (max wy − min wy) / (Σw − (max w − min w)).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Draws a release's noise with OpenDP's samplers, which are safe in floating point and cannot be seeded (METHODS §10).
+"""Draws a release's noise with OpenDP's samplers (METHODS §10), and simulates the same laws from a seed.
 
-If a task is computed again, it would draw other noise. So noise is drawn once, and stored before use
-(`storage.noise_once`).
+OpenDP's samplers are safe in floating point and cannot be seeded. So noise is drawn once, and stored before use
+(`storage.noise_once`). Simulated noise is for standard errors and studies, never for a release.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.job import NoiseName
 
 LARGEST_SCALE = Fraction(2**46)
 """Largest scale of noise on whole-number statistics.
@@ -41,11 +42,11 @@ def whole_gaussian(scale: Fraction, size: int) -> Floats:
 
 
 def _drawn(law: Literal["laplace", "gaussian"], scale: Fraction, size: int) -> Floats:
-    """Draws noise of either law. OpenDP is imported at the first draw, because a process that only plans draws none."""
     if scale <= 0:
         raise ValueError("a noise scale must be greater than 0")
     if scale > LARGEST_SCALE:
         raise ValueError(f"a noise scale of more than 2^46 leaves no exact sums: {float(scale):.3g}")
+    # Imported at the first draw, because a process that only plans draws no noise.
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
@@ -56,3 +57,14 @@ def _drawn(law: Literal["laplace", "gaussian"], scale: Fraction, size: int) -> F
     space = dp.vector_domain(dp.atom_domain(T="i64")), distance(T="i64")
     measurement = make(*space, scale=float(np.nextafter(float(scale), np.inf)))
     return np.array(measurement([0] * size), dtype=np.float64)
+
+
+def simulated_noise(law: NoiseName, scale: Fraction, size: int, rng: np.random.Generator) -> Floats:
+    """Draws whole numbers (size,) from a seed. `scale` is b of the Laplace law, or σ of the Gaussian law."""
+    if law == "gaussian":
+        # A rounded normal variable: accurate for σ above 1.
+        return np.rint(rng.normal(0.0, float(scale), size))
+    # A discrete Laplace variable is the difference of two geometric ones.
+    stop = -np.expm1(-1.0 / float(scale))
+    one, two = rng.geometric(stop, (2, size))
+    return np.asarray(one - two, dtype=np.float64)

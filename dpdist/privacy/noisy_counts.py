@@ -1,8 +1,7 @@
 """Makes noisy sample counts for jobs that protect predictors and sizes (docs/methods.md §7d).
 
-The frame holds the number of records in every combination of public columns. It is measured under noise at up to three
-nested levels of detail: all records, the cells of the tables, and every combination. Each level has all combinations of
-declared levels of its columns, so combinations without a record are counted too. The cost has this proof:
+The frame is measured under noise at up to three nested levels of detail: all records, the cells of the tables, and every
+combination of declared levels, also those without a record. The cost has this proof:
 
 1. A record is in one cell of each level. Adding or removing it moves one count of each level by 1. Exchanging it for
    another with the same unprotected columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, and L2
@@ -11,9 +10,8 @@ declared levels of its columns, so combinations without a record are counted too
    Gaussian noise has σ² = Δ₂²/(2 s_l ρ). Δ₁ and Δ₂ are the sensitivities. Levels compose to ε, or to ρ.
 3. Counts by unprotected columns are the same in neighbouring files, and are kept exact.
 
-All further steps are post-processing. Upwards, a cell's noisy count and the sum of its parts are averaged by their
-variances (Hay, Rastogi, Miklau & Suciu 2010). Downwards, the parts of a cell are projected to numbers of at least 0 that
-sum to the cell, and rounded by largest remainders. So all levels agree, no count is negative, and public totals are met.
+All further steps are post-processing (Hay, Rastogi, Miklau & Suciu 2010): all levels then agree, no count is negative, and
+public totals are met.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ import numpy as np
 
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
-from dpdist.privacy.simulated_noise import simulated_noise
-from dpdist.privacy.units import record_epsilon, record_rho
+from dpdist.privacy.noise import simulated_noise
+from dpdist.privacy.queries import record_epsilon, record_rho
 
 TOTAL_SHARE = Fraction(1, 10)
 """Share of the frame's budget for the number of all records. The other levels share the rest equally."""
@@ -68,15 +66,14 @@ def levels(job: Job) -> tuple[Level, ...]:
     noisy = [end for end in ends if end > public or secret]
     plain = [end for end, share in zip(ends, shares, strict=True) if end in noisy and share is None]
     rest = 1 - (TOTAL_SHARE if secret and shares[0] is not None else 0)
-    found = []
-    for end, share in zip(ends, shares, strict=True):
-        own = share if share is not None else Fraction(rest, len(plain) or 1)
-        found.append(Level(order[:end], _scale(job, own) if end in noisy else None))
-    return tuple(found)
+    equal = Fraction(rest, len(plain) or 1)
+    return tuple(
+        Level(order[:end], _scale(job, equal if share is None else share) if end in noisy else None)
+        for end, share in zip(ends, shares, strict=True)
+    )
 
 
 def _scale(job: Job, share: Fraction) -> Fraction:
-    """The noise scale of a level with this share of the frame's budget."""
     moved = 1 if job.budget.adjacency == "add_remove" else 2
     if noise_name(job) == "laplace":
         return moved / record_epsilon(job, share * job.epsilon_of_frame)
@@ -96,8 +93,7 @@ def noisy_frame(job: Job, frame: Frame, measured: Sequence[Floats]) -> Frame:
 
     Of `frame` only the rows are used. The total is at least 1, because a file has a record.
     """
-    known = levels(job)
-    estimates = _upward(known, measured, noise_name(job))
+    estimates = _upward(levels(job), measured, noise_name(job))
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
     for below in estimates[1:]:
         total = _whole(_projected(below.reshape(len(total), -1), total), total).reshape(-1)
@@ -109,28 +105,28 @@ def counted_again(job: Job, frame: Frame, draws: int, rng: np.random.Generator) 
 
     They are for standard errors only. Noise is added to the published counts, because the exact ones are confidential.
     """
-    known, law, published = levels(job), noise_name(job), counts(job, frame)
-    found = np.empty((draws, len(frame)))
+    detail, law, published = levels(job), noise_name(job), counts(job, frame)
+    simulated = np.empty((draws, len(frame)))
     for draw in range(draws):
         measured = [
             values + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(values), rng))
-            for level, values in zip(known, published, strict=True)
+            for level, values in zip(detail, published, strict=True)
         ]
-        found[draw] = noisy_frame(job, frame, measured).count
-    return found
+        simulated[draw] = noisy_frame(job, frame, measured).count
+    return simulated
 
 
-def _upward(known: Sequence[Level], measured: Sequence[Floats], law: NoiseName) -> list[Floats]:
+def _upward(detail: Sequence[Level], measured: Sequence[Floats], law: NoiseName) -> list[Floats]:
     """The best linear unbiased estimate of every level, from its counts and those of finer levels."""
-    values, variance = np.asarray(measured[-1], dtype=np.float64), _variance(known[-1], law)
-    found = [values]
-    for level, own in zip(reversed(known[:-1]), reversed(measured[:-1]), strict=True):
-        parts = len(values) // len(own)
-        summed, spread, alone = values.reshape(len(own), parts).sum(axis=1), parts * variance, _variance(level, law)
+    values, variance = np.asarray(measured[-1], dtype=np.float64), _variance(detail[-1], law)
+    estimates = [values]
+    for level, noisy in zip(reversed(detail[:-1]), reversed(measured[:-1]), strict=True):
+        parts = len(values) // len(noisy)
+        summed, spread, alone = values.reshape(len(noisy), parts).sum(axis=1), parts * variance, _variance(level, law)
         share = spread / (spread + alone) if spread + alone > 0.0 else 1.0
-        values, variance = share * np.asarray(own, dtype=np.float64) + (1.0 - share) * summed, share * alone
-        found.append(values)
-    return found[::-1]
+        values, variance = share * np.asarray(noisy, dtype=np.float64) + (1.0 - share) * summed, share * alone
+        estimates.append(values)
+    return estimates[::-1]
 
 
 def _variance(level: Level, law: NoiseName) -> float:

@@ -1,9 +1,19 @@
-"""What a query under noise loses, by the neighbours that are compared; losses of queries add up (METHODS §2, §10).
+"""What a query under noise loses, of one record and of a privacy unit; losses of queries add up (METHODS §2, §10).
 
-A query gives sums of whole numbers under noise. Its loss follows from two things that stand in it and nowhere else: how
-far neighbouring files move the exact sums, and the noise's law and scale. Under discrete Laplace noise of scale b the loss
-is D/b, an ε, with D the distance in L1. Under discrete Gaussian noise it is D²/2σ², a ρ, with D the distance in L2.
-Several queries of one file lose the sum (sequential composition, also if later ones are chosen by earlier answers).
+A query gives sums of whole numbers under noise. Its loss follows from how far neighbouring files move the exact sums, and
+from the noise's law and scale. Under discrete Laplace noise of scale b the loss is D/b, an ε, with D the distance in L1.
+Under discrete Gaussian noise it is D²/2σ², a ρ, with D the distance in L2. Several queries of one file lose the sum
+(sequential composition, also if later ones are chosen by earlier answers).
+
+A unit has at most k records that count: a file with a larger unit is refused, or its later records are left out. So
+neighbours differ in at most k records, and mechanisms are calibrated to one record, at ε/k or ρ/k²:
+
+- k records move sums by at most kD (triangle inequality), in whichever cells they are. Laplace noise of scale D/(ε/k) gives
+  ε, and σ² = D²/(2ρ/k²) = (kD)²/2ρ gives ρ-zCDP. k records that move the sums in one direction attain it.
+- A clamped posterior's factor of one record lies in [e^−M, e^M], and is 1 if it is switched off. So k records lose 2kM = ε
+  at M = ε/2k; exchanged ones 4kM = ε at M = ε/4k.
+
+If weights are computed from the file itself, no such bound holds even for one record: such jobs may have no unit.
 """
 
 from __future__ import annotations
@@ -88,17 +98,32 @@ def lost(queries: Iterable[NoisyQuery], neighbour: Neighbour) -> Fraction:
 def guarantee_of(job: Job, queries: Iterable[NoisyQuery]) -> Strict | Concentrated:
     """The guarantee of queries together, for the privacy unit of the job.
 
-    k records of a unit lose k times the ε, or k² times the ρ, of one record (dpdist.privacy.units). The loss of an exchange
+    k records of a unit lose k times the ε, or k² times the ρ, of one record. The loss of an exchange
     is that at the same predictors where sizes are public, and of any other record where they are secret. Gaussian σ is
     rounded up, so that ρ is a little below the job's share, which is what is stated. Raises `ValueError` where it is above.
     """
-    asked = tuple(queries)
-    loss = lost(asked, neighbour_of(job))
-    exchange = lost(asked, "anywhere" if job.sizes_secret else "same_x") / loss
-    if all(query.law == "laplace" for query in asked):
+    queries = tuple(queries)
+    loss = lost(queries, neighbour_of(job))
+    exchange = lost(queries, "anywhere" if job.sizes_secret else "same_x") / loss
+    if all(query.law == "laplace" for query in queries):
         return Strict(job.budget.adjacency, job.most_records * loss, exchange=exchange)
     rho, delta = job.most_records**2 * loss, job.budget.delta
-    if delta is None or any(query.law == "laplace" for query in asked) or rho > job.rho_of_tables:
+    if delta is None or any(query.law == "laplace" for query in queries) or rho > job.rho_of_tables:
         raise ValueError(f"Gaussian queries lose ρ = {float(rho):.6g}, and the tables have {float(job.rho_of_tables):.6g}")
     epsilon = job.budget.epsilon if job.predictors is None else epsilon_of(job.rho_of_tables, delta)
     return Concentrated(job.budget.adjacency, epsilon, job.rho_of_tables, delta, exchange)
+
+
+def record_epsilon(job: Job, epsilon: Fraction) -> Fraction:
+    """The ε that one record may lose, from a part of the release's ε, which bounds a unit's loss."""
+    return epsilon / job.most_records
+
+
+def moves(job: Job) -> int:
+    """How many cells a neighbour may change for each record: two if it may be exchanged for any other record."""
+    return 2 if job.budget.exchange == "anywhere" else 1
+
+
+def record_rho(job: Job, rho: Fraction) -> Fraction:
+    """The ρ that one record may lose, from a part of the release's ρ, which bounds a unit's loss."""
+    return rho / job.most_records**2

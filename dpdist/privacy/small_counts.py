@@ -40,9 +40,9 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
 
 def caution(job: Job, counts: SmallCounts | None) -> str:
     """The warning of `validate` and `plan` about small counts; "" where there are none."""
-    if not (found := small_counts(job, counts)):
+    if not (text := small_counts(job, counts)):
         return ""
-    shown = f"{found}: who knows that person reads off its columns"
+    shown = f"{text}: who knows that person reads off its columns"
     if job.public_frame is not None:
         return f"{shown}; the job accepts them: {job.public_frame.accepted}"
     return f"{shown}, and a run refuses; {_remedies(job)}"
@@ -50,14 +50,13 @@ def caution(job: Job, counts: SmallCounts | None) -> str:
 
 def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
     """Raises `JobError` where small counts would be published, unless the job gives a reason to accept them."""
-    found = small_counts(job, counts)
-    if found and job.public_frame is None:
+    text = small_counts(job, counts)
+    if text and job.public_frame is None:
         allowed = f"counts of {job.frame_minimum} or more, or a stated reason"
-        raise JobError(job.dataset, [Problem("public_frame", found, allowed, _remedies(job))])
+        raise JobError(job.dataset, [Problem("public_frame", text, allowed, _remedies(job))])
 
 
 def _remedies(job: Job) -> str:
-    """Remedies that the job's mechanism allows."""
     paid = job.reference is not None and job.reference.paid is not None
     return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 
@@ -74,7 +73,7 @@ def accepted(job: Job, frame: Frame) -> dict[str, Any]:
     if job.privacy_unit is not None:
         may = f"published sample counts may be of fewer than {least} units ({job.privacy_unit.column})"
         return {"public_frame": {"in_words": f"{may}; accepted, as the job states: {reason}", **stated}}
-    found = frame.below(least, job.public_counts)
-    shown = small_counts(job, found) or f"none of {found.every:,} published sample counts is below {least}"
-    figures = {"counts": found.every, "below": found.few, "of_one_record": found.single}
+    small = frame.below(least, job.public_counts)
+    shown = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
+    figures = {"counts": small.every, "below": small.few, "of_one_record": small.single}
     return {"public_frame": {"in_words": f"{shown}; accepted, as the job states: {reason}", **stated, **figures}}

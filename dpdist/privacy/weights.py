@@ -1,19 +1,23 @@
-"""Defines the rules for privacy weights α: steps that compute new weights from record bounds (METHODS §3).
+"""Defines the rules for privacy weights α, and the searches for weights whose database bound meets a target (METHODS §3).
 
 A *step* maps a record's (F, α, F(α)) to its new weight. F is the record bound max_s |f_i(θ_s)|, the largest absolute log
-likelihood of record i over draws θ_s of the unweighted fit. F(α) is the same for the fit with the present weights. On a
-reference, records may count less in both fits (`for_later_files`). `weight_search` applies the steps.
+likelihood of record i over draws θ_s of the unweighted fit. F(α) is the same for the fit with the present weights.
+
+A *search* is a generator. It yields a step and receives a summary of the fit with the new weights. A search with a target
+ends with Δ = max_i α_i F_i(α) at most the target. The caller decides how fits are made. Steps are applied to records by
+`informed`, `weigh` and `bounded` alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.job import WeightRule, Weights
+from dpdist.job import Mechanism, WeightRule, Weights
+from dpdist.job.names import complete
 
 
 class Summary(NamedTuple):
@@ -82,21 +86,21 @@ class Linear(NamedTuple):
 class Cluster(NamedTuple):
     """α = clip(c (1 − IR) + g, 0, 1) [V]. IR_i is the share of records j with |y_j − y_i| > r |y_i|, with `radius` r.
 
-    `outcomes` are the sorted outcomes of all records of the stratum, and `own` the outcomes of the records to weight. The
-    cost is O(n log n) in all.
+    `outcomes` are the sorted outcomes of all records of the stratum, and `weighed` those of the records to weight. The cost
+    is O(n log n) in all.
     """
 
     c: float
     g: float
     radius: float
     outcomes: Floats = NO_OUTCOMES
-    own: Floats = NO_OUTCOMES
+    weighed: Floats = NO_OUTCOMES
 
     def isolation(self) -> Floats:
         """IR of every record."""
-        reach = self.radius * np.abs(self.own)
-        inside = np.searchsorted(self.outcomes, self.own + reach, side="right")
-        inside -= np.searchsorted(self.outcomes, self.own - reach, side="left")
+        reach = self.radius * np.abs(self.weighed)
+        inside = np.searchsorted(self.outcomes, self.weighed + reach, side="right")
+        inside -= np.searchsorted(self.outcomes, self.weighed - reach, side="left")
         return np.asarray(1.0 - inside / len(self.outcomes))
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
@@ -189,49 +193,46 @@ class Reweight(NamedTuple):
     database_bound: float
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
-        own = product(alpha, bound)
-        raised = np.divide(self.k * alpha * self.database_bound, own, out=np.zeros_like(alpha), where=own > 0)
-        return _finite(unweighted, np.minimum(1.0, np.where((own == 0) & (alpha > 0), alpha, raised)))
+        weighted = product(alpha, bound)
+        raised = np.divide(self.k * alpha * self.database_bound, weighted, out=np.zeros_like(alpha), where=weighted > 0)
+        return _finite(unweighted, np.minimum(1.0, np.where((weighted == 0) & (alpha > 0), alpha, raised)))
 
 
-def asks_for_outcomes(step: object) -> bool:
+def needs_outcomes(step: object) -> bool:
     """True if the step, or a step inside it, needs the outcomes of all records."""
-    return asks_for_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else isinstance(step, Cluster)
+    return needs_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else isinstance(step, Cluster)
 
 
-def among(step: S, outcomes: Floats) -> S:
+def with_outcomes(step: S, outcomes: Floats) -> S:
     """The step with the sorted outcomes of the stratum, if it needs them."""
-    told: S = _with_cluster(step, lambda cluster: cluster._replace(outcomes=outcomes))
-    return told
+    complete_step: S = _with_cluster(step, outcomes=outcomes)
+    return complete_step
 
 
-def at(step: S, outcomes: Floats) -> S:
+def applied_to(step: S, outcomes: Floats) -> S:
     """The step with the outcomes (record, outcome) of the records that it is applied to, if it needs them."""
-    told: S = _with_cluster(step, lambda cluster: cluster._replace(own=outcomes[:, 0]))
-    return told
+    complete_step: S = _with_cluster(step, weighed=outcomes[:, 0])
+    return complete_step
 
 
-def _with_cluster(step: Any, tell: Callable[[Cluster], Cluster]) -> Any:
+def _with_cluster(step: Any, **outcomes: Any) -> Any:
     if isinstance(step, ScaleShift | Truncated):
-        return step._replace(inner=_with_cluster(step.inner, tell))
-    return tell(step) if isinstance(step, Cluster) else step
+        return step._replace(inner=_with_cluster(step.inner, **outcomes))
+    return step._replace(**outcomes) if isinstance(step, Cluster) else step
 
 
 Counted = Callable[[Floats], Floats]
 """How much a record counts in a fit, as a function of its privacy weight: (record,) → (record,)."""
 
 
-def itself(alpha: Floats) -> Floats:
+def as_weighted(alpha: Floats) -> Floats:
     """A record counts its privacy weight."""
     return alpha
 
 
 def for_later_files(alpha: Floats) -> Floats:
-    """How much a reference's records count, (record,), in a wider fit that allows for a later file's fit.
-
-    Seen from the reference, draws for a later file have the posterior's variance, 1/(nα), and twice the sampling variance
-    of a fit about the truth, 2/n. The wider fit has the sum.
-    """
+    """How much a reference's records count, (record,), in a wider fit that allows for a later file's fit."""
+    # Draws for a later file have the posterior's variance, 1/(nα), and twice the sampling variance of a fit, 2/n.
     return alpha / (1.0 + 2.0 * alpha)
 
 
@@ -247,3 +248,188 @@ def _capped_ratio(c: float, bound: Floats) -> Floats:
 def _finite(bound: Floats, alpha: Floats) -> Floats:
     """Sets the weight to 0 where a record's bound is not finite."""
     return np.where(np.isfinite(bound), alpha, 0.0)
+
+
+MARGIN = 0.999
+"""The fixed point aims at this share of the target, so that it meets the target in finitely many steps."""
+PATIENCE, LOWERED = 8, 0.97
+"""After PATIENCE steps, each step aims lower by the factor LOWERED.
+
+Between fits by Markov chains a record's bound varies by more than MARGIN allows for.
+"""
+MAX_STEPS = 40
+
+Search = Generator[Step, Summary, None]
+
+
+Carry = dict[str, Floats]
+"""Per-record values that fits of a search pass on, (record,) each: alpha, unweighted (F) and bound (F(α))."""
+W = TypeVar("W")
+
+
+class NotReached(Exception):
+    """Raised if a search finds no weights of the rule with a bound of at most the target."""
+
+
+class AllOutcomes(NamedTuple):
+    """A search's request for the outcomes of all records, (record,), instead of a fit."""
+
+
+def informed(steps: Generator[W, Summary, None]) -> Generator[W | AllOutcomes, Any, None]:
+    """Returns the search, with the outcomes of all records given to those steps that need them."""
+    step, outcomes = next(steps), None
+    while True:
+        if needs_outcomes(step):
+            if outcomes is None:
+                outcomes = np.sort((yield AllOutcomes()))
+            step = with_outcomes(step, outcomes)
+        summary = yield step
+        try:
+            step = steps.send(summary)
+        except StopIteration:
+            return
+
+
+def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
+    """Computes new weights α from the carry's values, and stores them in it.
+
+    A step that needs no earlier fit clears the carry first. `outcomes` (record, outcome) are those of the carry's records.
+    """
+    if isinstance(step, Ones | Constant):
+        carry.clear()
+        carry["alpha"] = step(*3 * (np.ones(len(outcomes)),))
+    else:
+        carry["alpha"] = applied_to(step, outcomes)(carry["unweighted"], carry["alpha"], carry["bound"])
+    alpha = carry["alpha"]
+    if not (alpha.min(initial=0.0) >= 0.0 and alpha.max(initial=0.0) <= 1.0):
+        raise ValueError(f"{type(step).__name__}: privacy weights must lie in [0, 1]; a larger one has no bound")
+    return alpha
+
+
+def bounded(carry: Carry, bound: Floats) -> Floats:
+    """Stores a fit's F(α) in the carry. Returns (Δ, max F, −min F). Over several blocks, the maximum of each is taken."""
+    carry["bound"] = bound
+    unweighted = carry.setdefault("unweighted", bound)
+    finite = unweighted[np.isfinite(unweighted)]
+    weighted = product(carry["alpha"], bound)
+    return np.array([weighted.max(initial=0.0), finite.max(initial=0.0), -finite.min(initial=np.inf)])
+
+
+def summary_of(extremes: Floats) -> Summary:
+    """The summary of a fit, from the first three extremes over its records, as `bounded` returns them."""
+    bound, largest, negative_smallest = extremes[:3]
+    return Summary(float(bound), float(largest), -float(negative_smallest))
+
+
+def search(weights: Weights, target: float) -> Search:
+    """The search for the weights that a job states. The generator may raise `NotReached`."""
+    return _SEARCHES[weights.rule](weights, target)
+
+
+def search_of(mechanism: Mechanism, target: float) -> Search:
+    """The search that a job's mechanism makes for its privacy weights."""
+    return fixed(mechanism.weights, target) if mechanism.cuts_weights else search(mechanism.weights, target)
+
+
+def reference_search(mechanism: Mechanism, target: float) -> Search:
+    """The search for weights on a reference, in which tuned weights aim below the target."""
+    aim = mechanism.aim_on_reference(target)
+    return search(mechanism.weights, aim) if mechanism.tunes_weights else fixed(mechanism.weights, aim)
+
+
+def reference_counts(mechanism: Mechanism) -> Counted:
+    """How much a reference's record counts in the fits of `reference_search`, as a function of its weight.
+
+    Tuned weights must keep the bound for later files too, so records count less.
+    """
+    return for_later_files if mechanism.tunes_weights else as_weighted
+
+
+def fixed(weights: Weights, limit: float = np.inf) -> Search:
+    """Yields the unweighted fit, then one with weights by the rule's constants, or 0 where α F > limit."""
+    first = yield Ones()
+    assert weights.c is not None
+    step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)
+    yield step if np.isinf(limit) else Truncated(step, limit)
+
+
+def _no_weights(weights: Weights, target: float) -> Search:
+    yield Ones()
+
+
+def _fixed_point(weights: Weights, target: float) -> Search:
+    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, with the same random numbers in every fit (METHODS §3, ours).
+
+    One record can change the result of the search, and so all other weights. Its loss on the file itself then exceeds 2Δ
+    (tests/studies/test_contaminated_weights): the search has no bounded sensitivity. With scale, shift or re-weighting, the
+    adjusted weights are fitted and bounded, and they must meet the target.
+    """
+    summary = yield Ones()
+    for step in range(MAX_STEPS):
+        if summary.database_bound <= target:
+            return
+        aim = MARGIN * LOWERED ** max(0, step - PATIENCE) * target
+        summary = yield from _adjusted(Cap(aim), weights)
+    if not summary.database_bound <= target:
+        raise NotReached(f"the fixed point did not reach the target in {MAX_STEPS} steps")
+
+
+def _scan(rule: Rule) -> Callable[[Weights, float], Search]:
+    """The search by a rule with a constant c.
+
+    If a job states c, it is used. Otherwise c is scanned downwards from its start, and the last interval is bisected. A
+    scan is needed because Δ is not monotone in c: small weights widen the posterior, and with it F(α).
+    """
+
+    def tuned(weights: Weights, target: float) -> Search:
+        first = yield Ones()
+
+        def attempt(c: float) -> Generator[Step, Summary, float]:
+            return (yield from _adjusted(rule.step(c, weights, first), weights)).database_bound
+
+        if weights.c is not None:
+            if not (yield from attempt(weights.c)) <= target:
+                raise NotReached(f"with c = {weights.c:g} the bound stays over the target")
+            return
+        high, low = None, rule.start(target, first)
+        floor = 1e-3 * low
+        while not (yield from attempt(low)) <= target:
+            high, low = low, low * 0.85
+            if low < floor:
+                raise NotReached("no constant c brings the bound under the target")
+        if high is None:
+            return
+        for _ in range(8):
+            middle = (low + high) / 2.0
+            if (yield from attempt(middle)) <= target:
+                low = middle
+            else:
+                high = middle
+        yield from attempt(low)
+
+    return tuned
+
+
+def _scaled(step: Step, weights: Weights) -> Step:
+    unchanged = (weights.scale, weights.shift) == (1.0, 0.0)
+    return step if unchanged else ScaleShift(step, weights.scale, weights.shift)
+
+
+def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]:
+    summary = yield _scaled(step, weights)
+    if weights.reweight is not None:
+        summary = yield Reweight(weights.reweight, summary.database_bound)
+    return summary
+
+
+_SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
+    "none": _no_weights,
+    "fixed_point": _fixed_point,
+    **{name: _scan(rule) for name, rule in RULES.items()},
+}
+complete(
+    "weight rule",
+    get_args(WeightRule),
+    _SEARCHES,
+    "RULES in dpdist/privacy/weights.py (or, for a rule that searches in another way, _SEARCHES there)",
+)

@@ -18,10 +18,12 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Records
 from dpdist.estimation.symmetric_root import symmetric_root
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
-from dpdist.privacy.weight_search import (
+from dpdist.privacy.weights import (
     AllOutcomes,
     Carry,
     NotReached,
+    Summary,
+    as_weighted,
     bounded,
     informed,
     reference_counts,
@@ -30,7 +32,6 @@ from dpdist.privacy.weight_search import (
     summary_of,
     weigh,
 )
-from dpdist.privacy.weights import Summary, itself
 from dpdist.publish.released import ReleasedObject
 
 DRAWS = 400
@@ -222,7 +223,7 @@ def _weights(release: ReleasedObject, model: Recentred, records: Records, key: K
     """The privacy weights with which the job's search ends on the synthetic sample, even if they miss the target."""
     mechanism, frozen = release.job.mechanism, release.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, release.target))
-    counted = reference_counts(mechanism) if frozen else itself
+    counted = reference_counts(mechanism) if frozen else as_weighted
     draws = min(SEARCH_DRAWS, release.job.sampler.draws)
     carry: Carry = {}
     reply: Floats | Summary | None = None

@@ -30,7 +30,7 @@ from dpdist.models.on_reference import OnDistributions
 from dpdist.models.outputs import PassesOn, SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 from dpdist.publish.design_effects import design_effects, effects_in_promise
 
 UNDO = (

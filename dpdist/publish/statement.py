@@ -11,9 +11,8 @@ from dpdist.estimation.donors import DONORS
 from dpdist.job import Job, budget_text
 from dpdist.job.families import FAMILIES, family_facts
 from dpdist.mechanisms.statements import words_of
-from dpdist.privacy.adjacency import TRUST_MODEL, headline, neighbours, not_protected, protected, unit
+from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
-from dpdist.privacy.domain import domain
 from dpdist.privacy.noisy_counts import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors

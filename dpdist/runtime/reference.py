@@ -22,7 +22,7 @@ from dpdist.models.clamped import Spurious
 from dpdist.models.on_reference import KnowsPower, LearnsFromPoints
 from dpdist.models.protocol import Improper, StratumModel
 from dpdist.planning.blocks import block_rows
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.tasks import Outcome

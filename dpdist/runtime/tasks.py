@@ -18,7 +18,7 @@ from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Carry, Pass
 from dpdist.engine.rounds import combine, drive, visit_blocks
 from dpdist.models.protocol import Improper
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.journal import entry, journal_of

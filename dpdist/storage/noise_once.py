@@ -22,7 +22,7 @@ from dpdist.core.files import private, sha256, sync_folder
 from dpdist.core.records import Floats
 from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise
-from dpdist.privacy.simulated_noise import simulated_noise
+from dpdist.privacy.noise import simulated_noise
 from dpdist.storage.store import marked
 from dpdist.storage.workspace import Workspace
 

@@ -24,7 +24,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.clamped import Clamped
-from dpdist.privacy.units import record_epsilon, record_rho
+from dpdist.privacy.queries import record_epsilon, record_rho
 
 HOUSEHOLD = 5
 TABLES, SANITIZED, STRICT, COMPOSED = "reference_tables", "sanitized_statistics", "laplace_strict", "laplace_composed"

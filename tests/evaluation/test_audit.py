@@ -26,7 +26,7 @@ from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import leave_one_out as leaving_out
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out, search_for, weighting
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.privacy.weight_search import search
+from dpdist.privacy.weights import search
 from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.workspace import Workspace
 

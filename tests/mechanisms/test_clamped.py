@@ -24,7 +24,7 @@ from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Draws, Extremes
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Strict
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 from dpdist.sampling import sampler_of
 
 KEY = Key(b"tests/mechanisms/test_clamped")

@@ -20,8 +20,7 @@ from dpdist.models.lognormal.conjugate import of
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import bound_target
-from dpdist.privacy.weight_search import NotReached
-from dpdist.privacy.weights import Constant, itself
+from dpdist.privacy.weights import Constant, NotReached, as_weighted
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
 from dpdist.sampling.clamped import log_density
@@ -145,7 +144,7 @@ def test_weights_foresee_a_current_files_fit_and_leave_it_a_smaller_bound(monkey
     said, found = referring("weighted", "6", weights="fixed_point"), []
     for patched in (False, True):
         if patched:
-            monkeypatch.setattr("dpdist.mechanisms.pseudo_posterior.on_reference.reference_counts", lambda _: itself)
+            monkeypatch.setattr("dpdist.mechanisms.pseudo_posterior.on_reference.reference_counts", lambda _: as_weighted)
         learned = learn(said, shares(400, seed=60, law=(2, 3)), current=400)
         files = (shares(400, seed=seed, law=(2, 3)) for seed in range(61, 69))
         found.append([run(said, y, learned=learned)[1]["summary"]["database_bound"] for y in files])

@@ -20,7 +20,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.guarantees import NoGuarantee, bound_target
-from dpdist.privacy.weight_search import NotReached, search
+from dpdist.privacy.weights import NotReached, search
 from dpdist.sampling.samplers import ExactSampler
 
 KEY = Key(b"tests/mechanisms/test_tilted")

@@ -26,9 +26,8 @@ from dpdist.job.checks import contradictions
 from dpdist.mechanisms.pseudo_posterior.on_reference import learn_weights
 from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS, UNMEASURED
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.privacy import weight_search as searches
-from dpdist.privacy.weight_search import NotReached
-from dpdist.privacy.weights import RULES, among
+from dpdist.privacy import weights as searches
+from dpdist.privacy.weights import RULES, NotReached, with_outcomes
 from dpdist.publish import refit as rerun
 from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.sampling.samplers import ExactSampler
@@ -166,7 +165,7 @@ def test_a_search_that_is_changed_where_it_stands_is_changed_for_both(
 ) -> None:
     release = under(releases["lognormal"], "weighted", {"rule": "cluster"})
     before = in_refit(release)
-    monkeypatch.setattr(searches, "among", lambda step, outcomes: among(step, outcomes[::2]))
+    monkeypatch.setattr(searches, "with_outcomes", lambda step, outcomes: with_outcomes(step, outcomes[::2]))
     assert not np.array_equal(before, in_refit(release))
     assert np.array_equal(in_protect(release), in_refit(release))
 

@@ -20,7 +20,7 @@ from dpdist.models.beta import PRECISION_TAIL, Beta
 from dpdist.models.negative_binomial import LOG_MEAN_SD, NegativeBinomial
 from dpdist.models.poisson import Poisson
 from dpdist.models.protocol import Boxed, Distributed, Draws
-from dpdist.privacy.weight_search import weigh
+from dpdist.privacy.weights import weigh
 
 pytestmark = pytest.mark.quick
 

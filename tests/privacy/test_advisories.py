@@ -18,7 +18,7 @@ from dpdist.core.files import sha256
 from dpdist.core.public_files import MANIFEST, canonical, release_id
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.advisories import ADVISORIES, _numbers, advisories
+from dpdist.privacy.claims import ADVISORIES, _numbers, advisories
 
 JOB = """
 dataset: advised

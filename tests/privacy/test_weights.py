@@ -9,21 +9,25 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpdist.job import Weights
-from dpdist.privacy.weight_search import MARGIN, MAX_STEPS, NotReached, fixed, search
 from dpdist.privacy.weights import (
+    MARGIN,
+    MAX_STEPS,
     Cap,
     Cluster,
     Inverse,
     Linear,
+    NotReached,
     Ones,
     Reweight,
     Scalar,
     ScaleShift,
     Summary,
     Truncated,
-    among,
-    at,
+    applied_to,
+    fixed,
     for_later_files,
+    search,
+    with_outcomes,
 )
 
 fixed_examples = settings(derandomize=True, deadline=None)
@@ -368,7 +372,7 @@ def test_cluster_counts_the_records_outside_a_relative_radius(y, radius, c, g):
     """[V]: the ball is closed and the record itself lies inside; pairs one by one are the oracle."""
     outside = [np.mean([abs(other - own) > radius * abs(own) * (1 + 1e-12) for other in y]) for own in y]
     nearly = np.abs(np.abs(y[:, None] - y) - radius * np.abs(y)[:, None]) < 1e-9 * (1 + np.abs(y)[:, None])
-    rule = at(among(Cluster(c, g, radius), np.sort(y)), y[:, None])
+    rule = applied_to(with_outcomes(Cluster(c, g, radius), np.sort(y)), y[:, None])
     found, slow = rule(ONE, ONE, ONE), np.clip(c * (1.0 - np.array(outside)) + g, 0.0, 1.0)
     sure = ~(nearly & ~np.eye(RECORDS, dtype=bool)).any(axis=1) | (y == 0.0)
     np.testing.assert_allclose(found[sure & (y != 0)], slow[sure & (y != 0)], atol=1e-12)
@@ -377,10 +381,10 @@ def test_cluster_counts_the_records_outside_a_relative_radius(y, radius, c, g):
 
 def test_cluster_weights_come_through_other_steps_and_blocks_see_the_whole_stratum():
     y = np.array([1.0, 1.1, 1.2, 9.0])
-    step = among(ScaleShift(Cluster(1.0, 0.0, 0.2), 0.5, 0.1), np.sort(y))
-    whole = at(step, y[:, None])(np.ones(4), np.ones(4), np.ones(4))
+    step = with_outcomes(ScaleShift(Cluster(1.0, 0.0, 0.2), 0.5, 0.1), np.sort(y))
+    whole = applied_to(step, y[:, None])(np.ones(4), np.ones(4), np.ones(4))
     np.testing.assert_allclose(whole, 0.1 + 0.5 * np.array([0.75, 0.75, 0.75, 0.25]))
-    np.testing.assert_array_equal(whole[2:], at(step, y[2:, None])(np.ones(2), np.ones(2), np.ones(2)))
+    np.testing.assert_array_equal(whole[2:], applied_to(step, y[2:, None])(np.ones(2), np.ones(2), np.ones(2)))
 
 
 @fixed_examples

@@ -18,8 +18,8 @@ from dpdist.mechanisms.laplace_tables.release import NoisyTables
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
+from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
-from dpdist.privacy.simulated_noise import simulated_noise
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import laws, spreads_under

@@ -23,8 +23,8 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, Misfit
+from dpdist.privacy.adjacency import REFUSED
 from dpdist.privacy.claims import delta_of_draws, factor, headline, promised
-from dpdist.privacy.domain import REFUSED
 from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.statement import statement

@@ -14,7 +14,7 @@ import pytest
 from contaminated import Contaminated
 
 from dpdist.models.protocol import Improper
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 
 pytestmark = pytest.mark.slow
 SEEDS = {31: 3, 100: 3, 250: 1, 1000: 1}

@@ -12,7 +12,7 @@ import dpdist
 from dpdist.core.errors import DataError
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.domain import domain
+from dpdist.privacy.adjacency import domain
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
 from dpdist.survey.census import take_census

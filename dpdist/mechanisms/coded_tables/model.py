@@ -40,7 +40,7 @@ from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
 from dpdist.models.outputs import DesignEffectOf, ModelTable
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import SENSITIVITY, cell_sums, scale_of
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import moves
+from dpdist.privacy.queries import NoisyQuery, moves
 
 
 class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):

@@ -22,8 +22,7 @@ from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 from dpdist.privacy.local_sensitivity import sensitivities
-from dpdist.privacy.queries import neighbour_of
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import neighbour_of, record_epsilon
 
 
 @dataclass(frozen=True)

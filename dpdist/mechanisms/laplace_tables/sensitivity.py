@@ -16,8 +16,7 @@ from dpdist.core.table_cells import cross
 from dpdist.job import Job, Table
 from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
 from dpdist.privacy.local_sensitivity import figures_met
-from dpdist.privacy.queries import Moved, NoisyQuery
-from dpdist.privacy.units import moves, record_epsilon
+from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
 
 def local_scale(job: Job, frame: Frame) -> Fraction:

@@ -16,7 +16,7 @@ from dpdist.mechanisms.modips.sanitized_sums import Sanitized, sums_of
 from dpdist.mechanisms.modips.sensitivity import groups, together
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
-from dpdist.privacy.units import moves
+from dpdist.privacy.queries import moves
 
 DEFINITIONS = {
     "1 - v": SUM_OF_ABSENT,

@@ -24,8 +24,7 @@ from dpdist.mechanisms.modips.sensitivity import UNIT, groups, sanitization
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, counted_again, design, patterns
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import moves, record_epsilon
+from dpdist.privacy.queries import NoisyQuery, moves, record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
 """Smallest mean v of a cell; smaller means are raised to it."""

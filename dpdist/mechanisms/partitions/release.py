@@ -26,7 +26,7 @@ from dpdist.mechanisms.partitions.tree import Tree, chosen, codes_of, consistent
 from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 
 LEAST_MEAN_WEIGHT = 1e-3
 """Smallest mean v of a stratum; smaller means are raised to it."""

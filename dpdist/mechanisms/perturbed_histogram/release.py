@@ -22,8 +22,7 @@ from dpdist.models.design import design
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.guarantees import count_scale
-from dpdist.privacy.queries import Moved, NoisyQuery
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
 
 
 def bin_counts(scale: Fraction, times: int = 1) -> NoisyQuery:

@@ -20,8 +20,7 @@ from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums, released
 from dpdist.mechanisms.wording import MOVES_OF_TWO
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
 
 class PrivBayes(NoisySums[Settings, Network]):

@@ -25,7 +25,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
 from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.weight_search import search, search_of
+from dpdist.privacy.weights import search, search_of
 from dpdist.sampling.samplers import ExactSampler
 
 

@@ -25,8 +25,7 @@ from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.models.user import User
-from dpdist.privacy.weight_search import reference_counts, reference_search
-from dpdist.privacy.weights import Constant, Ones, Reweight
+from dpdist.privacy.weights import Constant, Ones, Reweight, reference_counts, reference_search
 
 CHECKED = 4000
 """Number of reference records, over all strata, on which a spurious mode is looked for."""

@@ -31,8 +31,7 @@ from dpdist.mechanisms.pseudo_posterior.statement import (
 )
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
-from dpdist.privacy.weight_search import Search, fixed, search
-from dpdist.privacy.weights import Constant, Kept, Reweight
+from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:

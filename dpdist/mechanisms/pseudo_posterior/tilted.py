@@ -29,17 +29,21 @@ from dpdist.engine.protocol import (
 )
 from dpdist.models.clamped import Clamped
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.weight_search import AllOutcomes, NotReached, bounded, informed, summary_of
-from dpdist.privacy.weight_search import weigh as weigh_by
 from dpdist.privacy.weights import (
+    AllOutcomes,
     Counted,
+    NotReached,
     Step,
     Summary,
     Truncated,
-    at,
-    itself,
+    applied_to,
+    as_weighted,
+    bounded,
+    informed,
     product,
+    summary_of,
 )
+from dpdist.privacy.weights import weigh as weigh_by
 
 
 class Frozen(NamedTuple):
@@ -58,7 +62,7 @@ class Frozen(NamedTuple):
         alpha = np.ones(len(records))
         for step, draws in self.steps:
             bound = unweighted if draws is self.unweighted else model.extremes(draws, records).bound
-            alpha = at(step, records.outcomes)(unweighted, alpha, bound)
+            alpha = applied_to(step, records.outcomes)(unweighted, alpha, bound)
         return unweighted, alpha
 
 
@@ -92,7 +96,7 @@ class Weigh(NamedTuple):
 
     model: StratumModel
     step: Weighing
-    counted: Counted = itself
+    counted: Counted = as_weighted
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         return self.model.statistics(records, self.counted(weigh(self.model, self.step, records, carry)))
@@ -137,7 +141,7 @@ class Byproducts(NamedTuple):
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
         last = self.step.steps[-1][0] if isinstance(self.step, Frozen) else self.step
-        step = at(last, records.outcomes) if last is not None else None
+        step = applied_to(last, records.outcomes) if last is not None else None
         truncated = step.truncated(unweighted) if isinstance(step, Truncated) else 0
         return np.array([alpha.sum(), truncated])
 
@@ -153,7 +157,7 @@ class Fit(NamedTuple):
 
 
 def fits(
-    model: StratumModel, steps: Weighings, counted: Counted = itself
+    model: StratumModel, steps: Weighings, counted: Counted = as_weighted
 ) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
     """Runs a weight search, with one fit for each step; returns the first fit, the last three fits and the number of fits.
 

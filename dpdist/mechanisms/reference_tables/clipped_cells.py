@@ -24,7 +24,7 @@ from dpdist.mechanisms.reference_tables.saturation import public_weights, weight
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, design
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 
 Told = list[list[Cell]]
 """Summary of a reference: the cells of each outcome."""

@@ -24,8 +24,7 @@ from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, Histogram
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.smoothing import explained, smoothed
 from dpdist.models.outputs import AT_THE_BOUND
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
 HISTOGRAM_POINTS = 1024
 """Number of points that represent a group's histograms."""

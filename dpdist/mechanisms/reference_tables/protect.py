@@ -31,8 +31,7 @@ from dpdist.mechanisms.reference_tables.update import Refresh
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.wording import MOVES_UNKNOWN
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
 
 class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):

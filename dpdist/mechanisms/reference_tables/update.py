@@ -29,8 +29,7 @@ from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of, hi
 from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped
 from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
 SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 """Step sizes of log scale and log spread in the search for their fit."""

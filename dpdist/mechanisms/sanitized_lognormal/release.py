@@ -37,7 +37,7 @@ from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.privacy.units import record_epsilon, record_rho
+from dpdist.privacy.queries import record_epsilon, record_rho
 
 STEP = 0.05
 """Step of the numerical derivative of the fit, in the logarithm of sample counts."""

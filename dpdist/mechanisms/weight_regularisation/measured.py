@@ -11,7 +11,7 @@ from dpdist.mechanisms.weight_regularisation.release import ASKED, RegularisedCe
 from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
-from dpdist.privacy.units import moves
+from dpdist.privacy.queries import moves
 
 DEFINITIONS = {
     "a_r": "the sum of a = w_r / U_r, with w_r = (1 - r) min(w, U) + r t the moved weight, U the weight_cap, and "

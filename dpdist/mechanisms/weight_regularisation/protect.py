@@ -17,8 +17,7 @@ from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import SENSITIVITY
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import moves
+from dpdist.privacy.queries import NoisyQuery, moves
 
 
 class WeightRegularisation(NoisySums[Settings, RegularisedCells]):

@@ -30,7 +30,7 @@ from dpdist.mechanisms.weight_regularisation.sensitivity import (
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.privacy.cell_sums import UNIT
-from dpdist.privacy.units import moves, record_epsilon
+from dpdist.privacy.queries import moves, record_epsilon
 
 ASKED = ("sum of weights", "distance", "distance of products")
 """Names of the figures that are measured before the cells' sums."""

@@ -38,8 +38,7 @@ from dpdist.mechanisms.weighted_marginals.statement import ADAPTIVE, CHOSEN, LIS
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
 
 class WeightedMarginals(NoisySums[Settings, Marginals]):

@@ -12,7 +12,7 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as PART_OU
 from dpdist.mechanisms.weighted_marginals.sensitivity import SINGLES
 from dpdist.mechanisms.words import WIDE, Words
 from dpdist.models.outputs import ReleaseView
-from dpdist.privacy.units import record_epsilon
+from dpdist.privacy.queries import record_epsilon
 
 LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
 CHOSEN = (

@@ -29,7 +29,7 @@ from dpdist.mechanisms.pseudo_posterior.protect import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.clamped import Spurious
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
-from dpdist.privacy.weight_search import NotReached, search
+from dpdist.privacy.weights import NotReached, search
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
 from dpdist.studies.kinds.protocol import RecordRows, Replicate, Result

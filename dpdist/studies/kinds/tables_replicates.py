@@ -32,7 +32,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.privacy.claims import promised
-from dpdist.privacy.weight_search import NotReached
+from dpdist.privacy.weights import NotReached
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
