@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.job import Job, WeightRule, Weights
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out
 from dpdist.models.lognormal.model import Lognormal

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 from dpdist.job import Job
 from dpdist.survey.checks import check
 from dpdist.survey.findings import Findings

@@ -21,7 +21,8 @@ from intake import taken_in
 from small_jobs import Said
 from small_runs import run
 
-from dpdist.core.records import Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Choice, Measurement, Query, Released
 from dpdist.job import Job

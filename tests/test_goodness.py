@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.estimation.direct import Design
 from dpdist.job import Job
 from dpdist.job.loading import parse_job

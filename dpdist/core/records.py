@@ -1,9 +1,9 @@
-"""Defines records, which are confidential, and the frame: sample counts by combination of public columns."""
+"""Defines the frame, which is sample counts by combination of public columns, and the types of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,46 +17,6 @@ Level = str | int | bool
 
 POOLED = "all"
 TOTAL = "Total"
-
-
-@dataclass(frozen=True)
-class Records:
-    """Confidential records in the order of the frame. All arrays but `outcomes` are (record,)."""
-
-    record: Ints
-    """Row number in the file that was read."""
-    frame: Codes
-    """The record's row of the frame, which gives its predictors, cells, stratum and design stratum."""
-    outcomes: Floats
-    """Outcomes, (record, outcome); (record,) is accepted for a single one. An outcome's values are contiguous in memory."""
-    weight: Floats
-    psu: Codes
-
-    def __post_init__(self) -> None:
-        outcomes = self.outcomes if self.outcomes.ndim == 2 else self.outcomes[:, None]
-        if outcomes.strides[0] != outcomes.itemsize:
-            outcomes = np.asfortranarray(outcomes)
-        object.__setattr__(self, "outcomes", outcomes)
-
-    def __len__(self) -> int:
-        return len(self.record)
-
-    def take(self, which: slice | Ints | NDArray[np.bool_]) -> Records:
-        """Selects records by a slice, positions or a mask."""
-        return Records(self.record[which], self.frame[which], self.outcomes[which], self.weight[which], self.psu[which])
-
-    @property
-    def outcome(self) -> Floats:
-        """The outcome, (record,), of records that have a single one."""
-        assert self.outcomes.shape[1] == 1, "records of several outcomes have no one outcome: take `about`"
-        return self.outcomes[:, 0]
-
-    def about(self, outcome: int) -> Records:
-        """The same records with only one of their outcomes."""
-        return replace(self, outcomes=self.outcomes[:, outcome])
-
-    def part(self, start: int, stop: int) -> Records:
-        return self.take(slice(start, stop))
 
 
 class SmallCounts(NamedTuple):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Columns, Noise, Pass, Query, Sample
 from dpdist.engine.rounds import drive, visit_blocks
 from dpdist.models.protocol import StratumModel

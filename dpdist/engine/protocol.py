@@ -20,8 +20,9 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
-from dpdist.core.records import Floats, Ints, Records
+from dpdist.core.records import Floats, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.models.clamped import Clamped
 from dpdist.models.protocol import Draws, StratumModel

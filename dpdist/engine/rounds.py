@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Query, Sample
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling.samplers import Sampler

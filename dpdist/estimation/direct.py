@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import (
     STATISTICS,

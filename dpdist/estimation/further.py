@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Design
 from dpdist.estimation.domains import replication

@@ -35,10 +35,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from dpdist.confidential.records import Records
 from dpdist.core.digests import digest
 from dpdist.core.errors import NotAccepted
 from dpdist.core.files import write_json
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import cross
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text

@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.core.threads import single_threaded
 from dpdist.evaluation.attacks import Points, membership, nearest, scaled, shown_by, singling_out
 from dpdist.evaluation.auditing import refuse_unfinished

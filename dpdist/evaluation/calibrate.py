@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.files import write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.core.threads import single_threaded
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.evaluation.tuning import REFUSED, Trials, knobs_of, search

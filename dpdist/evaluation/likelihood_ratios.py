@@ -20,8 +20,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Ints, Records
+from dpdist.core.records import Floats, Ints
 from dpdist.engine.in_memory import Unwatched, fresh_noise, run_rounds
 from dpdist.engine.protocol import Choice, Learned, Noise
 from dpdist.evaluation.metering import Imposed, Meter, log_mass

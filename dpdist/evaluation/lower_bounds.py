@@ -21,11 +21,12 @@ import pandas as pd
 import pyarrow as pa
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats
 from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Learned
 from dpdist.evaluation.columns import LOWER_BOUNDS

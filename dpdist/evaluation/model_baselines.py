@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.core.table_cells import Cells
 from dpdist.engine.in_memory import Unrecorded, Unwatched, fresh_noise
 from dpdist.engine.protocol import Carry, Pass, Released

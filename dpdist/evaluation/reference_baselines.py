@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Job, StatisticName

@@ -1,6 +1,6 @@
 """Types and texts for `measurements.parquet`, the public list of all noisy figures of a release.
 
-Each mechanism's `measured.py` lists its figures with them.
+Each mechanism's `post.py` lists its figures with them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.models.outcome import OutcomeModel
 from dpdist.models.outputs import ReleaseView
+from dpdist.models.public_model import PublicModel
 
 UNIT = 2**20
 """Sums are whole multiples of 1/UNIT."""
@@ -54,7 +54,7 @@ class Figures(NamedTuple):
     """Sensitivity of the figures to one record, in L1, or in L2 under Gaussian noise; unset: the scale times ε."""
 
 
-def cells_of(release: ReleaseView, model: OutcomeModel, stratum: int) -> list[dict[str, str]]:
+def cells_of(release: ReleaseView, model: PublicModel, stratum: int) -> list[dict[str, str]]:
     """The cells of a stratum's patterns, as levels by column, with the columns that do not vary within a pattern.
 
     A pattern is a combination of levels that the model distinguishes.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Records
 from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Learned, LearnsOutright
 from dpdist.job import Job
@@ -20,7 +20,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_weights,
 )
 from dpdist.models.on_reference import OnDistributions
-from dpdist.models.protocol import Draws, Improper, StratumModel
+from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel
 from dpdist.privacy.weights import for_later_files, reference_counts
 from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.samplers import Sampler
@@ -49,6 +49,7 @@ def learned_from(
     """
     if isinstance(model, LearnsOutright):
         return model.learned(records, copied)
+    assert isinstance(model, Likelihood)
     if isinstance(model, OnDistributions):
         facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
         if not job.frozen:
@@ -60,7 +61,7 @@ def learned_from(
 
 
 def _weights(
-    job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, block: int
+    job: Job, model: Likelihood, sampler: Sampler, key: Key, stratum: str, records: Records, block: int
 ) -> RecordWeights:
     try:
         learned, draws = run_rounds(learn_weights(job, model), model, sampler, key, stratum, _blocks(records, block))
@@ -76,7 +77,7 @@ def _weights(
 
 
 def _centre(
-    job: Job, model: StratumModel, sampler: Sampler, key: Key, stratum: str, records: Records, current: int, block: int
+    job: Job, model: Likelihood, sampler: Sampler, key: Key, stratum: str, records: Records, current: int, block: int
 ) -> Centre:
     rounds = learn_centre(job, model, current, len(records))
     learned, draws = run_rounds(rounds, model, sampler, key, stratum, _blocks(records, block))
@@ -86,7 +87,7 @@ def _centre(
     return learned
 
 
-def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
+def _check_program(job: Job, model: Likelihood, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
     """Tests a user's program on some records: its clamped likelihood must equal the mechanism's."""
     if job.mechanism.clamps and isinstance(model, Generated):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))

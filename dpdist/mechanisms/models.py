@@ -11,7 +11,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.parts import REQUIRED, Parts, missing
 from dpdist.models.protocol import Builder
 
-MODELS: Parts[Callable[[Job], Builder]] = Parts("release", *REQUIRED["release"])
+MODELS: Parts[Callable[[Job], Builder]] = Parts("model_of", *REQUIRED["model_of"])
 """By mechanism, a function of the job that returns the class of the model."""
 
 
@@ -36,5 +36,5 @@ def builder_of(job: Job) -> Builder:
     if job.mechanism.adds_noise and not job.mechanism.whole_tables:
         for method, what in NOISY.items():
             if not hasattr(found, method):
-                raise missing(name, "release", f"{getattr(found, '__name__', 'model')}.{method}", what)
+                raise missing(name, "post", f"{getattr(found, '__name__', 'model')}.{method}", what)
     return found

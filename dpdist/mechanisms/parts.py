@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -16,16 +17,24 @@ from dpdist.job.mechanisms import spec_named
 
 T = TypeVar("T")
 REQUIRED = {
-    "protect": ("MECHANISMS", "what sees its records, by the names that a job may state"),
-    "release": ("model_of", "a function of the job that returns the class of the model"),
-    "statement": ("WORDS", "the texts of its statement"),
+    "MECHANISMS": ("query", "what sees its records, by the names that a job may state"),
+    "model_of": ("post", "a function of the job that returns the class of the model"),
+    "WORDS": ("post", "the texts of its statement"),
 }
-"""The modules of every mechanism's package, each with the name that it must define and what that is."""
+"""The names that every mechanism's package must define, each with its module and what it is."""
 MEASURED = {
-    "figures": "a function that lists the noisy figures of a stratum",
-    "DEFINITIONS": "what each of its statistics is, by name",
+    "figures": ("post", "a function that lists the noisy figures of a stratum"),
+    "DEFINITIONS": ("post", "what each of its statistics is, by name"),
 }
-"""The names that `measured.py` must define; a mechanism that adds noise has this module."""
+"""The names that the package of a mechanism that adds noise must define as well."""
+FORMER = {
+    "MECHANISMS": "protect",
+    "model_of": "release",
+    "WORDS": "statement",
+    "figures": "measured",
+    "DEFINITIONS": "measured",
+}
+"""Modules of packages that are not yet in two halves."""
 
 
 class Incomplete(TypeError):
@@ -38,16 +47,16 @@ class Parts(Mapping[str, T], Generic[T]):
     Raises `Incomplete`, which states what is missing and in which file it belongs.
     """
 
-    def __init__(self, module: str, part: str, what: str) -> None:
-        self._module, self._part, self._what = module, part, what
+    def __init__(self, part: str, module: str, what: str) -> None:
+        self._part, self._module, self._what = part, module, what
 
     def __getitem__(self, name: str) -> T:
-        found: Any = getattr(_module(name, self._module, self._what), self._part, None)
-        if isinstance(found, Mapping) and self._module == "protect":
-            found = found.get(name)
-        if found is None:
+        member: Any = getattr(_module(name, self._module, self._part, self._what), self._part, None)
+        if isinstance(member, Mapping) and self._module == "query":
+            member = member.get(name)
+        if member is None:
             raise missing(name, self._module, self._part, self._what)
-        part: T = found
+        part: T = member
         return part
 
     def __iter__(self) -> Iterator[str]:
@@ -59,15 +68,15 @@ class Parts(Mapping[str, T], Generic[T]):
 
 def check(name: str) -> None:
     """Checks that a mechanism has all of its parts; raises `Incomplete` if one is missing."""
-    for module, (part, what) in REQUIRED.items():
-        Parts[Any](module, part, what)[name]
+    for part, (module, what) in REQUIRED.items():
+        Parts[Any](part, module, what)[name]
     if spec_named(name).adds_noise:
-        for part, what in MEASURED.items():
-            Parts[Any]("measured", part, what)[name]
-        words: Any = Parts[Any]("statement", *REQUIRED["statement"])[name]
+        for part, (module, what) in MEASURED.items():
+            Parts[Any](part, module, what)[name]
+        words: Any = Parts[Any]("WORDS", *REQUIRED["WORDS"])[name]
         for text in ("errors", *(("density",) if spec_named(name).statistics is not None else ())):
             if not getattr(words, text):
-                raise missing(name, "statement", f"WORDS.{text}", "a text that a release of noisy statistics needs")
+                raise missing(name, "post", f"WORDS.{text}", "a text that a release of noisy statistics needs")
 
 
 def missing(name: str, module: str, part: str, what: str) -> Incomplete:
@@ -79,8 +88,11 @@ def _path(name: str, module: str) -> str:
     return f"{spec_named(name).package.replace('.', '/')}/{module}.py"
 
 
-def _module(name: str, module: str, what: str) -> ModuleType:
+def _module(name: str, module: str, part: str, what: str) -> ModuleType:
     path = f"{spec_named(name).package}.{module}"
+    if part in FORMER and find_spec(spec_named(name).package) is not None and find_spec(path) is None:
+        former = f"{spec_named(name).package}.{FORMER[part]}"
+        path = former if find_spec(former) is not None else path
     try:
         return import_module(path)
     except ModuleNotFoundError as error:

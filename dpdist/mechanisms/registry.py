@@ -12,9 +12,9 @@ from dpdist.job.mechanisms import plugin_of
 from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
 from dpdist.mechanisms.stratum_sums import NoisySums
 
-MECHANISMS: Parts[Mechanism] = Parts("protect", *REQUIRED["protect"])
+MECHANISMS: Parts[Mechanism] = Parts("MECHANISMS", *REQUIRED["MECHANISMS"])
 AUDITS: Parts[Callable[..., Confidential[Any]]] = Parts(
-    "leave_one_out", "audit", "the losses of records that are left out one at a time"
+    "audit", "leave_one_out", "the losses of records that are left out one at a time"
 )
 """Data frames. Only mechanisms that compute privacy weights on the file itself have this part."""
 

@@ -9,7 +9,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.parts import REQUIRED, Parts
 from dpdist.mechanisms.words import Words
 
-WORDS: Parts[Words] = Parts("statement", *REQUIRED["statement"])
+WORDS: Parts[Words] = Parts("WORDS", *REQUIRED["WORDS"])
 
 
 def words_of(job: Job) -> Words:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdist.core.records import Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 from dpdist.models.outcome import OutcomeModel
 from dpdist.models.protocol import Draws, Extremes
 

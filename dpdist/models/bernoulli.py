@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats
 from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import ConjugateModel
 from dpdist.models.protocol import Draws, Parameter

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Ints, Records
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Table, Tile, products
 from dpdist.models.outcome import OutcomeModel

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats
 from dpdist.models.beta import (
     check_shares,
     limited_beta_mean,

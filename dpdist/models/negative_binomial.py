@@ -17,8 +17,9 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Ints, Records
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Tile, tile_records
 from dpdist.models.outcome import OutcomeModel, whole

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Ints, Records
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.negative_binomial import LOG_MEAN_SD, combined, limited_negative_binomial_mean
 from dpdist.models.numerics.tiles import Tile, tile_records
 from dpdist.models.outcome import OutcomeModel, whole

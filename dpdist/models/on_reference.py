@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats
 from dpdist.estimation.donors import Donors
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Draws, Likelihood, StratumModel
 
 
 @runtime_checkable
-class OnDistributions(StratumModel, Protocol):
+class OnDistributions(Likelihood, Protocol):
     """A model of scores, which a reference's distributions make of values."""
 
     def within(self, facts: Facts) -> Self:
@@ -38,7 +39,7 @@ class OnDistributions(StratumModel, Protocol):
 
 
 @runtime_checkable
-class LearnsFromPoints(StratumModel, Protocol):
+class LearnsFromPoints(Likelihood, Protocol):
     """A model that learns from points that an earlier release passed on."""
 
     @property
@@ -76,7 +77,7 @@ class FitsOutright(Protocol):
 
 
 @runtime_checkable
-class AsSampled(StratumModel, Protocol):
+class AsSampled(Likelihood, Protocol):
     """A model that may describe the population, and has a form that describes the sample."""
 
     def as_sampled(self) -> Self: ...

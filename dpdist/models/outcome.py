@@ -11,60 +11,23 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
-from dpdist.models.described import describe_draws, recall_draws
-from dpdist.models.design import Design, design, frame_strata_as_predictors
+from dpdist.models.design import frame_strata_as_predictors
 from dpdist.models.numerics.tiles import Tile, extremes_of, log_lik_of
 from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.public_model import PublicModel
 from dpdist.models.stan_records import clamped_records
 
 
 @dataclass(frozen=True)
-class OutcomeModel:
-    """A model of the outcome y given predictors x, for one stratum.
-
-    A pattern is a distinct combination of predictor levels. Without predictors there is one pattern.
-    """
-
-    design: Design
-    outcome_bounds: tuple[float, float]
-
-    @classmethod
-    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
-        """The model of one stratum; its prior is proper whatever the job says."""
-        return cls(design(frame, cls.predictors(job, frame), rows), job.outcome_column.bounds or (-np.inf, np.inf))
-
-    @staticmethod
-    def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """No predictors, not even in a pooled fit, one fit to all strata; a regression overrides this."""
-        return ()
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        raise NotImplementedError
-
-    @property
-    def identified(self) -> int:
-        return len(self.design.kept)
-
-    @property
-    def improper(self) -> bool:
-        return False
+class OutcomeModel(PublicModel):
+    """A model of the outcome y given predictors x, for one stratum."""
 
     @property
     def combine(self) -> Literal["sum", "concat"]:
         return "sum"
-
-    def describe(self, theta: Draws) -> Mapping[str, Any]:
-        return describe_draws(self.parameters, theta)
-
-    def recall(self, described: Mapping[str, Any]) -> Draws:
-        return recall_draws(self.parameters, described)
-
-    def pattern(self, frame_row: Codes) -> Codes:
-        """Pattern of predictors of every record, given its row of the frame."""
-        return self.design.pattern[frame_row - self.design.first]
 
     def sums(self, records: Records, alpha: Floats, *columns: Floats) -> Floats:
         """Σα and Σα·column by pattern, (pattern, 1 + column); records with α = 0 do not change them."""
@@ -92,19 +55,6 @@ class OutcomeModel:
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
         """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)); they replace `no_records`."""
         return clamped_records(alpha, reference, clamp, {"y": records.outcome})
-
-    def per_row(self, mean: Floats) -> tuple[Floats, Floats]:
-        """E(w | x) = 1 and E(w y | x) = E(y | x) of every frame row, (draw, row), from `mean`, E(y | x) by pattern."""
-        product = mean[:, self.design.pattern]
-        return np.ones_like(product), product
-
-    def within_bounds(self, share: Floats, value: Floats) -> Floats:
-        """The share at or below a value, (draw, pair), of an outcome that is limited to its public bounds.
-
-        `share` is the share without such limits.
-        """
-        low, top = self.outcome_bounds
-        return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
 
     def _distinct(self, records: Records) -> tuple[Ints, Ints]:
         """Positions of records with distinct (x, y), and for every record the number of the distinct one that it equals.

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job, StatisticName
 from dpdist.models.design import Design

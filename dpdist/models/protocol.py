@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Program
 
 
@@ -268,8 +269,8 @@ class Described(Protocol):
         ...
 
 
-class StratumModel(Density, Additive, Described, Protocol):
-    """A model of one stratum, with all that a pseudo posterior needs except a sampler's methods."""
+class StratumModel(Described, Protocol):
+    """The public half of a model of one stratum: the form of its parameters."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -285,6 +286,11 @@ class StratumModel(Density, Additive, Described, Protocol):
     def improper(self) -> bool:
         """True if the prior is improper. A fit then needs more than p + 1 records, and outcomes and weights that vary."""
         ...
+
+
+@runtime_checkable
+class Likelihood(StratumModel, Density, Additive, Protocol):
+    """A model of one stratum with all that a pseudo posterior needs except a sampler's methods."""
 
 
 class Builder(Protocol):

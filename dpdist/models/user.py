@@ -31,8 +31,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError, Problem, ProgramError
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job, Program
 from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.protocol import Draws, Extremes, Parameter

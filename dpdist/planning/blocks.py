@@ -22,7 +22,7 @@ from dpdist.core.records import Frame, Ints
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
-from dpdist.models.protocol import ManySums
+from dpdist.models.protocol import Additive, ManySums
 from dpdist.storage.arrays import RaggedAxis
 
 STRATUM_SECONDS = 0.045
@@ -161,7 +161,7 @@ class Layout:
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * family_facts(job).program
         kept = wanted == "always" or (wanted == "auto" and small)
         first = model.build(job, frame, frame.rows_of(0))
-        gathered = GATHERED_BYTES if first.combine == "concat" else 0
+        gathered = GATHERED_BYTES if isinstance(first, Additive) and first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else MOST_STRATA
         further = len(job.outcomes) - 1
         largest = max(parameters) * (2 + further) // 2 + further

@@ -17,9 +17,10 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Floats, Frame, Records
+from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Pass, Sample
@@ -30,7 +31,7 @@ from dpdist.job.families import family_facts
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.models import builder_of
 from dpdist.models.on_reference import AsSampled, FitsOutright
-from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, expected_of
+from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows
 from dpdist.sampling.samplers import ExactSampler, GridSampler
 from dpdist.survey.batches import Tick
@@ -198,10 +199,11 @@ def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Dr
     if isinstance(model, FitsOutright):
         return model.law_of(records)
     sampler = ExactSampler(DRAWS) if isinstance(model, Exact) else GridSampler(DRAWS)
+    assert isinstance(model, Likelihood)
     return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, _blocks(records, draws))
 
 
-def _fit(model: StratumModel) -> Generator[Pass | Sample, Any, Draws]:
+def _fit(model: Likelihood) -> Generator[Pass | Sample, Any, Draws]:
     statistics = yield Pass(Count(model), model.combine)
     draws: Draws = yield Sample(statistics, "fit")
     return draws

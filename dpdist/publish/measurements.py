@@ -42,8 +42,8 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "half_width": (pa.float64(), "of the outcome's clipping interval"),
 }
 Listed = Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]
-FIGURES: Parts[Listed] = Parts("measured", "figures", MEASURED["figures"])
-DEFINITIONS: Parts[Mapping[str, str]] = Parts("measured", "DEFINITIONS", MEASURED["DEFINITIONS"])
+FIGURES: Parts[Listed] = Parts("figures", *MEASURED["figures"])
+DEFINITIONS: Parts[Mapping[str, str]] = Parts("DEFINITIONS", *MEASURED["DEFINITIONS"])
 
 
 def write_measurements(path: Path, release: ReleasedObject) -> bool:
@@ -70,7 +70,7 @@ def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
         texts = [text for start, text in known if name == start or name.startswith(f"{start} ")]
         if not texts:
             lacking = f"the statistic '{name}' of '{mechanism}' has no definition"
-            raise Incomplete(f"{lacking}: add it to DEFINITIONS in its measured.py")
+            raise Incomplete(f"{lacking}: add it to DEFINITIONS in its post.py")
         found[name] = texts[0]
     return found
 

@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats
 from dpdist.estimation.symmetric_root import symmetric_root
-from dpdist.models.protocol import Draws, Exact, Expectation, Improper, StratumModel, Synthesizer, expected_of
+from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, Synthesizer, expected_of
+from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weights import (
     AllOutcomes,
     Carry,
@@ -54,10 +55,10 @@ Expected = tuple[Floats, Floats]
 
 
 @runtime_checkable
-class Recentred(StratumModel, Exact, Synthesizer, Expectation, Protocol):
+class Recentred(Likelihood, Exact, Synthesizer, Expectation, Protocol):
     """A model with a closed-form fit, which can be computed for many redrawn samples at once."""
 
-    def scatter(self, records: Records, alpha: Floats) -> Floats:
+    def scatter(self, records: SyntheticRecords, alpha: Floats) -> Floats:
         """Covariance of the fit's statistics over samples, (pattern, statistic, statistic).
 
         The samples have the same x, and a record keeps its privacy weight, `alpha`.
@@ -89,7 +90,7 @@ class Untrimmed(Protocol):
 class Borrowing(Protocol):
     """A model that takes a part of its distribution from a reference, whose sampling error its estimates then include."""
 
-    def borrowed(self, theta: Draws, records: Records) -> Floats:
+    def borrowed(self, theta: Draws, records: SyntheticRecords) -> Floats:
         """Covariance of (E(w|x), E(wy|x)) of every frame row due to the reference's sampling error, (row, 2, 2)."""
         ...
 
@@ -110,7 +111,7 @@ class Expectations(NamedTuple):
 
 
 class Fits(NamedTuple):
-    records: Records
+    records: SyntheticRecords
     alpha: Floats
     statistics: Floats
     """The α-weighted statistics."""
@@ -134,7 +135,7 @@ class Laws(NamedTuple):
     model: StratumModel
     draws: tuple[Draws, Draws, Draws, Draws, Draws]
     shrink: Floats | None = None
-    records: Records | None = None
+    records: SyntheticRecords | None = None
     """The synthetic sample; None where a model simulates its parameters directly."""
     recounted: Recounted | None = None
     """Present where sample counts are noisy."""
@@ -202,8 +203,7 @@ def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Co
     Calls with the same key use the same random numbers, whatever the law.
     """
     outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
-    number = np.arange(len(frame_row), dtype=np.int64)
-    records = Records(number, frame_row, outcome, weight, np.full(len(frame_row), -1, dtype=np.int32))
+    records = SyntheticRecords.of(frame_row, outcome, weight)
     alpha = _weights(release, model, records, key.child("search"))
     statistics = model.statistics(records, alpha)
     unweighted = model.centre(model.statistics(records, np.ones(len(records)))[None])
@@ -219,7 +219,7 @@ def _subsample(release: ReleasedObject, own: slice) -> tuple[Codes, Floats]:
     return rows, np.sqrt(kept / count)
 
 
-def _weights(release: ReleasedObject, model: Recentred, records: Records, key: Key) -> Floats:
+def _weights(release: ReleasedObject, model: Recentred, records: SyntheticRecords, key: Key) -> Floats:
     """The privacy weights with which the job's search ends on the synthetic sample, even if they miss the target."""
     mechanism, frozen = release.job.mechanism, release.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, release.target))
@@ -240,7 +240,7 @@ def _weights(release: ReleasedObject, model: Recentred, records: Records, key: K
         reply = summary_of(bounded(carry, model.extremes(fit, records).bound))
 
 
-def _redrawn(model: Recentred, records: Records, alpha: Floats, rng: np.random.Generator) -> Floats:
+def _redrawn(model: Recentred, records: SyntheticRecords, alpha: Floats, rng: np.random.Generator) -> Floats:
     """The weighted statistics, redrawn from the normal law of samples with the same x: (DRAWS, pattern, statistic)."""
     statistics = model.statistics(records, alpha)
     noise = rng.standard_normal((DRAWS, *statistics.shape))

@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Ints, Records
+from dpdist.core.records import Floats, Frame, Ints
 from dpdist.engine.protocol import Learned, Noise, Rounds
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import Learned
 from dpdist.job import Job
 from dpdist.mechanisms import learning

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import ProgramError, StanError
 from dpdist.core.files import write_text
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.job import Diagnostics, Program, Sampler, Toolchain
 from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import ClampedStan, Draws, StanData, StratumModel
+from dpdist.models.protocol import Additive, ClampedStan, Draws, StanData, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.sampling.building import Executable
 from dpdist.sampling.cache import cache_folder
@@ -199,6 +200,7 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
     if not isinstance(posterior, Clamped):
         return model.stan_data(posterior)
     assert isinstance(model, ClampedStan)
+    assert isinstance(model, Additive)
     on = Clamped(posterior.rows[posterior.alpha > 0], posterior.clamp)
     nothing = model.statistics(on.records.part(0, 0), np.empty(0))
     return {**model.stan_data(nothing), **model.stan_records(on.records, on.alpha, on.offset, on.clamp)}

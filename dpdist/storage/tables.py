@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dpdist.confidential.records import Records
 from dpdist.core.files import replaced
 from dpdist.core.parquet_parts import batches
-from dpdist.core.records import Ints, Records
+from dpdist.core.records import Ints
 
 RECORD_SCHEMA = pa.schema(
     [

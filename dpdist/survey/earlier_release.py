@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Codes, Frame, Records
+from dpdist.core.records import Codes, Frame
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job
 from dpdist.survey.released_reference import EarlierPoints, read_earlier

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.direct import Replicated
 from dpdist.estimation.domains import replication
 from dpdist.estimation.variance import crossed_products, replicate_df

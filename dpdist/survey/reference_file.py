@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Frame, Ints, Records
+from dpdist.core.records import Frame, Ints
 from dpdist.job import Job
 from dpdist.job.reference import SimulatedReference
 from dpdist.survey.batches import Tick

@@ -18,8 +18,9 @@ from intake import taken_in
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import run_rounds
 from dpdist.evaluation.metering import Enough, Imposed, Meter
 from dpdist.job import Job

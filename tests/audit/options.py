@@ -17,7 +17,8 @@ import numpy as np
 import yaml
 from intake import taken_in
 
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import LearnsOutright
 from dpdist.evaluation.likelihood_ratios import Compared, Measuring
 from dpdist.evaluation.metering import BeyondRange

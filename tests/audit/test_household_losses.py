@@ -17,7 +17,8 @@ from losses import Case, Metered, Unheard, metered
 from scipy.special import logsumexp
 from scipy.stats import beta
 
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import Pass, Sample
 from dpdist.job import Job
 from dpdist.job.loading import parse_job

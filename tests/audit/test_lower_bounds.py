@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.evaluation import lower_bounds
 from dpdist.evaluation.auditing import bound_from_outside
 from dpdist.evaluation.lower_bounds import (

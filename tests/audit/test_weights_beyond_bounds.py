@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.in_memory import Unwatched, fresh_noise, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job

@@ -13,7 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
 
-from dpdist.core.records import Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Frame
 from dpdist.job import Diagnostics, Job, Runtime, Sampler
 from dpdist.models import LIKELIHOODS
 from dpdist.runtime.executors import executor

@@ -15,8 +15,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.progress import silent
-from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.models import Lognormal
 from dpdist.planning.making import make_plan

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.engine.in_memory import Unrecorded, Unwatched, noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Noise, Rounds
 from dpdist.job import Job, Weights

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.evaluation.auditing import audit
 from dpdist.evaluation.lower_bounds import keep_audit
 from dpdist.evaluation.opening import Evaluations

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.evaluation import model_baselines

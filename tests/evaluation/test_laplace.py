@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse.linalg import lsmr
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Frame, Records
+from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.direct import direct, totals
 from dpdist.estimation.least_squares import LeastSquares, consistent, stacked

@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.records import Records
 from dpdist.evaluation.report import material
 from dpdist.evaluation.report.error_sections import _cells_drawn
 from dpdist.evaluation.report.page import MARKING, material_of, stated, write_report

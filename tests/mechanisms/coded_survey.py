@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 
 COLUMNS = ("sex", "degree", "kids")
 JOB = """

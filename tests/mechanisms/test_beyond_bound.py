@@ -13,7 +13,8 @@ from intake import taken_in
 from test_clamped import KEY, Notes
 
 import dpdist
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from scipy.special import betaincinv, betaln
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, power

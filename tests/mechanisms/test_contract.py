@@ -17,8 +17,8 @@ from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import complete
-from dpdist.mechanisms.laplace_cells import release, statement
-from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.laplace_cells import post
+from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.promises import promise_of
@@ -135,11 +135,11 @@ def test_a_promise_of_another_budget_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("module", "part", "lacks"),
     [
-        ("protect", "MECHANISMS", "write it in dpdist/mechanisms/laplace_cells/protect.py"),
-        ("release", "model_of", "write it in dpdist/mechanisms/laplace_cells/release.py"),
-        ("statement", "WORDS", "write it in dpdist/mechanisms/laplace_cells/statement.py"),
-        ("measured", "figures", "write it in dpdist/mechanisms/laplace_cells/measured.py"),
-        ("measured", "DEFINITIONS", "write it in dpdist/mechanisms/laplace_cells/measured.py"),
+        ("query", "MECHANISMS", "write it in dpdist/mechanisms/laplace_cells/query.py"),
+        ("post", "model_of", "write it in dpdist/mechanisms/laplace_cells/post.py"),
+        ("post", "WORDS", "write it in dpdist/mechanisms/laplace_cells/post.py"),
+        ("post", "figures", "write it in dpdist/mechanisms/laplace_cells/post.py"),
+        ("post", "DEFINITIONS", "write it in dpdist/mechanisms/laplace_cells/post.py"),
     ],
 )
 def test_a_mechanism_without_a_part_is_refused_before_anything_is_read(
@@ -154,7 +154,7 @@ def test_a_mechanism_without_a_part_is_refused_before_anything_is_read(
 
 @pytest.mark.parametrize("text", ["density", "errors"])
 def test_a_mechanism_without_texts_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statement, "WORDS", replace(statement.WORDS, **{text: ""}))
+    monkeypatch.setattr(post, "WORDS", replace(post.WORDS, **{text: ""}))
     with pytest.raises(Incomplete, match=rf"'laplace_strict' has no WORDS\.{text}"):
         mechanism_of(jobs_under("laplace_strict")[0])
 
@@ -165,19 +165,19 @@ def test_a_model_without_a_method_that_publishing_needs_is_refused(method: str, 
     made = jobs_under("laplace_strict")[0]
     kept = {name: getattr(CellSums, name) for name in dir(CellSums) if name != method and not name.startswith("__")}
     assert builder_of(made) is CellSums
-    monkeypatch.setattr(release, "model_of", lambda _: type("CellSums", (), kept))
+    monkeypatch.setattr(post, "model_of", lambda _: type("CellSums", (), kept))
     with pytest.raises(Incomplete, match=rf"'laplace_strict' has no CellSums\.{method}"):
         builder_of(made)
 
 
 def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SPECS["laplace_strict"], "package", "dpdist.mechanisms.laplace_nowhere")
-    with pytest.raises(Incomplete, match=r"no protect: write dpdist/mechanisms/laplace_nowhere/protect\.py"):
+    with pytest.raises(Incomplete, match=r"no query: write dpdist/mechanisms/laplace_nowhere/query\.py"):
         mechanism_of(jobs_under("laplace_strict")[0])
 
 
 def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdist.mechanisms.laplace_cells.measured.DEFINITIONS", {"a": "a sum"})
+    monkeypatch.setattr("dpdist.mechanisms.laplace_cells.post.DEFINITIONS", {"a": "a sum"})
     with pytest.raises(Incomplete, match="the statistic 'b' of 'laplace_strict' has no definition"):
         measurements._defined("laplace_strict", [{"statistic": "a"}, {"statistic": "b"}])
 

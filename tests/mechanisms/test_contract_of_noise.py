@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,16 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice, Pass
 from dpdist.job import SPECS, Job
 from dpdist.job.checks import contradictions
-from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.figures import GAUSSIAN
-from dpdist.mechanisms.laplace_cells import measured
-from dpdist.mechanisms.laplace_cells.protect import LaplaceStrict
-from dpdist.mechanisms.laplace_cells.release import CellSums
-from dpdist.mechanisms.perturbed_histogram.protect import PerturbedHistogram
-from dpdist.mechanisms.perturbed_histogram.release import Histogram
+from dpdist.mechanisms.laplace_cells import post, query
+from dpdist.mechanisms.laplace_cells.post import CellSums
+from dpdist.mechanisms.laplace_cells.query import BaseCells, LaplaceStrict
+from dpdist.mechanisms.perturbed_histogram.post import Histogram
+from dpdist.mechanisms.perturbed_histogram.query import BinCounts, PerturbedHistogram
+from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released
 from dpdist.models.protocol import Draws
-from dpdist.privacy.cell_sums import cell_sums
+from dpdist.privacy.cell_sums import cell_sums, scale_of
 from dpdist.privacy.queries import Moved, NoisyQuery
 
 Cases = Callable[[str], Captured]
@@ -125,15 +126,21 @@ def test_noise_is_enough_is_in_all_that_is_released_and_is_stated(name: str, cas
 CELLS, COUNTS = "laplace_strict-zero_out-cell_sums", "perturbed_histogram-{}-histogram"
 
 
-def _changed(**changes: Any) -> Any:
-    """Laplace's sums of cells with another model than its sensitivity was worked out for."""
+def _scaled(by: Fraction) -> LaplaceStrict:
+    """Laplace's sums of cells under noise of so many times the scale that its sensitivity was worked out for."""
 
-    class Changed(LaplaceStrict):
+    class Scaled(LaplaceStrict):
         def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
-            given = {key: change(model) for key, change in changes.items()}
-            return super().rounds(job, settings, replace(model, **given), recorder, learned)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(query, "scale_of", lambda job: by * scale_of(job))
+                reply, rounds = None, super().rounds(job, settings, model, recorder, learned)
+                try:
+                    while True:
+                        reply = yield rounds.send(reply)
+                except StopIteration as end:
+                    return end.value
 
-    return Changed()
+    return Scaled()
 
 
 class Understated(LaplaceStrict):
@@ -143,7 +150,7 @@ class Understated(LaplaceStrict):
         return tuple(_understated(query) for query in super().queries(job, settings))
 
     def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
-        sums, drawn = (yield Pass(Count(model), "sum")), list[Draws]()
+        sums, drawn = (yield Pass(BaseCells(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             found = yield Defined.by(model).sums(sums, _understated(cell_sums(model.scale)), number)
             drawn.append(Draws({"sums": found[None]}))
@@ -172,7 +179,7 @@ def test_noise_below_the_sensitivity_is_found_out(what: str, case_of: Cases) -> 
 @pytest.mark.parametrize("share", [8, 2], ids=["an eighth of the scale", "all of epsilon in each of two sets"])
 def test_less_noise_than_was_promised_is_refused_when_it_is_asked_for(share: int, case_of: Cases) -> None:
     with pytest.raises(LossExceeded, match="query 'sums of base cells' exceeds the promise"):
-        problems_of_scale("it", case_of(CELLS), _changed(scale=lambda model: model.scale / share))
+        problems_of_scale("it", case_of(CELLS), _scaled(Fraction(1, share)))
 
 
 def test_weights_that_are_not_clipped_when_a_file_is_read_are_found_out(
@@ -185,7 +192,7 @@ def test_weights_that_are_not_clipped_when_a_file_is_read_are_found_out(
 
 
 def test_a_share_of_the_budget_that_is_lost_is_found_out(case_of: Cases) -> None:
-    (line,) = problems_of_scale("it", case_of(CELLS), _changed(scale=lambda model: model.scale * 100))
+    (line,) = problems_of_scale("it", case_of(CELLS), _scaled(Fraction(100)))
     assert line.startswith("it: no neighbouring files cost more than 0.12 of epsilon = 12")
 
 
@@ -193,8 +200,11 @@ class OfOneRecord(PerturbedHistogram):
     """Counts under the noise of a record that is switched off, whatever the job's adjacency is."""
 
     def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
-        once = replace(model, scale=1 / job.epsilon_per_set)
-        return super().rounds(job, settings, once, recorder, learned)
+        counts, drawn = (yield Pass(BinCounts(model), "sum")), list[Draws]()
+        for number in range(1, job.synthetic_sets + 1):
+            noisy = yield Defined.by(model).sums(counts, bin_counts(1 / job.epsilon_per_set), number)
+            drawn.append(Draws({"counts": noisy}))
+        return released(recorder, drawn, 0.0)
 
 
 def test_noise_that_is_too_little_under_substitution_alone_is_refused(case_of: Cases) -> None:
@@ -212,7 +222,7 @@ class Rewritten(LaplaceStrict):
         self.noisy = noisy
 
     def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
-        sums, drawn = (yield Pass(Count(model), "sum")), list[Draws]()
+        sums, drawn = (yield Pass(BaseCells(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             found = yield from self.noisy(sums, Defined.by(model), model, number)
             drawn.append(Draws({"sums": found[None]}))
@@ -283,13 +293,13 @@ def test_what_is_wrong_with_the_answers_is_told(what: str, case_of: Cases) -> No
 
 
 def test_a_scale_that_measurements_misstate_is_told(case_of: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = measured.figures
+    right = post.figures
 
     def halved(*given: Any) -> Any:
         return (each._replace(scales=[scale / 2 for scale in each.scales]) for each in right(*given))
 
     case = case_of(CELLS)
-    monkeypatch.setattr(measured, "figures", halved)
+    monkeypatch.setattr(post, "figures", halved)
     assert problems_of_stated_noise("it", case) == [
         f"it: measurements.parquet states discrete_laplace of scale {case.model.scale / 2} on '{name}', "  # type: ignore[attr-defined]
         f"and the noise was discrete_laplace of scale {case.model.scale}"  # type: ignore[attr-defined]
@@ -298,14 +308,14 @@ def test_a_scale_that_measurements_misstate_is_told(case_of: Cases, monkeypatch:
 
 
 def test_a_law_that_measurements_misstate_is_told(case_of: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = measured.figures
-    monkeypatch.setattr(measured, "figures", lambda *given: (each._replace(law=GAUSSIAN) for each in right(*given)))
+    right = post.figures
+    monkeypatch.setattr(post, "figures", lambda *given: (each._replace(law=GAUSSIAN) for each in right(*given)))
     found = problems_of_stated_noise("it", case_of(CELLS))
     assert [line.partition(" of scale")[0] for line in found] == ["it: measurements.parquet states discrete_gaussian"] * 2
 
 
 def test_noise_of_another_scale_than_the_release_states_is_told(case_of: Cases) -> None:
     """In its measurements, in its released object and in its statement: the noise itself has twice the scale."""
-    found = problems_of_stated_noise("it", case_of(CELLS), _changed(scale=lambda model: 2 * model.scale))
+    found = problems_of_stated_noise("it", case_of(CELLS), _scaled(Fraction(2)))
     assert [line.split(" ")[1] for line in found] == ["measurements.parquet", "measurements.parquet", "the", "the"]
     assert found[3] == "it: the statement says 'noise of scale 2/ε of a set', and no noise of that scale was asked for"

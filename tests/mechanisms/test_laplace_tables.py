@@ -14,8 +14,9 @@ import pytest
 from public_files import public_files
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL, Frame, Records
+from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation import least_squares
 from dpdist.mechanisms.laplace_tables.release import FINER, NoisyTables

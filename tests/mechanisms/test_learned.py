@@ -9,7 +9,8 @@ import pytest
 from scipy.special import betaln, logsumexp
 from test_clamped import KEY, Notes, job, run, shares
 
-from dpdist.core.records import Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, kappa_of, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import Unrecorded
 from dpdist.engine.protocol import Pass
 from dpdist.engine.rounds import visit_blocks

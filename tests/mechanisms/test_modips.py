@@ -15,8 +15,9 @@ import pytest
 from test_clamped import KEY, Notes
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive

@@ -17,7 +17,8 @@ from test_reference_tables import job as tables_job
 from test_reference_tables import survey
 
 import dpdist
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive

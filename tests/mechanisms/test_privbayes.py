@@ -15,8 +15,9 @@ from coded_survey import COLUMNS, job_text, law_of_choice, records, survey
 from test_clamped import KEY, Notes
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise
 from dpdist.job import Adjacency, Job

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Pass, Released
 from dpdist.job import Job, Weights

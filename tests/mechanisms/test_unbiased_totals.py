@@ -16,7 +16,7 @@ from trucks import FARTHEST, HEAVIEST, JOB, LIGHTEST, trucks
 import dpdist
 from dpdist.core.records import POOLED, TOTAL, Floats
 from dpdist.core.table_cells import cross
-from dpdist.mechanisms.laplace_cells.release import nearest_within
+from dpdist.mechanisms.laplace_cells.post import nearest_within
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import UNIT, CellBounds, noise_scale
 from dpdist.publish.released import ReleasedObject, read_release

@@ -16,8 +16,9 @@ from test_clamped import KEY, Notes
 from test_weighted_marginals import ADJACENCIES, WEIGHTS, asked_of, largest, modelled, released
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL

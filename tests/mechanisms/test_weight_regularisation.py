@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.job.loading import parse_job
 from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.weight_regularisation.protect import WeightRegularisation
-from dpdist.mechanisms.weight_regularisation.release import Distances, RegularisedCells, WeightSum
+from dpdist.mechanisms.weight_regularisation.post import RegularisedCells
+from dpdist.mechanisms.weight_regularisation.query import Distances, MovedSums, WeightRegularisation, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
@@ -60,9 +61,9 @@ def record(weight: float, outcome: float, row: int = 0) -> Records:
 
 def stages(weight: float, outcome: float, common: float, regularisation: float) -> tuple[Floats, Floats, Floats]:
     """What one record adds to the sum of weights, to the cells' distances before |.|, and to the cells' sums."""
-    built, one, ones = model(), record(weight, outcome), np.ones(1)
-    parts = WeightSum(CAP), Distances(built.plain, common), built.moved_sums(common, regularisation)
-    first, second, third = (part.statistics(one, ones) for part in parts)
+    built, one = model(), record(weight, outcome)
+    parts = WeightSum(CAP), Distances(built.plain, common), MovedSums.of(built, common, regularisation)
+    first, second, third = (part.sums(one) for part in parts)
     return first, second, third
 
 
@@ -73,11 +74,11 @@ def test_sums_are_whole_numbers_however_small_the_noisy_mean_weight_is(noisy_sum
     built, one = model(JOB.replace("[0.5, 200]", "[0, 200]")), record(weight, 10.0)
     common = built.common(noisy_sum)
     assert common > 0
-    sums = built.moved_sums(common, 1.0).statistics(one, np.ones(1))
+    sums = MovedSums.of(built, common, 1.0).sums(one)
     assert np.array_equal(sums, np.rint(sums))
     assert sums[0, 0] > 0
     with np.errstate(invalid="ignore", divide="ignore"):
-        assert not np.isfinite(built.moved_sums(0.0, 1.0).statistics(one, np.ones(1))).all()
+        assert not np.isfinite(MovedSums.of(built, 0.0, 1.0).sums(one)).all()
 
 
 @pytest.mark.parametrize(("exchange", "mean", "distances"), [("", 1, 2), (", exchange: anywhere", 2, 4)])

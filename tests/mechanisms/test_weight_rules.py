@@ -16,8 +16,9 @@ from small_jobs import said, unchecked
 from small_runs import run, write_inputs
 from test_clamped import Notes
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import Carry, Pass
 from dpdist.engine.rounds import drive
 from dpdist.evaluation.tuning import knobs_of

@@ -16,8 +16,9 @@ from intake import taken_in
 from test_clamped import KEY, Notes
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import Floats, Frame, Ints, Records
+from dpdist.core.records import Floats, Frame, Ints
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise
 from dpdist.estimation.weighted_points import CELL

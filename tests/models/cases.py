@@ -6,7 +6,8 @@ import numpy as np
 from scipy import stats
 from scipy.special import expit
 
-from dpdist.core.records import Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Draws

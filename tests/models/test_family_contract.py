@@ -13,7 +13,8 @@ import pytest
 from cases import EVERYWHERE, job_of
 from scipy.stats import beta, expon, lognorm, poisson
 
-from dpdist.core.records import Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 from dpdist.job.families import COUNT, FAMILIES, POSITIVE, SAMPLERS, UNIT, Support
 from dpdist.models import FIGURES, LIKELIHOODS, lacking
 from dpdist.models.beta import PRECISION_TAIL, Beta

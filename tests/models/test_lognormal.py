@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from threadpoolctl import threadpool_limits
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.laws import limited_lognormal_mean

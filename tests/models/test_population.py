@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.model import Lognormal

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.reference_tables.clipping import Cell
 from dpdist.mechanisms.reference_tables.quantile_bins import ORDERS, QuantileLevels, numbers

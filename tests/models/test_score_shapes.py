@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Ints, Records
+from dpdist.core.records import Floats, Ints
 from dpdist.estimation.small_area import composite
 from dpdist.models.copula import shapes as score_shapes
 from dpdist.models.copula.cells import Cells

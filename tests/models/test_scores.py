@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key, uniforms_of
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.job import Job
 from dpdist.models.copula import cells
 from dpdist.models.copula.bias_correction import PRIOR, shifts

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.laws import limited_lognormal_mean

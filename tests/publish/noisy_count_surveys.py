@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import cross
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.estimators import Interval

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpdist
+from dpdist.confidential.records import Records
 from dpdist.core.files import sha256
 from dpdist.core.keys import Key
 from dpdist.core.progress import silent
-from dpdist.core.records import Codes, Frame, Records
+from dpdist.core.records import Codes, Frame
 from dpdist.job import Runtime
 from dpdist.planning.making import make_plan
 from dpdist.publish.released import ReleasedObject, read_release

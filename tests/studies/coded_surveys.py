@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
 from dpdist.job.mechanisms import SPECS
 

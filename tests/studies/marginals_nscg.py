@@ -36,8 +36,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of t
 import numpy as np
 import pandas as pd
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.evaluation.microdata.coded import Coded

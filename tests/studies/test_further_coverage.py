@@ -18,8 +18,9 @@ import yaml
 from coded_surveys import job_of as coded_job
 from coded_surveys import survey_of
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.linear import Figures, asked

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.progress import silent
-from dpdist.core.records import TOTAL, Frame, Records
+from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation import domains as statistics
 from dpdist.estimation.direct import degrees_of_freedom, direct, errors_given_sizes, totals

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyreadstat
 import pytest
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.job.data import NOT_REPORTED, Column
 from dpdist.job.loading import parse_job

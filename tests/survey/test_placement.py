@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
-from dpdist.core.records import Records
 from dpdist.job import Job
 from dpdist.survey import census as censuses
 from dpdist.survey import csv_file

@@ -18,7 +18,7 @@ from dpdist.evaluation.verifying import problems
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.ledger.charging import charge_of
-from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.survey.batches import checked_batches
 from dpdist.survey.findings import Findings

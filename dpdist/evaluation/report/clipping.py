@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from dpdist.core.records import Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame, Ints
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job
 from dpdist.publish.measurements import FILE

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Adjacency, Job
 from dpdist.job.marginals import levels_of, texts_of
 from dpdist.mechanisms.coded_tables import records as microdata

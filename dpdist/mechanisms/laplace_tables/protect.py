@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.counting import Count

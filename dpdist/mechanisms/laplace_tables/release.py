@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.least_squares import LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.core.records import Codes, Floats
 from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.models.lognormal.laws import limited_lognormal_mean

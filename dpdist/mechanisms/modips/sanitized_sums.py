@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Adjacency, Job, Law, Modips, Truncation
 from dpdist.mechanisms.modips.sensitivity import UNIT, groups, sanitization
 from dpdist.mechanisms.sums_model import SumsModel

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
 from dpdist.job.partitions import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.partitions.attributes import Attribute

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
 from dpdist.mechanisms.pseudo_posterior.tilted import Byproducts, Fit, Weighing, release, weigh
 from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Draws, Likelihood
 from dpdist.privacy.weights import Ones, product
 
 
@@ -29,7 +30,7 @@ class Gather(NamedTuple):
     not finite.
     """
 
-    model: StratumModel
+    model: Likelihood
     step: Weighing
     reference: Draws | None = None
 
@@ -49,7 +50,7 @@ class Censor(NamedTuple):
     the largest range of clamp(α(f − g)) over draws.
     """
 
-    model: StratumModel
+    model: Likelihood
     draws: Draws
     clamp: float
 
@@ -64,7 +65,7 @@ class Censor(NamedTuple):
 
 
 def protect(
-    model: StratumModel,
+    model: Likelihood,
     clamp: float,
     sets: int,
     recorder: StratumRecorder,

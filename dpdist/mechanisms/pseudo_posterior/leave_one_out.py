@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample
 from dpdist.job import Job, WeightRule, Weights

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.job import Job
 from dpdist.job.posteriors import Centred
@@ -23,7 +24,7 @@ from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
 from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Draws, Likelihood
 from dpdist.models.user import User
 from dpdist.privacy.weights import Constant, Ones, Reweight, reference_counts, reference_search
 
@@ -59,7 +60,7 @@ class Distributions(NamedTuple):
 class Loss(NamedTuple):
     """Kernel, which runs on each block of records: Σ f(θ_ref) − f(θ_s) over the records, (draw,), to be added up."""
 
-    model: StratumModel
+    model: Likelihood
     theta: Draws
     draws: Draws
 
@@ -69,7 +70,7 @@ class Loss(NamedTuple):
 
 
 def learn_centre(
-    job: Job, model: StratumModel, records: int, reference: int
+    job: Job, model: Likelihood, records: int, reference: int
 ) -> Generator[Pass | Sample, Any, tuple[Centre, Draws]]:
     """Computes θ_ref and the power a from `reference` records, for a current stratum of `records`.
 
@@ -84,7 +85,7 @@ def learn_centre(
     return Centre(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
 
 
-def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pass | Sample, Any, None]:
+def check_centre(job: Job, model: Likelihood, learned: Centre) -> Generator[Pass | Sample, Any, None]:
     """Draws from the mechanism's own posterior on the reference; raises `Spurious` if draws are not near θ_ref."""
     clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
@@ -94,7 +95,7 @@ def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pa
         raise Spurious
 
 
-def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
+def learn_weights(job: Job, model: Likelihood) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
     """The privacy weights at which the job's rule ends on the reference, and the draws of the reference's fit with α = 1.
 
     Weights that were tuned are adjusted for later files (`Frozen`, `reference_search`). Raises `NotReached`.
@@ -109,7 +110,7 @@ def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any
     return RecordWeights(centre_of(model, first), Frozen(first, tuple(steps))), first
 
 
-def centre_of(model: StratumModel, draws: Draws) -> Draws:
+def centre_of(model: Likelihood, draws: Draws) -> Draws:
     """One parameter in place of all draws: their mean, which is valid because our models' parameter spaces are convex.
 
     The parameter space of a user's model may not be convex. Then it is the draw nearest to the mean, in standard

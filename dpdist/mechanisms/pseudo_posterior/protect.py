@@ -29,7 +29,7 @@ from dpdist.mechanisms.pseudo_posterior.statement import (
     UNMEASURED,
     WEIGHTS_MOVE,
 )
-from dpdist.models.protocol import StratumModel
+from dpdist.models.protocol import Likelihood, StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
 from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
 
@@ -65,6 +65,7 @@ class Weighted:
     def protect(
         self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | Distributions | None = None
     ) -> Rounds:
+        assert isinstance(model, Likelihood)
         target = self.promise(job).target
         bound = float("inf") if target is None else target
         frozen = learned.frozen if isinstance(learned, RecordWeights) else None
@@ -97,6 +98,7 @@ class CensorUW:
         return promise_of(job, strict(job), CLAMPED, exactness(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
+        assert isinstance(model, Likelihood)
         return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
 
 
@@ -113,6 +115,7 @@ class Centred:
         return promise_of(job, strict(job), CLAMPED, CENTRED, *referred(job), exactness(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Centre | None = None) -> Rounds:
+        assert isinstance(model, Likelihood)
         assert learned is not None
         constant, sets = Constant(learned.power), job.synthetic_sets
         return clamped.protect(model, target_of(job), sets, recorder, constant, reference=learned.theta)
@@ -138,6 +141,7 @@ class CensorW:
     def protect(
         self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | None = None
     ) -> Rounds:
+        assert isinstance(model, Likelihood)
         weights, sets = job.mechanism.weights, job.synthetic_sets
         if learned is not None:
             return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import (
     BlockRecorder,
     Carry,
@@ -28,7 +29,7 @@ from dpdist.engine.protocol import (
     StratumRecorder,
 )
 from dpdist.models.clamped import Clamped
-from dpdist.models.protocol import Draws, StratumModel
+from dpdist.models.protocol import Draws, Likelihood
 from dpdist.privacy.weights import (
     AllOutcomes,
     Counted,
@@ -56,7 +57,7 @@ class Frozen(NamedTuple):
     unweighted: Draws
     steps: tuple[tuple[Step, Draws], ...]
 
-    def weigh(self, model: StratumModel, records: Records) -> tuple[Floats, Floats]:
+    def weigh(self, model: Likelihood, records: Records) -> tuple[Floats, Floats]:
         """The unweighted record bounds F and the privacy weights α, (record,) each."""
         unweighted = model.extremes(self.unweighted, records).bound
         alpha = np.ones(len(records))
@@ -72,7 +73,7 @@ Weighings = Generator[Weighing, Summary, None]
 """A search for weights: it yields steps, and is sent the summary of the fit under each."""
 
 
-def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
+def weigh(model: Likelihood, step: Weighing, records: Records, carry: Carry) -> Floats:
     """Computes new α from the block's carry, which holds figures of its records between rounds, and stores α there.
 
     Weights that are fixed on a reference begin a new carry.
@@ -94,7 +95,7 @@ class Outcomes(NamedTuple):
 class Weigh(NamedTuple):
     """Kernel: computes new α from the carry, and returns the statistics of the records with these weights."""
 
-    model: StratumModel
+    model: Likelihood
     step: Weighing
     counted: Counted = as_weighted
 
@@ -108,7 +109,7 @@ class Bound(NamedTuple):
     Returns (Δ, max F, −min F, largest range of α f), to be combined by the maximum.
     """
 
-    model: StratumModel
+    model: Likelihood
     draws: Draws
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
@@ -123,7 +124,7 @@ class Byproducts(NamedTuple):
     NaN.
     """
 
-    model: StratumModel
+    model: Likelihood
     draws: Draws
     step: Weighing | None = None
 
@@ -157,7 +158,7 @@ class Fit(NamedTuple):
 
 
 def fits(
-    model: StratumModel, steps: Weighings, counted: Counted = as_weighted
+    model: Likelihood, steps: Weighings, counted: Counted = as_weighted
 ) -> Generator[Pass | Sample, Any, tuple[list[Fit], int]]:
     """Runs a weight search, with one fit for each step; returns the first fit, the last three fits and the number of fits.
 
@@ -188,7 +189,7 @@ def fixed_on_reference(frozen: Frozen) -> Weighings:
     yield frozen
 
 
-def protect(model: StratumModel, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
+def protect(model: Likelihood, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """Protects one stratum by the pseudo posterior, with weights from a search; raises `Improper` or `NotReached`."""
     kept, number = yield from fits(model, steps)
     first, final = kept[0], kept[-1]

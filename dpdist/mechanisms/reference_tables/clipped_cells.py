@@ -13,7 +13,8 @@ from typing import Self
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.borrowing import complete

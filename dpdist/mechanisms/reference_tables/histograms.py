@@ -14,7 +14,8 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats
 from dpdist.job import Column, Job
 from dpdist.mechanisms.reference_tables.cell_shape import Blur
 from dpdist.mechanisms.reference_tables.clipped_cells import Told

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dpdist.core.records import Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 from dpdist.estimation.donors import Donors
 from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
 from dpdist.mechanisms.reference_tables.sensitivity import Limits

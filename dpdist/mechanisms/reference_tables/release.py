@@ -14,7 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipped_cells import Told
 from dpdist.mechanisms.reference_tables.clipping import Cell

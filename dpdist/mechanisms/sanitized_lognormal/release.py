@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.job.noisy_mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale

@@ -30,8 +30,10 @@ from fractions import Fraction
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.job import Job
+from dpdist.job.noisy_mechanisms import WeightRegularisation
 from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
-from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
 MOVED_BY = (1, SENSITIVITY, SENSITIVITY)
 """Largest change by one record, before sums are multiplied by UNIT.
@@ -61,6 +63,17 @@ def left(mean: bool, choice: bool) -> Fraction:
 def scale_of(part: Fraction, sensitivity: int, epsilon: Fraction) -> Fraction:
     """Scale of the noise, in units of 1/UNIT, of a stage that has a part of ε."""
     return Fraction(sensitivity * UNIT) / (part * epsilon)
+
+
+def scales_of(job: Job, settings: WeightRegularisation) -> tuple[Fraction | None, Fraction | None, Fraction]:
+    """Scales of the noise of the three stages, in units of 1/UNIT; None for a stage that the job fixes."""
+    epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
+    mean, choice = settings.towards is None, settings.regularisation is None
+    return (
+        scale_of(MEAN, MOVED_BY[0], epsilon) if mean else None,
+        scale_of(CHOICE, MOVED_BY[1], epsilon) if choice else None,
+        scale_of(left(mean, choice), MOVED_BY[2], epsilon),
+    )
 
 
 def least_error(squares: float, shares: Floats, noise: float, common: float) -> float:

@@ -16,7 +16,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
 from dpdist.job import Job
 from dpdist.job.marginals import WeightedMarginals, candidates, forest
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Ints
 from dpdist.models.copula.bins import BINS
 from dpdist.models.copula.law import Kind
 from dpdist.models.copula.normal_scores import Scored

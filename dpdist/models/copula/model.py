@@ -23,8 +23,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key, open_uniforms, uniforms_of
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Column, Job
 from dpdist.models.copula import expectations, fits, normal_scores

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import uniforms_of
-from dpdist.core.records import Codes, Floats, Ints, Records
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.copula.law import Kind
 from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.spline import INTERVALS, basis, intervals

@@ -20,8 +20,9 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
 from dpdist.models.design import design, frame_strata_as_predictors
 from dpdist.models.lognormal import bivariate, normal

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, Floats, Records
+from dpdist.core.records import POOLED, Floats
 from dpdist.estimation.direct import Design, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.evaluation.laplace import noised

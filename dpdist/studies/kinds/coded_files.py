@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
-from dpdist.core.records import Ints, Records
+from dpdist.core.records import Ints
 from dpdist.evaluation.microdata.association import consistency
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.regression import fitted, overlap

@@ -10,8 +10,9 @@ import numpy as np
 import scipy
 from pydantic import Field
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame, Records
+from dpdist.core.records import Floats, Frame
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name, Truncation
 from dpdist.mechanisms.models import builder_of

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Frame, Records
+from dpdist.core.records import Frame
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of

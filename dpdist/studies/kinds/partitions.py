@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Records
+from dpdist.core.records import Floats
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.job import Adjacency, Frozen, Job, Name

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.studies.kinds.simulation_settings import Case
 
 

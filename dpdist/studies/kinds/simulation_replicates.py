@@ -28,7 +28,7 @@ from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.protect import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.clamped import Spurious
-from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
+from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, search
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
@@ -132,6 +132,7 @@ def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key:
 def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned) -> Rounds:
     """The mechanism's rounds; or, where another arm's bound is to be matched, a weighted posterior under that bound."""
     if bound is not None:
+        assert isinstance(model, Likelihood)
         return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
     return mechanism_of(arm).protect(job, model, noted, learned)
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, Floats, Records
+from dpdist.core.records import POOLED, Floats
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.engine.protocol import Learned
 from dpdist.estimation.direct import direct

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, TOTAL, Floats, Frame, Records
+from dpdist.core.records import POOLED, TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, design

@@ -1,6 +1,6 @@
-"""The model of noisy sums of base cells, from which `laplace_strict` makes tables and synthetic records.
+"""What `laplace_strict` makes of noisy sums of base cells: tables, errors, synthetic records and measurements.
 
-All of it is post-processing. Tables are made from the released sums as they are. A sum over cells is then unbiased, while
+Tables are made from the released sums as they are. A sum over cells is then unbiased, while
 a cell alone may lie outside of its public bounds. Setting every cell into its bounds would only push sparse ones up.
 Synthetic records need values within bounds. So they have the cell means that are nearest to the released ones in least
 squares, among those within bounds with the same sum over the stratum.
@@ -8,24 +8,52 @@ squares, among those within bounds with the same sum over the stratum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
-from dpdist.mechanisms.sums_model import SumsModel
+from dpdist.mechanisms.figures import SUM_OF_A, SUM_OF_B, Figures, cells_of
+from dpdist.mechanisms.words import Words
 from dpdist.models.design import counted, counted_again, design
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.public_model import PublicModel
 from dpdist.privacy.cell_sums import UNIT, CellBounds, scale_of
+
+NOISED_AGAIN = (
+    "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. How records vary within a "
+    "cell was not released and is not in it, nor is the bias of clipping. The error of noise is at most the distance "
+    "between the figure's own bounds."
+)
+RAW_SUMS = (
+    "Tables are made from the noisy sums as they were released: a margin is the sum of its base cells' noisy sums. Each "
+    "printed figure alone is then set into its public bounds, so cells that were set do not add up to their margins. Take "
+    "margins as printed, or sum `measurements.parquet`. The bias of a printed figure is at most .4 of its error by noise."
+)
+WITHHELD = (
+    "A mean is withheld where a 90 % interval of its count, by noise alone, reaches 0: its limits are the outcome's bounds."
+)
+NEAREST_WITHIN = (
+    "A synthetic record has its cell's means. They are those within public bounds that are nearest to the noisy sums in "
+    "least squares, with the noisy sum of the whole stratum kept where bounds allow it. So totals of a stratum agree with "
+    "the tables. Where noise is large, sums over some cells of synthetic records do not: take these from the tables."
+)
+RAKED_WITHIN = (
+    "Before raking, a cell's mean weight and its means are those within public bounds that are nearest to the noisy sums "
+    "in least squares, with the noisy sum of the whole stratum kept where bounds allow it. Raked weights may lie beyond "
+    "the bounds. Tables from parameters and synthetic records have these means and raked weights, and tables are additive."
+)
+DEFINITIONS = {"a": SUM_OF_A, "b": SUM_OF_B}
 
 
 @dataclass(frozen=True)
-class CellSums(SumsModel):
-    """Base cells of one stratum; the statistics are sums of `CellBounds.pairs` in whole units of 1/UNIT, (cell, 2)."""
+class CellSums(PublicModel):
+    """Base cells of one stratum, with noisy sums of `CellBounds.pairs` in whole units of 1/UNIT, (cell, 2)."""
 
     labels: tuple[str, ...]
     count: Floats
@@ -72,11 +100,6 @@ class CellSums(SumsModel):
     def parameters(self) -> tuple[Parameter, ...]:
         return (Parameter("sums", (("cell", self.labels), ("sum", ("weight", "centred product")))),)
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        pairs = alpha[:, None] * self.bounds.pairs(records.weight, records.outcome)
-        cell, cells = self.pattern(records.frame), len(self.labels)
-        return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in pairs.T])
-
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row from the released sums, (draw, row) each; they may leave their bounds."""
         if self.raked:
@@ -102,8 +125,8 @@ class CellSums(SumsModel):
         """Mean weight and mean outcome of every cell within public bounds, (draw, cell) each."""
         pairs, count = self._pairs(theta) / UNIT, np.broadcast_to(self._counts(theta), theta["sums"].shape[:2])
         least = self.least_weight / self.bounds.weight
-        a = np.array([nearest_within(own, least * n, n) for own, n in zip(pairs[..., 0], count, strict=True)])
-        b = np.array([nearest_within(own, -most, most) for own, most in zip(pairs[..., 1], a, strict=True)])
+        a = np.array([nearest_within(sums, least * n, n) for sums, n in zip(pairs[..., 0], count, strict=True)])
+        b = np.array([nearest_within(sums, -most, most) for sums, most in zip(pairs[..., 1], a, strict=True)])
         relative = np.divide(b, a, out=np.zeros_like(b), where=a > 0.0)
         return self.bounds.weight * a / count, self.bounds.centre + self.bounds.half_width * relative
 
@@ -115,8 +138,8 @@ class CellSums(SumsModel):
         """The released sums in units of 1/UNIT, (draw, cell, 2). If all weights are known, their sums have no noise."""
         if self.least_weight < self.bounds.weight:
             return theta["sums"]
-        known = np.broadcast_to(UNIT * self._counts(theta), theta["sums"].shape[:2])
-        return np.stack([known, theta["sums"][..., 1]], axis=-1)
+        weights = np.broadcast_to(UNIT * self._counts(theta), theta["sums"].shape[:2])
+        return np.stack([weights, theta["sums"][..., 1]], axis=-1)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         weight, outcome = (values[0][self.pattern(frame_row)] for values in self._means(theta))
@@ -153,11 +176,35 @@ def nearest_within(values: Floats, low: Floats, high: Floats) -> Floats:
     total = np.clip(values.sum(), low.sum(), high.sum())
     breaks = np.concatenate([values - high, values - low])
     order = np.argsort(breaks, kind="stable")
-    at, moving = breaks[order], np.cumsum(np.repeat([1.0, -1.0], len(values))[order])
-    sums = high.sum() - np.concatenate([[0.0], np.cumsum(moving[:-1] * np.diff(at))])
-    return np.asarray(np.clip(values - np.interp(-total, -sums, at), low, high))
+    shifts, moving = breaks[order], np.cumsum(np.repeat([1.0, -1.0], len(values))[order])
+    sums = high.sum() - np.concatenate([[0.0], np.cumsum(moving[:-1] * np.diff(shifts))])
+    return np.asarray(np.clip(values - np.interp(-total, -sums, shifts), low, high))
+
+
+class WordsOfCells(Words):
+    """Texts of a mechanism whose tables are sums of noisy sums, unless weights are raked to public totals."""
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        whole = super().post_processing(release)
+        if not release.job.rake:
+            return whole
+        return [RAKED_WITHIN, *(text for text in whole if text not in (RAW_SUMS, NEAREST_WITHIN))]
+
+
+WORDS = WordsOfCells(
+    density="noisy sums of {weight} and of its product with {outcome} in every base cell",
+    errors=NOISED_AGAIN,
+    steps=(RAW_SUMS, WITHHELD, NEAREST_WITHIN),
+)
 
 
 def model_of(job: Job) -> type[CellSums]:
     """The model of every job under the mechanism."""
     return CellSums
+
+
+def figures(release: ReleaseView, model: CellSums, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy sums of every base cell, for `measurements.parquet`."""
+    limits = (model.bounds.centre, model.bounds.weight, model.bounds.half_width)
+    cells = cells_of(release, model, stratum)
+    yield Figures(cells, ["a", "b"], theta["sums"][0], [model.scale] * 2, lambda *_: limits)

@@ -6,7 +6,7 @@ Laplace tables, with the bounds of the moved weights. Errors include the bias th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import pi, sqrt
@@ -14,21 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Records
+from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import WeightRegularisation
-from dpdist.mechanisms.laplace_cells.release import CellSums
+from dpdist.mechanisms.figures import Figures, cells_of
+from dpdist.mechanisms.laplace_cells.post import NEAREST_WITHIN, RAW_SUMS, WITHHELD, CellSums, WordsOfCells
 from dpdist.mechanisms.weight_regularisation.sensitivity import (
     CHOICE,
     MEAN,
     MOVED_BY,
     REGULARISATION_STEPS,
     least_error,
-    left,
     scale_of,
+    scales_of,
 )
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.public_model import PublicModel
 from dpdist.privacy.cell_sums import UNIT
 from dpdist.privacy.queries import moves, record_epsilon
 
@@ -36,66 +38,32 @@ ASKED = ("sum of weights", "distance", "distance of products")
 """Names of the figures that are measured before the cells' sums."""
 
 
-@dataclass(frozen=True)
-class WeightSum:
-    """The statistic Σ w/U in units of 1/UNIT, (1, 1), with U the weight's public bound."""
+WITH_BIAS = (
+    "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. Noise on the common "
+    "weight moves all counts together, and is in the errors of all. So in one release of ten, most counts can lie "
+    "outside of their 90 % intervals. The bias of moved weights is in the errors, too, if the distance was asked: a "
+    "cell's is drawn with the size that its share of the sample predicts. Bias that one cell has more of than its "
+    "share is in no error. How records vary within a cell was not released and is not in it. At a small ε the common "
+    "weight is nearly all noise, and intervals of counts are wide."
+)
 
-    cap: float
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        return np.array([[(alpha * units_of(records.weight, self.cap)).sum()]])
-
-
-@dataclass(frozen=True)
-class Distances:
-    """The statistics Σ (w − t)/U and Σ (w − t)u/U of every cell in units of 1/UNIT, (cell, 2).
-
-    t is the common weight, U the weight's public bound, and u the outcome relative to its public bounds, in [−1, 1].
-    """
-
-    cells: CellSums
-    common: float
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        a, b = self.pairs(records.weight, records.outcome).T
-        cell, cells = self.cells.pattern(records.frame), len(self.cells.labels)
-        return np.column_stack([np.bincount(cell, weights=alpha * each, minlength=cells) for each in (a, b)])
-
-    def pairs(self, weight: Floats, outcome: Floats) -> Floats:
-        """(a, b) of every record in whole units of 1/UNIT, (record, 2)."""
-        bounds = self.cells.bounds
-        a = units_of(weight, bounds.weight) - units_of(np.array(self.common), bounds.weight)
-        u = (np.clip(outcome, bounds.low, bounds.high) - bounds.centre) / bounds.half_width
-        return np.column_stack([a, np.rint(a * np.clip(u, -1.0, 1.0))])
+WORDS = WordsOfCells(
+    density="noisy sums of moved {weight} and of its product with {outcome} in every base cell",
+    errors=WITH_BIAS,
+    steps=(RAW_SUMS, WITHHELD, NEAREST_WITHIN),
+)
+DEFINITIONS = {
+    "a_r": "the sum of a = w_r / U_r, with w_r = (1 - r) min(w, U) + r t the moved weight, U the weight_cap, and "
+    "U_r = (1 - r) U + r t; t and r are `used` in released/set-1.json",
+    "b_r": "as b, with a as in a_r",
+    "sum of weights": "over all cells of the stratum: the sum of min(w, U) / U, with w the weight and U the weight_cap",
+    "distance": "the sum over cells of |sum of (min(w, U) - t) / U|, with t as in a_r",
+    "distance of products": "as distance, each term times (clip(y, c - R, c + R) - c) / R in the notation of b",
+}
 
 
 @dataclass(frozen=True)
-class MovedSums:
-    """The statistics of `laplace_cells`, the cells' sums, under moved weights, in units of their bound, (cell, 2)."""
-
-    cells: CellSums
-    cap: float
-    common: float
-    regularisation: float
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        own = moved(records.weight, self.common, self.regularisation)
-        return self.cells.statistics(replace(records, weight=own), alpha)
-
-
-def scales_of(job: Job, settings: WeightRegularisation) -> tuple[Fraction | None, Fraction | None, Fraction]:
-    """Scales of the noise of the three stages, in units of 1/UNIT; None for a stage that the job fixes."""
-    epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
-    mean, choice = settings.towards is None, settings.regularisation is None
-    return (
-        scale_of(MEAN, MOVED_BY[0], epsilon) if mean else None,
-        scale_of(CHOICE, MOVED_BY[1], epsilon) if choice else None,
-        scale_of(left(mean, choice), MOVED_BY[2], epsilon),
-    )
-
-
-@dataclass(frozen=True)
-class RegularisedCells(OutcomeModel):
+class RegularisedCells(PublicModel):
     """Cells of one stratum under public bounds; `plain` is the strict Laplace table without moved weights.
 
     `towards` and `fixed` are the common weight and the degree that the job states; None: they are measured.
@@ -134,10 +102,6 @@ class RegularisedCells(OutcomeModel):
         asked, used = Parameter("asked", (("sum", ASKED),)), Parameter("used", (("weight", ("common", "regularisation")),))
         return (*self.plain.parameters, asked, used)
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """The cells' sums under weights that are not moved."""
-        return self.plain.statistics(records, alpha)
-
     def common(self, noisy_sum: float) -> float:
         """The mean weight from a noisy sum, clipped to the weight's upper bound and to `least_common`.
 
@@ -153,15 +117,10 @@ class RegularisedCells(OutcomeModel):
         squares = self._squares(apart)
         return least_error(float(squares.sum()), self._shares(), float(self.scale) / UNIT, common / cap)
 
-    def moved_sums(self, common: float, regularisation: float) -> MovedSums:
-        """The model of sums under moved weights."""
-        cells = self._cells(common, regularisation)
-        return MovedSums(cells, self.plain.bounds.weight, common, regularisation)
-
     def under(self, theta: Draws) -> CellSums:
         """The model of cells with the bounds of moved weights."""
         common, regularisation = theta["used"][0]
-        return self._cells(float(common), float(regularisation))
+        return self.cells(float(common), float(regularisation))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
@@ -247,13 +206,6 @@ class RegularisedCells(OutcomeModel):
         """The released sums under other sample counts (draw, row)."""
         return self._with(theta, self.plain.recounted(theta, counts))
 
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """Sums have no density of a record, so there is no log likelihood."""
-        return self.plain.log_lik(draws, records)
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        return self.plain.extremes(draws, records)
-
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         noise = f"discrete Laplace, scale {self.scale}, in units of 2^-20 of the bounds that moved weights have"
         return {**super().describe(theta), "noise": noise}
@@ -267,7 +219,8 @@ class RegularisedCells(OutcomeModel):
         """Every cell's share of the sample records, as published."""
         return np.asarray(self.plain.count / self.plain.count.sum())
 
-    def _cells(self, common: float, regularisation: float) -> CellSums:
+    def cells(self, common: float, regularisation: float) -> CellSums:
+        """The cells with the bounds of weights that are moved so far towards this common weight."""
         plain = self.plain
         least, most = (moved(end, common, regularisation) for end in (plain.least_weight, plain.bounds.weight))
         return replace(plain, bounds=plain.bounds._replace(weight=most), least_weight=least)
@@ -288,11 +241,23 @@ def moved(weight: Any, common: float, regularisation: float) -> Any:
     return (1.0 - regularisation) * weight + regularisation * common
 
 
-def units_of(weight: Floats, cap: float) -> Floats:
-    """w/U of every record in whole units of 1/UNIT, with U = `cap`, the weight's public bound."""
-    return np.rint(UNIT * (weight / cap))
-
-
 def model_of(job: Job) -> type[RegularisedCells]:
     """The model of every job under the mechanism."""
     return RegularisedCells
+
+
+def figures(release: ReleaseView, model: RegularisedCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """Figures of the whole stratum, then sums of cells.
+
+    A figure that the job itself fixes was not measured and is not listed.
+    """
+    cells, bounds, twice = cells_of(release, model, stratum), model.under(theta).bounds, moves(release.job)
+    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    scales = (model.mean_scale, model.choice_scale, model.choice_scale)
+    for name, value, scale, moved_by in zip(ASKED, theta["asked"][0], scales, MOVED_BY, strict=True):
+        limits = (None, model.plain.bounds.weight, None)
+        if np.isfinite(value):
+            one = np.array([[value]])
+            yield Figures([whole], [name], one, [scale], lambda *_, own=limits: own, sensitivity=float(moved_by * twice))
+    own = (bounds.centre, model.plain.bounds.weight, bounds.half_width)
+    yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: own, sensitivity=2.0 * twice)

@@ -1,4 +1,4 @@
-"""The model of a perturbed histogram: noisy counts of equal bins over public bounds ([G], Supplement 1).
+"""What is made of a perturbed histogram: tables, errors, synthetic records and measurements ([G], Supplement 1).
 
 Values are uniform within a bin. Counts below 0 become 0; if no count is above 0, all bins are equally likely. The job may
 state the number of bins. Otherwise it is ⌈ln n⌉, where n is the public mean number of records of a stratum. It is never
@@ -7,7 +7,7 @@ chosen from the outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,29 +15,31 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Frame, Ints, Records
+from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import PerturbedHistogram
+from dpdist.mechanisms.figures import Figures, cells_of
+from dpdist.mechanisms.perturbed_histogram.sensitivity import scale_of
+from dpdist.mechanisms.words import Words
 from dpdist.models.design import design
-from dpdist.models.outcome import OutcomeModel
-from dpdist.models.protocol import Draws, Extremes, Parameter
-from dpdist.privacy.guarantees import count_scale
-from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
+from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.public_model import PublicModel
 
-
-def bin_counts(scale: Fraction, times: int = 1) -> NoisyQuery:
-    """The query for the counts of all bins. A record is in one of them, and an exchanged one leaves and enters one."""
-    return NoisyQuery("counts of bins", Moved(Fraction(1), Fraction(2), Fraction(2)), scale, times=times)
-
-
-def scale_of(job: Job) -> Fraction:
-    """Scale of the noise on the counts of a set."""
-    return count_scale(record_epsilon(job, job.epsilon_per_set), job.budget.adjacency)
+COUNTED_AGAIN = (
+    "Estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
+    "from the first set's histogram. Counts cut off at 0 have a bias, estimated from noise on that histogram. The bias of "
+    "bins is not in it."
+)
+WORDS = Words(density="noisy histogram of {outcome} in equal bins", errors=COUNTED_AGAIN)
+DEFINITIONS = {
+    "count_in_bin": "the number of records whose outcome lies between centre - half_width and centre + half_width",
+}
 
 
 @dataclass(frozen=True)
-class Histogram(OutcomeModel):
-    """Bins of one stratum; the statistics are the sums of privacy weights by bin, (1, bin)."""
+class Histogram(PublicModel):
+    """Bins of one stratum, with noisy counts of their records."""
 
     bins: int
     scale: Fraction
@@ -59,9 +61,6 @@ class Histogram(OutcomeModel):
         names = tuple(f"from {low:.10g} to {high:.10g}" for low, high in zip(self.edges, self.edges[1:], strict=False))
         return (Parameter("counts", (("bin", names),)),)
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        return np.bincount(self.bin(records.outcome), weights=alpha, minlength=self.bins).astype(np.float64)[None, :]
-
     def bin(self, outcome: Floats) -> Ints:
         """The bin of every outcome, from 0; the upper bound is in the last bin."""
         return np.clip(np.searchsorted(self.edges, outcome, side="right") - 1, 0, self.bins - 1)
@@ -73,21 +72,11 @@ class Histogram(OutcomeModel):
         even = np.full_like(positive, 1.0 / self.bins)
         return np.asarray(np.divide(positive, total, out=even, where=total > 0.0))
 
-    def log_lik(self, draws: Draws, records: Records) -> Floats:
-        """The log density, (draw, record), which is −∞ in an empty bin."""
-        with np.errstate(divide="ignore"):
-            density = np.log(self.shares(draws["counts"]) / np.diff(self.edges))
-        return np.asarray(density[:, self.bin(records.outcome)])
-
-    def extremes(self, draws: Draws, records: Records) -> Extremes:
-        values = self.log_lik(draws, records)
-        return Extremes(values.max(axis=0), values.min(axis=0))
-
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws a bin by its probability, then a value uniform within the bin. Weights are 1."""
         uniforms, cumulated = open_uniforms(rng, (len(frame_row), 2)), np.cumsum(self.shares(theta["counts"])[0])
-        own = np.minimum(np.searchsorted(cumulated, uniforms[:, 0] * cumulated[-1], side="right"), self.bins - 1)
-        return self.edges[own] + uniforms[:, 1] * np.diff(self.edges)[own], np.ones(len(frame_row))
+        drawn = np.minimum(np.searchsorted(cumulated, uniforms[:, 0] * cumulated[-1], side="right"), self.bins - 1)
+        return self.edges[drawn] + uniforms[:, 1] * np.diff(self.edges)[drawn], np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E w = 1 and E y of every frame row, (draw, row)."""
@@ -98,9 +87,9 @@ class Histogram(OutcomeModel):
         """The share of records that are at most `value`, (draw, pair); values are uniform within a bin."""
         share = self.shares(theta["counts"])
         reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
-        own = self.bin(value)
-        part = np.clip((value - self.edges[own]) / np.diff(self.edges)[own], 0.0, 1.0)
-        return np.asarray(reached[:, own] + part * share[:, own])
+        bin = self.bin(value)
+        part = np.clip((value - self.edges[bin]) / np.diff(self.edges)[bin], 0.0, 1.0)
+        return np.asarray(reached[:, bin] + part * share[:, bin])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Counts of other samples of the same size from the released histogram, without noise."""
@@ -129,3 +118,13 @@ class Histogram(OutcomeModel):
 def model_of(job: Job) -> type[Histogram]:
     """The model of every job under the mechanism."""
     return Histogram
+
+
+def figures(release: ReleaseView, model: Histogram, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy counts of bins, each with the ends of its bin, for `measurements.parquet`."""
+    (cell,) = cells_of(release, model, stratum)[:1]
+    low, high = model.edges[:-1], model.edges[1:]
+    middle, half = (low + high) / 2.0, (high - low) / 2.0
+    for bin, value in enumerate(theta["counts"][0]):
+        limits = (float(middle[bin]), None, float(half[bin]))
+        yield Figures([cell], ["count_in_bin"], np.array([[value]]), [model.scale], lambda *_, ends=limits: ends, 1)

@@ -1,0 +1,1 @@
+"""Confidential types. Publication, the public halves of mechanisms and the command line never import them."""

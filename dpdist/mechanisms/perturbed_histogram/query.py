@@ -1,0 +1,68 @@
+"""Counts records of equal bins under noise, in one pass over records ([G], Supplement 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.job import Job, MechanismSpec
+from dpdist.mechanisms.counting import Summing
+from dpdist.mechanisms.perturbed_histogram.post import Histogram
+from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
+from dpdist.mechanisms.promises import per_set, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.wording import MOVES_EXCHANGED
+from dpdist.models.protocol import Draws
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+
+COUNTS = (
+    "The bins are fixed by public bounds and sizes. A record that is switched off changes one bin's count by 1, one that "
+    "is exchanged two. Every count has discrete Laplace noise of scale 1/ε (2/ε under substitution) of a set's ε."
+)
+
+
+@dataclass(frozen=True)
+class BinCounts(Summing):
+    """Kernel: the number of records in every bin, (1, bin). An outcome beyond its bounds is in the nearest bin."""
+
+    histogram: Histogram
+
+    def sums(self, records: Records) -> Floats:
+        counts = np.bincount(self.histogram.bin(records.outcome), minlength=self.histogram.bins)
+        return counts.astype(np.float64)[None, :]
+
+
+class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
+    """Perturbed histogram ([G], Supplement 1): strict, with δ = 0; every synthetic set has independent noise at ε/m.
+
+    m is the number of sets. No law of the outcome is fitted.
+    """
+
+    sums = Histogram
+
+    def queries(self, job: Job, settings: MechanismSpec) -> tuple[NoisyQuery, ...]:
+        return (bin_counts(scale_of(job), job.synthetic_sets),)
+
+    def promised(self, job: Job, settings: MechanismSpec, total: Strict | Concentrated) -> Promise:
+        moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
+        return promise_of(job, per_set(total, job), COUNTS, *moves)
+
+    def rounds(
+        self, job: Job, settings: MechanismSpec, model: Histogram, recorder: StratumRecorder, learned: None
+    ) -> Rounds:
+        counts = yield Pass(BinCounts(model), "sum")
+        defined, query, drawn = Defined.by(model), bin_counts(scale_of(job)), list[Draws]()
+        for number in range(1, job.synthetic_sets + 1):
+            noisy = yield defined.sums(counts, query, number)
+            drawn.append(Draws({"counts": noisy}))
+        empty = float(np.mean([(theta["counts"] <= 0).mean() for theta in drawn]))
+        epsilon = float(job.epsilon_per_set)
+        return released(recorder, drawn, epsilon, bins=float(model.bins), share_of_empty_bins=empty)
+
+
+MECHANISMS: dict[str, Mechanism] = {"perturbed_histogram": PerturbedHistogram()}

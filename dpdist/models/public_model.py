@@ -1,0 +1,71 @@
+"""The public half of a stratum's model: its design, the form of its parameters, and figures of frame rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from dpdist.core.records import Codes, Floats, Frame
+from dpdist.job import Job
+from dpdist.models.described import describe_draws, recall_draws
+from dpdist.models.design import Design, design
+from dpdist.models.protocol import Draws, Parameter
+
+
+@dataclass(frozen=True)
+class PublicModel:
+    """What is public of a model of one stratum.
+
+    A pattern is a distinct combination of predictor levels. Without predictors there is one pattern.
+    """
+
+    design: Design
+    outcome_bounds: tuple[float, float]
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+        """The model of one stratum; its prior is proper whatever the job says."""
+        return cls(design(frame, cls.predictors(job, frame), rows), job.outcome_column.bounds or (-np.inf, np.inf))
+
+    @staticmethod
+    def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
+        """No predictors, not even in a pooled fit, one fit to all strata; a regression overrides this."""
+        return ()
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        raise NotImplementedError
+
+    @property
+    def identified(self) -> int:
+        return len(self.design.kept)
+
+    @property
+    def improper(self) -> bool:
+        return False
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        return describe_draws(self.parameters, theta)
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        return recall_draws(self.parameters, described)
+
+    def pattern(self, frame_row: Codes) -> Codes:
+        """Pattern of predictors of every record, given its row of the frame."""
+        return self.design.pattern[frame_row - self.design.first]
+
+    def per_row(self, mean: Floats) -> tuple[Floats, Floats]:
+        """E(w | x) = 1 and E(w y | x) = E(y | x) of every frame row, (draw, row), from `mean`, E(y | x) by pattern."""
+        product = mean[:, self.design.pattern]
+        return np.ones_like(product), product
+
+    def within_bounds(self, share: Floats, value: Floats) -> Floats:
+        """The share at or below a value, (draw, pair), of an outcome that is limited to its public bounds.
+
+        `share` is the share without such limits.
+        """
+        low, top = self.outcome_bounds
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
