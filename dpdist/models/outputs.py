@@ -18,10 +18,6 @@ from dpdist.job import Job, StatisticName
 from dpdist.models.design import Design
 from dpdist.models.protocol import Distributed, Draws, Expectation, StratumModel
 
-AT_THE_BOUND = 0.2
-"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
-DRIFTED = 3.3
-"""Standard deviations beyond which a cell has drifted; a normal error exceeds them with a probability of .001."""
 DesignEffectOf = Callable[[frozenset[str], str, str | None], float]
 """The design effect of a statistic in cells that are crossed by these columns, of an outcome or of none."""
 

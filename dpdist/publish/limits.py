@@ -21,10 +21,12 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import factors, within_totals
-from dpdist.models.outputs import AT_THE_BOUND, DRIFTED, looked_through
+from dpdist.models.outputs import looked_through
 from dpdist.publish.met_totals import fixed_counts, margins_and_room
 from dpdist.publish.reference_strata import cells_where, strata_with
 from dpdist.publish.released import ReleasedObject
+from dpdist.reference.clipping import AT_THE_BOUND
+from dpdist.reference.drift import DRIFTED
 
 ROUNDS = 50
 DRIFT_ALARM = 0.05

@@ -26,16 +26,16 @@ from dpdist.evaluation.metering import Enough, Imposed, Meter
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.histograms import Histograms
-from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.sensitivity import Limits
 from dpdist.mechanisms.reference_tables.update import Refresh
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Strict
+from dpdist.reference.limits import Limits
 
 LEVELS = {"field": ("arts", "law"), "sex": ("f", "m")}
 CELLS = 4

@@ -48,8 +48,8 @@ def sums(workspace: Path) -> Floats:
 
 def recoded(patch: pytest.MonkeyPatch) -> None:
     """Code that clips elsewhere, as another version or an experiment may."""
-    patch.setattr("dpdist.mechanisms.reference_tables.clipping_intervals.TAIL", 3)
-    patch.setattr("dpdist.mechanisms.reference_tables.clipping_intervals.QUANTILES", np.array([0.5, 0.75, 0.9]))
+    patch.setattr("dpdist.reference.limits.TAIL", 3)
+    patch.setattr("dpdist.reference.limits.QUANTILES", np.array([0.5, 0.75, 0.9]))
 
 
 def unbound(patch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_sums_that_changed_alone_are_refused(
     job: Job, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limits are the same; a record is rounded otherwise."""
-    from dpdist.mechanisms.reference_tables.sensitivity import Limits
+    from dpdist.reference.limits import Limits
 
     cone = Limits.cone
     monkeypatch.setattr(Limits, "cone", lambda *said: cone(*said) + (np.arange(len(said[1])) == 7)[:, None])

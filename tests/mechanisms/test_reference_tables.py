@@ -27,16 +27,15 @@ from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
-from dpdist.mechanisms.reference_tables.borrowing import complete
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.collapsing import pooled, spread
-from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
+from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.models.copula.cells import UNIT as LEAST
-from dpdist.models.outputs import DRIFTED
+from dpdist.reference.borrowing import complete
+from dpdist.reference.clipping import Cell
+from dpdist.reference.collapsing import pooled, spread
+from dpdist.reference.drift import DRIFTED
+from dpdist.reference.inversion import invert_clipping
+from dpdist.reference.limits import UNIT, Limits, Noise, choose
 from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.workspace import Workspace
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables import clipping
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, _windows, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.reference import clipping
+from dpdist.reference.clipping import Cell
+from dpdist.reference.inversion import invert_clipping
+from dpdist.reference.limits import UNIT, Limits, Noise, _windows, choose
 
 NOISE = Noise(2.0, 2.0)
 

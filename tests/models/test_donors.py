@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dpdist.core.records import Floats
 from dpdist.estimation.donors import FEWEST, MOST, Donors, donors_from_table, donors_table
-from dpdist.mechanisms.reference_tables.calibration import agree
-from dpdist.mechanisms.reference_tables.value_domains import Domain
+from dpdist.reference.calibration import Domain, agree
 
 CODES = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.int32)
 TOP = 150_000.0

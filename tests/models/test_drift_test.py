@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables import clipping_inversion
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion, invert_clipping
-from dpdist.mechanisms.reference_tables.drift_test import beyond_limits, shape_bias
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
-from dpdist.models.outputs import DRIFTED
+from dpdist.reference import inversion
+from dpdist.reference.clipping import Cell
+from dpdist.reference.drift import DRIFTED, beyond_limits, shape_bias
+from dpdist.reference.inversion import ClippingInversion, invert_clipping
+from dpdist.reference.limits import UNIT, Limits, Noise, choose
 
 NOISE = Noise(2.0, 2.0)
 CELLS, SIZE = 60, 900
@@ -114,9 +112,9 @@ def changed(deviation: float, seed: int) -> tuple[Floats, Floats, Floats]:
         return apart, np.sqrt(found.sampling[:, 1, 1] + found.noise[:, 1, 1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clipping_inversion, "shape_bias", lambda *_: np.zeros(2))
+        patch.setattr(inversion, "shape_bias", lambda *_: np.zeros(2))
         apart, wider = errors()
-        patch.setattr(clipping_inversion, "beyond_limits", lambda *_: np.zeros(2))
+        patch.setattr(inversion, "beyond_limits", lambda *_: np.zeros(2))
         _, plain = errors()
     return np.abs(apart) / wider, np.abs(apart) / plain, wider / plain
 

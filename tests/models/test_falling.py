@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables import clipping_inversion
-from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import ClippingInversion, invert_clipping
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
-from dpdist.mechanisms.reference_tables.shrinkage import posterior
+from dpdist.reference import inversion
+from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell
+from dpdist.reference.inversion import ClippingInversion, invert_clipping, posterior
+from dpdist.reference.limits import UNIT, Limits, Noise, choose
 
 NOISE = Noise(2.0, 2.0)
 
@@ -94,7 +91,7 @@ def test_a_cell_that_is_surely_low_is_released_low(monkeypatch: pytest.MonkeyPat
         return float(np.mean([each.estimate[0, 1] for each in found]) / mean)
 
     assert told() < 0.5
-    monkeypatch.setattr(clipping_inversion, "STRAIGHT", 0.0)
+    monkeypatch.setattr(inversion, "STRAIGHT", 0.0)
     assert told() > 0.7, "control"
 
 
@@ -102,7 +99,7 @@ def test_cells_above_the_others_are_shrunk_by_the_slope(monkeypatch: pytest.Monk
     """What is released of the cells above the mean that all are shrunk to is the same, figure by figure; of those below it
     is not (control)."""
     with_curves = released(1.0, 5, 4)[1]
-    monkeypatch.setattr(clipping_inversion, "STRAIGHT", 0.0)
+    monkeypatch.setattr(inversion, "STRAIGHT", 0.0)
     by_slope = released(1.0, 5, 4)[1]
     for one, other in zip(with_curves, by_slope, strict=True):
         same = (one.estimate == other.estimate).all(axis=1)
@@ -128,5 +125,5 @@ def test_a_cell_whose_statistic_is_beyond_the_curve_is_released_high(monkeypatch
         return float(found[0] / np.median(found))
 
     assert told() > 1.3
-    monkeypatch.setattr(clipping_inversion, "AT_END", 2.0)
+    monkeypatch.setattr(inversion, "AT_END", 2.0)
     assert told() < 1.1, "control"

@@ -18,15 +18,12 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL, Codes, Floats
 from dpdist.job import Adjacency
 from dpdist.mechanisms.reference_tables import histograms
-from dpdist.mechanisms.reference_tables.cell_shape import Blur
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of
-from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell, beyond
-from dpdist.mechanisms.reference_tables.histogram_scales import with_own_tails
-from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped, in_common
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of
+from dpdist.reference.clipping import Blur, Cell
+from dpdist.reference.histogram_cells import Hidden, HistogramCell, beyond, with_own_tails
+from dpdist.reference.histograms import FEWEST_POOLED, grouped, in_common
+from dpdist.reference.inversion import invert_clipping
+from dpdist.reference.limits import UNIT, Limits, Noise, choose
 
 Named = Callable[[str], AbstractContextManager[None]]
 STATES = [f"S{k:02d}" for k in range(24)]
@@ -313,7 +310,7 @@ def test_variances_within_and_between_cells_add_up_to_the_histograms(
     v = np.array([np.minimum(weights, 10.0).mean() / 10.0 if alike else 0.1] * 9 + [heaviest])
 
     def kept(own: HistogramCell, v: float, error: float, cap: float, between: float) -> float:
-        seen.append((own.own, between))
+        seen.append((own.within_cells, between))
         return 0.0
 
     monkeypatch.setattr(HistogramCell, "tail_of", kept)

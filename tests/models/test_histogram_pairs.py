@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.cell_shape import Blur
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
-from dpdist.mechanisms.reference_tables.histogram_cells import HistogramCell
-from dpdist.mechanisms.reference_tables.histogram_pairs import paired
-from dpdist.mechanisms.reference_tables.sensitivity import Limits
+from dpdist.reference.clipping import Blur
+from dpdist.reference.histogram_cells import HistogramCell
+from dpdist.reference.histogram_pairs import paired
+from dpdist.reference.limits import Limits, Noise
 
 LIMITS = Limits(np.full(4, 60.0), np.full(4, 30.0), np.full(4, 60.0))
 NOTHING = Noise(1e-12, 1e-12)

@@ -12,11 +12,10 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.mechanisms.reference_tables.borrowing import complete, mixed
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.reference.borrowing import complete, mixed
+from dpdist.reference.clipping import Cell
+from dpdist.reference.inversion import invert_clipping
+from dpdist.reference.limits import UNIT, Limits, Noise, choose
 
 Named = Callable[[str], AbstractContextManager[None]]
 BOUNDS = (0.0, 1e6)

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.mechanisms.reference_tables.cell_shape import Blur
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.collapsing import FEWEST, Spread, collapsed, pooled, spread
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.reference.clipping import Blur, Cell
+from dpdist.reference.collapsing import FEWEST, Spread, collapsed, pooled, spread
+from dpdist.reference.inversion import invert_clipping
+from dpdist.reference.limits import UNIT, Limits, Noise, choose
 
 SCALE = 10.0
 NOISE = Noise(2.0 * SCALE**2, 2.0 * SCALE**2)

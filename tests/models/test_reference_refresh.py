@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.quantile_bins import ORDERS, QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.update import Refresh, towards
+from dpdist.mechanisms.reference_tables.update import Refresh
+from dpdist.reference.clipping import Cell
+from dpdist.reference.quantile_bins import ORDERS, QuantileLevels, numbers, towards
 
 JOB = """
 dataset: fresh

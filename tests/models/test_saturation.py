@@ -7,10 +7,9 @@ import pytest
 from scipy.special import ndtri
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
-from dpdist.mechanisms.reference_tables.saturation import ALARM, spans
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.reference.clipping import Cell
+from dpdist.reference.limits import UNIT, Limits, Noise
+from dpdist.reference.saturation import ALARM, spans
 
 BOUNDS = (1.0, 1000.0)
 SCALE = 2.0

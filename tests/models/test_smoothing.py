@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables import smoothing
-from dpdist.mechanisms.reference_tables.histogram_bins import Bins
-from dpdist.mechanisms.reference_tables.smoothing import smoothed
+from dpdist.reference import histograms
+from dpdist.reference.histograms import Bins, smoothed
 
 SCALE = 3.0
 """Of Laplace noise on a count: one third of ε for a histogram."""
@@ -35,7 +34,7 @@ def test_a_second_mode_stays(heavy: float, times: float, monkeypatch: pytest.Mon
     weights = two_modes(heavy, times)
     off = [abs(mean_of(weights, seed) / weights.mean() - 1.0) for seed in range(10)]
     assert np.median(off) < 0.05
-    monkeypatch.setattr(smoothing, "_as_counted", lambda *fit: fit[3:])
+    monkeypatch.setattr(histograms, "_as_counted", lambda *fit: fit[3:])
     assert np.median([abs(mean_of(weights, seed) / weights.mean() - 1.0) for seed in range(10)]) > 0.08
 
 
@@ -54,14 +53,14 @@ def test_a_tail_that_ends_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None
         )
 
     assert np.median(off()) < 0.03
-    monkeypatch.setattr(smoothing, "ROUGHNESS", (0.002, 0.01))
+    monkeypatch.setattr(histograms, "ROUGHNESS", (0.002, 0.01))
     assert np.median(off()) > 0.045
 
 
 def test_what_the_fit_explains_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = np.exp(3.0 + 0.8 * np.random.default_rng(4).standard_normal(2000))
     found = [mean_of(weights, seed) for seed in range(5)]
-    monkeypatch.setattr(smoothing, "_as_counted", lambda *fit: fit[3:])
+    monkeypatch.setattr(histograms, "_as_counted", lambda *fit: fit[3:])
     assert found == [mean_of(weights, seed) for seed in range(5)]
 
 
@@ -74,7 +73,7 @@ def test_noise_alone_is_no_second_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     at = np.sqrt(BINS.left * BINS.right)
     share, _ = smoothed(counts, 2000.0, 2.0 * SCALE**2, BINS)
     assert abs(float(share @ at) / weights.mean() - 1.0) < 0.1
-    monkeypatch.setattr(smoothing, "ALARM", 0.1)
+    monkeypatch.setattr(histograms, "ALARM", 0.1)
     share, _ = smoothed(counts, 2000.0, 2.0 * SCALE**2, BINS)
     assert float(share @ at) / weights.mean() > 1.4
 
@@ -96,7 +95,7 @@ def test_bins_beyond_all_records_stay_empty(wall: str, atoms: tuple[bool, bool],
         )
 
     assert farthest() < 0.2
-    monkeypatch.setattr(smoothing, wall, 1e9)
+    monkeypatch.setattr(histograms, wall, 1e9)
     assert farthest() > 2.0
 
 

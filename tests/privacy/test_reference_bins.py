@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of
-from dpdist.mechanisms.reference_tables.sensitivity import Limits, noise_scales
+from dpdist.mechanisms.reference_tables.sensitivity import cone, count_scale_of, noise_scales
+from dpdist.reference.histograms import Bins
+from dpdist.reference.limits import Limits
 
 EPSILON, SHARE = Fraction(1), Fraction(1, 3)
 """Of the release, and the histograms' part of it."""
@@ -46,7 +47,7 @@ def table_under(limits: Limits) -> Statistics:
 
     def sums(database: tuple[Record, ...]) -> Floats:
         held = np.array(database, dtype=float).reshape(-1, 4)
-        rows = limits.cone(held[:, 0].astype(np.int64), held[:, 1], held[:, 2:])
+        rows = cone(limits, held[:, 0].astype(np.int64), held[:, 1], held[:, 2:])
         found = [rows[held[:, 0] == group].sum(axis=0) for group in GROUPS]
         return np.concatenate([np.append(row[:1] / float(first), row[1:] / float(other)) for row in found])
 
@@ -107,7 +108,7 @@ def test_every_value_has_a_bin_that_holds_it_clipped(value: float, bounds: tuple
     bins, clipped = Bins.within(*bounds), float(np.clip(value, *bounds))
     number = bins.number(np.array([value]))
     assert bins.left[number[0]] <= clipped <= bins.right[number[0]]
-    inside = bins.at(number, np.array([0.5]))[0]
+    inside = bins.value_at(number, np.array([0.5]))[0]
     assert bins.left[number[0]] <= inside <= bins.right[number[0]] or inside == pytest.approx(bins.right[number[0]])
 
 

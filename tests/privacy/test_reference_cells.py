@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from itertools import combinations_with_replacement, product
 
 import numpy as np
@@ -18,8 +19,11 @@ from scipy.spatial.distance import cdist
 from scipy.stats import beta
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, UNIT, Limits, noise_scale, noise_scales
+from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, noise_scale, noise_scales
+from dpdist.mechanisms.reference_tables.sensitivity import cone as in_cone
+from dpdist.mechanisms.reference_tables.sensitivity import simplex as in_simplex
 from dpdist.privacy.noise import whole_laplace
+from dpdist.reference.limits import UNIT, Limits
 
 LIMITS = Limits(np.array([50.0, 20.0]), np.array([8.0, 3.0]), np.array([30.0, 10.0]))
 """Two cells, with limits inside and outside the grid."""
@@ -43,7 +47,7 @@ def sums_of(pairs: Callable[..., Floats]) -> Sums:
     return sums
 
 
-cone, simplex = sums_of(LIMITS.cone), sums_of(LIMITS.simplex)
+cone, simplex = sums_of(partial(in_cone, LIMITS)), sums_of(partial(in_simplex, LIMITS))
 ADJACENT = [(cone, "zero_out"), (cone, "substitution"), (simplex, "add_remove"), (simplex, "substitution")]
 """Of the simplex, substitution is an exchange anywhere: the grid has two cells."""
 OFF: Record = (-1, 0.0, 0.0)
@@ -125,14 +129,14 @@ def positive(cell, weight, outcome):
 
 def with_margins(cell, weight, outcome):
     """A cell's sums and, with noise of its own, the margin's: a record enters twice."""
-    return np.tile(LIMITS.cone(cell, weight, outcome), 2)
+    return np.tile(in_cone(LIMITS, cell, weight, outcome), 2)
 
 
 def own_cap(database):
     """U from the current file."""
     held = [record for record in database if record[0] >= 0]
     cap = max((w for _, w, _ in held), default=0.0) or 1.0
-    return sums_of(LIMITS._replace(cap=np.full(2, cap)).cone)(database)
+    return sums_of(partial(in_cone, LIMITS._replace(cap=np.full(2, cap))))(database)
 
 
 CONTROLS: dict[str, tuple[Sums, str, float]] = {
@@ -159,8 +163,8 @@ def test_noise_a_fifth_too_small_is_caught(sums: Sums, adjacency: str) -> None:
 @given(st.sampled_from(CELLS), st.floats(0.0, 1e9), st.floats(-1e12, 1e12), st.floats(0.0, 1e9), st.floats(-1e12, 1e12))
 def test_statistics_are_whole_and_within_their_bodies(k: int, w: float, y: float, w2: float, y2: float) -> None:
     cell = np.array([k, k])
-    pairs = LIMITS.cone(cell, np.array([w, w2]), np.array([y, y2]))
-    triples = LIMITS.simplex(cell, np.array([w, w2]), np.array([y, y2]))
+    pairs = in_cone(LIMITS, cell, np.array([w, w2]), np.array([y, y2]))
+    triples = in_simplex(LIMITS, cell, np.array([w, w2]), np.array([y, y2]))
     assert (np.abs(pairs).sum(axis=1) <= UNIT).all()
     assert np.abs(pairs[0] - pairs[1]).sum() <= SENSITIVITY["substitution"] * UNIT
     assert (triples >= 0).all()
@@ -181,7 +185,7 @@ NO_LIMITS = {
 @pytest.mark.parametrize("outcome", [0.0, 20.0, 150_000.0])
 def test_limits_that_clip_nothing_are_refused_whatever_the_record(what: str, outcome: float) -> None:
     """A window without width makes c of the one record at its centre 0/0: that alone would tell of it."""
-    for body in (NO_LIMITS[what].cone, NO_LIMITS[what].simplex):
+    for body in (partial(in_cone, NO_LIMITS[what]), partial(in_simplex, NO_LIMITS[what])):
         with pytest.raises(ValueError, match="not above 0, or a limit that is not finite"):
             body(np.array([1]), np.array([1.0]), np.array([outcome]))
 
@@ -195,7 +199,7 @@ def test_no_finite_record_is_without_a_statistic_however_narrow_the_limits(
 ) -> None:
     """And none brings a warning, which would tell of it."""
     limits = Limits(np.array([centre]), np.array([cap]), np.array([reach]))
-    for body in (limits.cone, limits.simplex):
+    for body in (partial(in_cone, limits), partial(in_simplex, limits)):
         found = body(np.array([0]), np.array([weight]), np.array([outcome]))
         assert np.isfinite(found).all()
         assert np.abs(found).sum() <= UNIT
@@ -264,9 +268,9 @@ def largest_of_several(sums: Sums, adjacency: str) -> float:
 @pytest.mark.parametrize(
     ("sums", "adjacency", "cost"),
     [
-        (several(SEVERAL.cone), "zero_out", 1.0),
-        (several(SEVERAL.cone), "substitution", 2.0),
-        (several(SEVERAL.simplex), "add_remove", 1.0),
+        (several(partial(in_cone, SEVERAL)), "zero_out", 1.0),
+        (several(partial(in_cone, SEVERAL)), "substitution", 2.0),
+        (several(partial(in_simplex, SEVERAL)), "add_remove", 1.0),
     ],
 )
 def test_two_outcomes_share_one_budget_which_is_attained(sums: Sums, adjacency: str, cost: float) -> None:
@@ -276,4 +280,4 @@ def test_two_outcomes_share_one_budget_which_is_attained(sums: Sums, adjacency: 
 
 
 def test_noise_that_does_not_grow_with_the_number_of_outcomes_is_caught() -> None:
-    assert largest_of_several(several(SEVERAL.cone, share=False), "zero_out") > 1.9
+    assert largest_of_several(several(partial(in_cone, SEVERAL), share=False), "zero_out") > 1.9

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from neighbours import Record, Sums, epsilon_at_least, held, largest_distance
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, UNIT, noise_scale
+from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     EXCHANGE,
     REACH,
@@ -23,6 +23,7 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     moments,
     noise_variances,
 )
+from dpdist.reference.limits import UNIT
 
 WHITENING = Whitening(np.array([[10.0, 4.0], [11.0, 3.0]]), np.array([[2.0, 0.0], [-1.0, 1.5]]))
 """Two cells."""

@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.estimation.donors import Donors
 from dpdist.job import Job
 from dpdist.job.noisy_mechanisms import ReferenceTables
-from dpdist.mechanisms.reference_tables.borrowing import complete
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise, choose
-from dpdist.mechanisms.reference_tables.collapsing import collapsed, fewest, pooled
-from dpdist.mechanisms.reference_tables.saturation import public_weights, weight_bounds
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits, noise_scales
+from dpdist.mechanisms.reference_tables.sensitivity import cone, noise_scales, simplex
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, design
 from dpdist.privacy.queries import record_epsilon
+from dpdist.reference.borrowing import complete
+from dpdist.reference.clipping import Cell
+from dpdist.reference.collapsing import collapsed, fewest, pooled
+from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.saturation import public_weights, weight_bounds
 
 Told = list[list[Cell]]
 """Summary of a reference: the cells of each outcome."""
@@ -144,6 +145,23 @@ class ClippedCells(SumsModel):
         assert self.limits is not None
         assert self.unit is not None
         cell, units = self.pattern(records.frame), int(self.unit.max()) + 1
-        body = self.limits.simplex if self.simplex else self.limits.cone
-        rows = alpha[:, None] * body(cell, records.weight, records.outcomes)
+        body = simplex if self.simplex else cone
+        rows = alpha[:, None] * body(self.limits, cell, records.weight, records.outcomes)
         return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
+
+
+class ReferenceSummary(NamedTuple):
+    """The cells of each outcome, their clipping limits, and the donors for synthetic records."""
+
+    told: Told
+    limits: Limits
+    donors: Donors | None = None
+
+
+def summary_of(model: ClippedCells, reference: Sequence[Records], sizes: Floats | None = None) -> ReferenceSummary:
+    """The summary from public sizes and the reference's records, which are given for each outcome.
+
+    `sizes` (cell,): number of records that the reference's records stand for, if they are points.
+    """
+    told = model.summarise(reference, sizes)
+    return ReferenceSummary(told, model.limited(told))

@@ -16,12 +16,11 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import CELL, MOST_POINTS
-from dpdist.mechanisms.reference_tables.calibration import agree
 from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells
-from dpdist.mechanisms.reference_tables.value_domains import Domain
 from dpdist.models.copula.model import kind_of
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
+from dpdist.reference.calibration import Domain, agree
 
 
 class Drawn(NamedTuple):

@@ -7,7 +7,6 @@ and spread over HISTOGRAM_POINTS points of equal weight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
@@ -17,22 +16,25 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats
 from dpdist.job import Column, Job
-from dpdist.mechanisms.reference_tables.cell_shape import Blur
 from dpdist.mechanisms.reference_tables.clipped_cells import Told
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.histogram_bins import Bins, count_scale_of, histogram_counts
-from dpdist.mechanisms.reference_tables.histogram_cells import Hidden, HistogramCell
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.smoothing import explained, smoothed
-from dpdist.models.outputs import AT_THE_BOUND
+from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of, histogram_counts
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
-
-HISTOGRAM_POINTS = 1024
-"""Number of points that represent a group's histograms."""
-FEWEST_POOLED = 300
-"""Smallest number of records of a group, in scales of the noise on a count; smaller cells are pooled."""
-MOSTLY = 0.75
-"""Share of records on an outcome's two bounds from which the outcome may be a yes or no."""
+from dpdist.reference.clipping import AT_THE_BOUND, Blur, Cell
+from dpdist.reference.histogram_cells import Hidden, HistogramCell
+from dpdist.reference.histograms import (
+    FEWEST_POOLED,
+    HISTOGRAM_POINTS,
+    Bins,
+    evenly_placed,
+    explained,
+    grouped,
+    holds_two_values,
+    in_common,
+    paired_levels,
+    smoothed,
+    sure_ends,
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Histograms:
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
         noise = 2.0 * float(self.scale) ** 2 * len(cells)
         columns = np.split(noisy, edges, axis=1)
-        two = [_two_valued(own.sum(axis=0), noise, bins) for own, bins in zip(columns, self.bins, strict=True)]
+        two = [holds_two_values(own.sum(axis=0), noise, bins) for own, bins in zip(columns, self.bins, strict=True)]
         if any(two):
             kept = [own[:, [0, -1]] if ends else own for own, ends in zip(columns, two, strict=True)]
             bins = [each.ends if ends else each for each, ends in zip(self.bins, two, strict=True)]
@@ -99,10 +101,10 @@ class Histograms:
         fitted = [smoothed(row, n, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         errors = [covariance for _, covariance in fitted]
         spread = [
-            bins.at(*_even(share, order))
-            for bins, (share, _), order in zip(self.bins, fitted, _levels(len(self.bins)), strict=True)
+            bins.value_at(*evenly_placed(share, order))
+            for bins, (share, _), order in zip(self.bins, fitted, paired_levels(len(self.bins)), strict=True)
         ]
-        places = [bins.at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5)) for bins in self.bins]
+        places = [bins.value_at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5)) for bins in self.bins]
         if not self.model.weighted:
             spread, places = [np.ones(HISTOGRAM_POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
@@ -139,7 +141,7 @@ class Histograms:
     def _hidden(self, counts: list[Floats], n: float) -> list[Hidden]:
         """For each outcome, the records that noise in a group's histograms may hide, with the ends for the weight."""
         variance, share = 2.0 * float(self.scale) ** 2, 2.0**0.5 * float(self.scale) / n
-        ends = [_sure(row, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
+        ends = [sure_ends(row, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
         weight = (ends[0][1], float(self.bins[0].right[-1])) if self.model.weighted else (1.0, 1.0)
         outcomes = zip(ends[-len(self.model.bounds) :], self.model.bounds, strict=True)
         return [Hidden(share, weight, (-least, -low), (most, top)) for (least, most), (low, top) in outcomes]
@@ -159,86 +161,6 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
     return found
 
 
-def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
-    """The factor on the square of an error common to cells, relative to a cell's separate error, (group,).
-
-    Limits are chosen for the least sum, over published cells, of squared errors in variances of the direct estimate. Let
-    a cell have n_k records and a published cell n_P. In the published cell's squared error, the cell's separate error
-    counts with the factor n_k/n_P, as direct errors do. An error common to all cells counts with the factor 1. So the
-    factor is the harmonic mean of n_P/n_k, over the published cells that contain a group's cells.
-    """
-    own, cells = np.zeros(len(codes)), np.bincount(group)
-    for margin in margins:
-        _, published = np.unique(codes[:, list(margin)], axis=0, return_inverse=True)
-        published = published.reshape(-1)
-        own += count / np.bincount(published, weights=count)[published]
-    return np.asarray(len(margins) * cells / np.bincount(group, weights=own))
-
-
-def _two_valued(noisy: Floats, variance: float, bins: Bins) -> bool:
-    """True if an outcome is a yes or no: nearly all records are on its bounds, and only noise is between them.
-
-    The bins between the bounds are then no part of its shape.
-    """
-    if len(noisy) < 3 or bins.left[0] < bins.right[0] or bins.left[-1] < bins.right[-1]:
-        return False
-    inner, ends = noisy[1:-1], float(noisy[0] + noisy[-1])
-    sum_of_noise = 3.0 * float(np.sqrt(variance * len(inner)))
-    alone = inner.max() <= explained(np.zeros(len(noisy)), 0.0, variance)[0]
-    return bool(alone and inner.sum() <= sum_of_noise and ends > MOSTLY * (ends + max(float(inner.sum()), 0.0)) > 0.0)
-
-
-def _sure(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
-    """The outer ends of the bins whose counts noise alone does not explain; the public bounds if there are none."""
-    found = np.flatnonzero(noisy > explained(np.zeros(len(noisy)), 0.0, variance))
-    return (
-        (float(bins.left[found[0]]), float(bins.right[found[-1]]))
-        if len(found)
-        else (float(bins.left[0]), float(bins.right[-1]))
-    )
-
-
 def _whole(column: Column) -> bool:
     """True if the outcome can only be whole numbers, as the job states."""
     return column.whole or (column.codes is not None and all(float(code).is_integer() for code in column.codes.values()))
-
-
-def grouped(codes: Codes, count: Floats, least: float) -> Codes:
-    """The group of every cell, (cell,); groups have at least `least` records and are as fine as possible.
-
-    Small cells are pooled with those that share all columns but the last, then all but the last two, and so on. If the
-    smallest group is still too small, it joins the next larger one. `codes` is (cell, column).
-    """
-    group = np.arange(len(codes))
-    for depth in range(codes.shape[1] - 1, -1, -1):
-        small = np.flatnonzero(np.bincount(group, weights=count, minlength=len(codes))[group] < least)
-        for key in np.unique(codes[small, :depth], axis=0):
-            own = small[(codes[small, :depth] == key).all(axis=1)]
-            group[own] = own[0]
-    size = np.bincount(group, weights=count, minlength=len(codes))
-    used = np.unique(group)
-    if len(used) > 1 and size[used].min() < least:
-        smallest, next_one = used[np.argsort(size[used], kind="stable")[:2]]
-        group[group == smallest] = next_one
-    return np.unique(group, return_inverse=True)[1].astype(np.int32)
-
-
-def _even(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
-    """The bin of each point, and its position in the bin, at the quantile levels `order` of a histogram."""
-    upper = np.cumsum(counts)
-    at = order * upper[-1]
-    number = np.minimum(np.searchsorted(upper, at, side="right"), len(counts) - 1)
-    number = np.minimum(number, np.flatnonzero(counts > 0)[-1])
-    return number, np.clip((at - (upper[number] - counts[number])) / counts[number], 0.0, 1.0)
-
-
-def _levels(number: int) -> list[Floats]:
-    """Quantile levels of the points for each variable; levels of different variables pair evenly with one another.
-
-    They are ranks of a Kronecker sequence (Roberts 2018).
-    """
-    golden = 2.0
-    for _ in range(60):
-        golden = (1.0 + golden) ** (1.0 / (number + 1))
-    sequence = np.arange(HISTOGRAM_POINTS)[:, None] * golden ** -np.arange(1, number + 1) % 1.0
-    return list((np.argsort(np.argsort(sequence, axis=0), axis=0).T + 0.5) / HISTOGRAM_POINTS)

@@ -10,11 +10,16 @@ from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, budget_text
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import per_set, promise_of, referred
-from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of, histogram_counts, histograms_of
+from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary
 from dpdist.mechanisms.reference_tables.histograms import Histograms
-from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.sensitivity import clipped_sums, noise_scales
+from dpdist.mechanisms.reference_tables.sensitivity import (
+    clipped_sums,
+    count_scale_of,
+    histogram_counts,
+    histograms_of,
+    noise_scales,
+)
 from dpdist.mechanisms.reference_tables.statement import (
     CLIPPED,
     CLIPPED_BY_HISTOGRAMS,

@@ -19,22 +19,20 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, Told
-from dpdist.mechanisms.reference_tables.clipping_inversion import invert_clipping
-from dpdist.mechanisms.reference_tables.collapsing import Spread, spread
+from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, ReferenceSummary, Told, summary_of
 from dpdist.mechanisms.reference_tables.donor_records import Drawn, points_of_cells
-from dpdist.mechanisms.reference_tables.elasticity import elasticities
-from dpdist.mechanisms.reference_tables.histogram_pairs import all_paired
 from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
-from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
-from dpdist.mechanisms.reference_tables.saturation import set_into, spans
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
 from dpdist.mechanisms.reference_tables.transported import Transported
 from dpdist.models.described import recall_draws
 from dpdist.models.design import counted_again
 from dpdist.models.outputs import Point, ReleaseView
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.reference.collapsing import Spread, spread
+from dpdist.reference.histogram_pairs import all_paired
+from dpdist.reference.inversion import elasticities, invert_clipping
+from dpdist.reference.limits import UNIT, Limits
+from dpdist.reference.saturation import set_into, spans
 
 
 class Sized(NamedTuple):

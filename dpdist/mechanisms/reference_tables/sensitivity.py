@@ -1,4 +1,4 @@
-"""Sensitivity of the clipped statistics of disjoint cells, with limits from a reference: `reference_tables` (METHODS §7b).
+"""Sensitivity of what `reference_tables` asks of records: clipped sums of disjoint cells, and counts of histograms.
 
 A record of a base cell has a weight w and outcomes y_k, k = 1 … K. It enters by v = clip(w, 0, U)/U ∈ [0, 1] and by c_k =
 clip((y_k − μ_k)/R_k, −1, 1). The limits μ, U and R come from the reference and public sizes alone.
@@ -17,21 +17,24 @@ one, so it needs twice these scales (`exchange: anywhere`).
 Cells are disjoint, and a record enters one of them. Margins are sums of cells, so one ε covers a whole table. Everything
 is rounded to multiples of 1/UNIT so that the bounds still hold. Discrete noise on exact sums of whole numbers then has no
 floating-point error.
+
+Histograms may serve in place of a reference. Groups of cells share them; the groups partition the cells and follow from
+public sizes. A record is in one bin of each of its group's h histograms, whatever its values. If it is switched off, h
+counts change by 1, so noise of scale h/ε costs ε. If it is exchanged, 2h counts change, and the scale is 2h/ε. The table
+that follows costs no more than the rest of the budget, whatever the histograms are (adaptive composition).
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.job import Adjacency
+from dpdist.job import Adjacency, Job
 from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.reference.limits import UNIT, Limits
 
-UNIT = 2**20
-"""Statistics are whole multiples of 1/UNIT."""
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
 """L1 distance of the sums of neighbouring files, before they are multiplied by UNIT.
 
@@ -48,43 +51,23 @@ def clipped_sums(scale: Fraction) -> NoisyQuery:
     return NoisyQuery("clipped sums of base cells", MOVED, scale)
 
 
-class Limits(NamedTuple):
-    """Limits of every cell, fixed before the current file is seen.
+def _parts(limits: Limits, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats, Floats]:
+    """1 − v in whole units of 1/UNIT, (record, 1); v, (record, 1); and c, (record, outcome)."""
+    v, c = limits.clipped(cell, weight, outcome)
+    return np.rint(UNIT * (1.0 - v))[:, None], v[:, None], c if c.ndim == 2 else c[:, None]
 
-    They are the centre μ, (cell,) or (cell, outcome); the weight cap U, (cell,); and the half width R, as μ.
-    """
 
-    centre: Floats
-    cap: Floats
-    reach: Floats
+def cone(limits: Limits, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
+    """(1 − v, vc_1, …) of every record in whole units of 1/UNIT, (record, 1 + outcome)."""
+    left, v, c = _parts(limits, cell, weight, outcome)
+    return np.column_stack([left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
 
-    def clipped(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats]:
-        """v of every record, (record,), and c in the shape of `outcome`, (record,) or (record, outcome); none is NaN.
 
-        Raises `ValueError` for limits at which no record could be clipped; limits are public.
-        """
-        if not all(np.isfinite(each).all() for each in self) or min(self.cap.min(), self.reach.min()) <= 0.0:
-            raise ValueError("a weight cap or a half-width that is not above 0, or a limit that is not finite")
-        v = np.clip(weight, 0.0, self.cap[cell]) / self.cap[cell]
-        # A warning for some values only would reveal them; values that overflow are clipped.
-        with np.errstate(over="ignore"):
-            return v, np.clip((outcome - self.centre[cell]) / self.reach[cell], -1.0, 1.0)
-
-    def _parts(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> tuple[Floats, Floats, Floats]:
-        """1 − v in whole units of 1/UNIT, (record, 1); v, (record, 1); and c, (record, outcome)."""
-        v, c = self.clipped(cell, weight, outcome)
-        return np.rint(UNIT * (1.0 - v))[:, None], v[:, None], c if c.ndim == 2 else c[:, None]
-
-    def cone(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
-        """(1 − v, vc_1, …) of every record in whole units of 1/UNIT, (record, 1 + outcome)."""
-        left, v, c = self._parts(cell, weight, outcome)
-        return np.column_stack([left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
-
-    def simplex(self, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
-        """(1 − v, v(1 + c_1)/2, …, v(1 − c_1)/2, …) of every record in whole units of 1/UNIT, (record, 1 + 2 outcome)."""
-        left, v, c = self._parts(cell, weight, outcome)
-        above = np.clip(np.rint(UNIT * v * (1.0 + c) / 2.0), 0.0, UNIT - left)
-        return np.column_stack([left, above, UNIT - left - above])
+def simplex(limits: Limits, cell: Codes | Ints, weight: Floats, outcome: Floats) -> Floats:
+    """(1 − v, v(1 + c_1)/2, …, v(1 − c_1)/2, …) of every record in whole units of 1/UNIT, (record, 1 + 2 outcome)."""
+    left, v, c = _parts(limits, cell, weight, outcome)
+    above = np.clip(np.rint(UNIT * v * (1.0 + c) / 2.0), 0.0, UNIT - left)
+    return np.column_stack([left, above, UNIT - left - above])
 
 
 def noise_scales(epsilon: Fraction, adjacency: Adjacency, outcomes: int = 1) -> tuple[Fraction, Fraction]:
@@ -96,3 +79,23 @@ def noise_scales(epsilon: Fraction, adjacency: Adjacency, outcomes: int = 1) -> 
 def noise_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     """The scale of the noise on every sum, where there is one outcome."""
     return noise_scales(epsilon, adjacency)[0]
+
+
+def histograms_of(job: Job) -> int:
+    """Number of histograms that a record enters: of the weight, and of each outcome.
+
+    Where they update an earlier release, an outcome with two values has none.
+    """
+    outcomes = job.outcome_columns.values()
+    shaped = [column for column in outcomes if not column.two_valued] if job.refreshes else list(outcomes)
+    return (job.survey.weight is not None) + len(shaped)
+
+
+def histogram_counts(number: int, scale: Fraction) -> NoisyQuery:
+    """The query for the counts of that many histograms. A record is in one bin of each."""
+    return NoisyQuery("counts of histograms", Moved(*map(Fraction, (number, 2 * number, 2 * number))), scale)
+
+
+def count_scale_of(histograms: int, epsilon: Fraction, adjacency: Adjacency) -> Fraction:
+    """Scale of the noise on every count if a record enters this number of histograms."""
+    return (2 if adjacency == "substitution" else 1) * histograms / epsilon

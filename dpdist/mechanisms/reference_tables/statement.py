@@ -10,9 +10,9 @@ import numpy as np
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.job.noisy_mechanisms import ReferenceTables
-from dpdist.mechanisms.reference_tables.saturation import ALARM
 from dpdist.mechanisms.words import Words
 from dpdist.models.outputs import ReleaseView, looked_through
+from dpdist.reference.saturation import ALARM
 
 CLIPPED = (
     "A record enters one base cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "

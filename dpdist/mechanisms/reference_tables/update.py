@@ -13,11 +13,9 @@ does the dependence between weight and outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,46 +23,12 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.clipped_cells import Told
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.histogram_bins import count_scale_of, histogram_counts
-from dpdist.mechanisms.reference_tables.histograms import FEWEST_POOLED, grouped
-from dpdist.mechanisms.reference_tables.quantile_bins import QuantileLevels, numbers
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of, histogram_counts
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
-
-SEARCH_STEPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
-"""Step sizes of log scale and log spread in the search for their fit."""
-LARGEST_LOG_CHANGE = 1.0
-"""Largest change of log scale, and of log spread."""
-
-
-class Shares(NamedTuple):
-    """A group's shares of bins before and after the update, (bin,), with figures on their precision.
-
-    `way` is the mean fraction of the distance from the old shares to the noisy ones that was moved. `drift` is A, which
-    includes sampling of the earlier shape. `noise` is the error that noise and sampling leave in the new shares.
-    """
-
-    before: Floats
-    after: Floats
-    way: float
-    drift: float
-    noise: float
-
-    def records(self, before: float) -> int:
-        """Effective number of records of the updated shape, if the earlier one had `before`.
-
-        It follows from the error of the shares about the population's shares.
-        """
-        return max(1, round(1.0 / ((1.0 - self.way) ** 2 * max(1.0 / before, self.drift) + self.noise)))
-
-
-class Moved(NamedTuple):
-    """Changes of a group's points by its noisy shares: of log scale, of log spread, and then of the bins' shares."""
-
-    shift: float
-    stretch: float
-    shares: Shares
+from dpdist.reference.clipping import Cell
+from dpdist.reference.histograms import FEWEST_POOLED, grouped
+from dpdist.reference.quantile_bins import Moved, QuantileLevels, nearest, numbers, towards, transported
 
 
 @dataclass(frozen=True)
@@ -149,48 +113,11 @@ class Refresh:
         weight, values, group = cell.weight, cell.outcome, self.group[number]
         records = float(cell.records)
         if of_weight is not None:
-            weight = _transported(self.orders[0][number], weight, of_weight[group])
+            weight = transported(self.orders[0][number], weight, of_weight[group])
             records = of_weight[group].shares.records(cell.records)
         if of_outcome is not None:
-            values = _transported(
+            values = transported(
                 self.orders[self.model.weighted + self.shaped.index(outcome)][number], values, of_outcome[group]
             )
             records = of_outcome[group].shares.records(cell.records)
         return replace(cell, weight=weight, outcome=values, records=int(records))
-
-
-def _transported(levels: QuantileLevels, values: Floats, moved: Moved) -> Floats:
-    """A cell's values after the update; its shares change as its group's shares do."""
-    fitted, (_, _, group) = levels.under(moved.shift, moved.stretch), moved
-    own = fitted.share
-    share = group.after * np.divide(own, group.before, out=np.ones_like(own), where=group.before > 0)
-    return fitted.transported(levels.moved(values, moved.shift, moved.stretch), share / share.sum())
-
-
-def nearest(loss: Callable[[float, float], float]) -> tuple[float, float]:
-    """The log scale and log spread with the least loss, searched from 0 in SEARCH_STEPS; both 0 if nothing is better."""
-    at, best = (0.0, 0.0), loss(0.0, 0.0)
-    for step in SEARCH_STEPS:
-        nearer = True
-        while nearer:
-            nearer = False
-            for moves in product((-step, 0.0, step), repeat=2):
-                tried = (at[0] + moves[0], at[1] + moves[1])
-                if max(map(abs, tried)) <= LARGEST_LOG_CHANGE and (found := loss(*tried)) < best:
-                    at, best, nearer = tried, found, True
-    return at
-
-
-def towards(before: Floats, noisy: Floats, n: float, variance: float) -> Shares:
-    """Shares between `before` and the shares of noisy counts of n records, whose noise has `variance`."""
-    told, noise = noisy / n, variance / n**2
-    room = 1.0 - float((before**2).sum())
-    excess = float(((told - before) ** 2).sum()) - len(told) * noise - room / n
-    drift = max(0.0, excess / max(room, 1.0 / n))
-    likely = np.maximum(before, 1.0 / n)
-    rate = drift * likely / (drift * likely + likely / n + noise)
-    share = np.maximum(before + rate * (told - before), 0.0)
-    if not share.any():  # noise has taken every count to 0 or below
-        share = before
-    error = float((rate**2 * (likely / n + noise)).sum())
-    return Shares(before, share / share.sum(), float(before @ rate), drift, error)

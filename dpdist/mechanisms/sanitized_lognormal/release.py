@@ -20,7 +20,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.job.noisy_mechanisms import SanitizedStatistics
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, noise_scale
+from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     Fitted,
@@ -39,6 +39,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.privacy.queries import record_epsilon, record_rho
+from dpdist.reference.limits import UNIT
 
 STEP = 0.05
 """Step of the numerical derivative of the fit, in the logarithm of sample counts."""

@@ -40,8 +40,8 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Adjacency, NoiseName
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT
 from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.reference.limits import UNIT
 
 REACH = 2.5
 """C: the largest distance of a record from its cell's reference mean, in reference standard deviations."""

@@ -22,7 +22,7 @@ from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.evaluation.laplace import noised
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.reference_summary import ReferenceSummary, summary_of
+from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.models.protocol import StratumModel
 from dpdist.publish.released import ReleasedObject

@@ -1,11 +1,7 @@
 """Collapses cells that noise would drown: several small cells share one noisy sum (METHODS §7b).
 
-Noise of scale b, in records, is about 6b/√n direct standard errors of a cell of n records. Where the noise is at most about
-three such errors, shrinkage of the separate cells is used instead. So cells of fewer than FEWEST b² reference records are
-collapsed. This choice follows from the reference alone.
-
 Cells that share a sum are a unit. Its statistics give one scale of weights and one of outcomes. Apart from these scales,
-its cells keep the shapes and means that they have in the reference.
+its cells keep the shapes and means that they have in the reference, which alone decides what is collapsed.
 """
 
 from __future__ import annotations
@@ -18,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.mechanisms.reference_tables.borrowing import alike
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_inversion import LEAST_VARIANCE, ClippingInversion
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT
+from dpdist.reference.borrowing import alike
+from dpdist.reference.clipping import Cell
+from dpdist.reference.inversion import LEAST_VARIANCE, ClippingInversion
+from dpdist.reference.limits import UNIT
 
 FEWEST = 4.0
 """A cell is collapsed if its number of reference records is below this multiple of the squared noise scale."""
@@ -58,10 +54,9 @@ def fewest(scales: tuple[Fraction, Fraction]) -> float:
 def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
     """The unit of every cell, (cell,), numbered in the order of the units' first cells.
 
-    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first, until they
-    have enough records: first similar cells, then the rest. Cells whose outcomes are multiplied and cells whose outcomes
-    are shifted are not put into one unit. Cells whose shape comes from histograms are not collapsed, because similar cells
-    share a histogram already.
+    A cell of `few` reference records or more is a unit itself. Smaller cells are collapsed, the smallest first: similar
+    cells, then the rest. Multiplied and shifted outcomes are never in one unit. Cells whose shape comes from histograms
+    stay alone, because similar cells share a histogram already.
     """
     records, first = np.array([cell.records for cell in cells]), np.arange(len(cells))
     small, group = (records < few) & [cell.blur is None for cell in cells], alike(cells, codes)
@@ -77,12 +72,9 @@ def collapsed(cells: Sequence[Cell], codes: Codes, few: float) -> Ints:
 
 
 def _gathered(parts: list[list[int]], records: Ints, few: float) -> list[list[int]]:
-    """Joins parts, the smallest first, until a unit has `few` records; a part is a list of cells.
-
-    The last unit may have more records. If all parts together are too few, there is one unit.
-    """
+    """Joins parts (lists of cells), the smallest first, until a unit has `few` records; the last may have more or fewer."""
     units: list[list[int]] = []
-    for part in sorted(parts, key=lambda own: int(records[own].sum())):
+    for part in sorted(parts, key=lambda part: int(records[part].sum())):
         if units and records[units[-1]].sum() < few:
             units[-1] += part
         else:
@@ -112,22 +104,22 @@ def spread(inversion: ClippingInversion, cells: Sequence[Cell], units: Sequence[
     """Figures of cells from the figures of their units; a unit of one cell passes on its figures unchanged."""
     alone = np.bincount(unit)[unit] == 1
     rows = []
-    for cell, own, number in zip(cells, alone, unit, strict=True):
+    for cell, single, number in zip(cells, alone, unit, strict=True):
         whole, (s, g) = units[number], inversion.scale[number]
-        if own:
+        if single:
             errors = inversion.sampling[number], inversion.noise[number], np.zeros((2, 2))
             rows.append((inversion.estimate[number], *errors, inversion.common[number], inversion.tail[number]))
             continue
-        like = replace(cell, scaled=whole.scaled)
-        share = like.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST_VARIANCE)
-        rate = np.diag([1.0, like.mean_rate / max(whole.mean_rate, LEAST_VARIANCE) if like.scaled else share])
-        g = g if like.scaled else share * g * whole.unit / like.unit
-        direct, now = like.direct_influence(), np.diag([1.0, like.growth(g)])
-        apart = direct.T @ direct / len(direct) / cell.records
-        apart += np.diag(inversion.drift[number] * [1.0, like.mean_rate**2])
-        apart += np.diag([0.0, cell.of_unlikeness])
-        apart = now @ apart @ now
-        estimate = np.array([like.mean_weight * np.exp(s), like.mean_at(g)])
+        moving = replace(cell, scaled=whole.scaled)
+        share = moving.movable[int(g > 0)] / max(whole.movable[int(g > 0)], LEAST_VARIANCE)
+        rate = np.diag([1.0, moving.mean_rate / max(whole.mean_rate, LEAST_VARIANCE) if moving.scaled else share])
+        g = g if moving.scaled else share * g * whole.unit / moving.unit
+        direct, now = moving.direct_influence(), np.diag([1.0, moving.growth(g)])
+        separate = direct.T @ direct / len(direct) / cell.records
+        separate += np.diag(inversion.drift[number] * [1.0, moving.mean_rate**2])
+        separate += np.diag([0.0, cell.of_unlikeness])
+        separate = now @ separate @ now
+        estimate = np.array([moving.mean_weight * np.exp(s), moving.mean_at(g)])
         shared = rate @ inversion.sampling[number] @ rate, rate @ inversion.noise[number] @ rate
-        rows.append((estimate, *shared, apart, rate @ inversion.common[number], rate @ inversion.tail[number]))
+        rows.append((estimate, *shared, separate, rate @ inversion.common[number], rate @ inversion.tail[number]))
     return Spread(*(np.array(column) for column in zip(*rows, strict=True)))

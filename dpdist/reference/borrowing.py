@@ -1,14 +1,8 @@
-"""Small-area borrowing: mixes a cell's reference records with the records of a group of similar cells.
+"""Small-area borrowing: mixes a cell's reference records with the records of a group of similar cells (METHODS §7b).
 
-A mean of a few dozen heavy-tailed records depends more on its largest record than on its cell. So each cell becomes a
-mixture of its own records and of a borrowed shape. The borrowed shape is made of all records of the group, the cell's own
-among them, relative to their cells' means. It is scaled to the cell's mean weight. Its outcomes are scaled so that it has
-the cell's clipped statistics, which no single record changes much. These scales are shrunk towards each other, as far as
-sampling moved them.
-
-The cell's own records and the borrowed shape then differ in what lies beyond the clipping limits. There the own records
-have a sampling error, and the borrowed shape errs by how unlike the cells are. Each gets a weight by its precision.
-Everything is computed from the reference alone.
+The borrowed shape holds all records of the group, relative to their cells' means. It is scaled to the cell's mean weight
+and clipped statistics, which no single record changes much. Own records and borrowed shape are weighted by their
+precision in what lies beyond the clipping limits. Everything is computed from the reference alone.
 """
 
 from __future__ import annotations
@@ -20,8 +14,7 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.small_area import composite, shrunk
-from dpdist.mechanisms.reference_tables.cell_shape import condensed
-from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.reference.clipping import Cell, condensed
 
 POOLED_POINTS = 2_000
 """Largest number of points of a borrowed shape and of a mixed cell.
@@ -37,18 +30,17 @@ ALONE = 0.98
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
     """The cells, each mixed with the shape of similar cells; `codes` (cell, column) are the cells' levels.
 
-    The levels decide which cells are similar; without them all are. `Shape.scaled` states whether a log scale multiplies a
-    cell's outcomes or shifts them. Only cells with multiplied outcomes take part.
+    The levels decide which cells are similar; without them all are. Only cells with multiplied outcomes take part.
     """
     group = np.zeros(len(cells), dtype=np.int64) if codes is None else alike(cells, codes)
     completed = list(cells)
     for number in np.unique(group):
-        like = [k for k in np.flatnonzero(group == number).tolist() if cells[k].scaled]
-        if len(like) > 1:
-            members = [cells[k] for k in like]
+        scaled = [k for k in np.flatnonzero(group == number).tolist() if cells[k].scaled]
+        if len(scaled) > 1:
+            members = [cells[k] for k in scaled]
             borrowed = _borrowed(members)
             shares, unlike = _composite(members, borrowed)
-            for place, k in enumerate(like):
+            for place, k in enumerate(scaled):
                 completed[k] = mixed(cells[k], borrowed[place], float(shares[place]), float(unlike[place]))
     return completed
 
@@ -90,21 +82,15 @@ def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
-    """The weight of every cell's own records, and the standard deviation of borrowed log means about the cells' own.
-
-    Both are (cell,). Cells are compared by the log of the own mean over the borrowed mean (`small_area.composite`).
-    """
-    apart = np.array([np.log(cell.mean / other.mean) for cell, other in zip(cells, borrowed, strict=True)])
+    """Every cell's own weight, and the standard deviation of borrowed log means about its own, (cell,) each."""
+    differences = np.array([np.log(cell.mean / other.mean) for cell, other in zip(cells, borrowed, strict=True)])
     sampling = np.array([_tail(other) / cell.records for cell, other in zip(cells, borrowed, strict=True)])
-    found = composite(apart, sampling)
-    return found.own, found.unlike
+    mixture = composite(differences, sampling)
+    return mixture.own, mixture.unlike
 
 
 def _tail(cell: Cell) -> float:
-    """Variance of a record's influence on that part of a log mean outcome that the clipped statistics do not determine.
-
-    Divided by the number of records, it is the sampling variance of this part.
-    """
+    """Variance of a record's influence on that part of a log mean outcome that the clipped statistics do not determine."""
     direct = cell.direct_influence()[:, 1] / cell.mean
     clipped = cell.slopes(_limits(cell)).influence[:, 1] * cell.mean_rate / cell.mean
     return float((direct - clipped).var())
@@ -117,9 +103,9 @@ def _limits(cell: Cell) -> tuple[float, float, float]:
 
 
 def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
-    """The log scale of the borrowed shape's outcomes for every cell, (cell,).
+    """The log scale of the borrowed shape's outcomes for every cell, (cell,), from the cell's clipped statistics.
 
-    It is solved from the cell's clipped statistics. With three cells or more, the scales are shrunk towards each other.
+    With three cells or more, the scales are shrunk towards each other.
     """
     solved, sampling, level = [], [], []
     for cell, held in zip(pooled, cells, strict=True):
@@ -136,8 +122,8 @@ def _moves(pooled: Sequence[Cell], cells: Sequence[Cell]) -> Floats:
 def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
     """The group of every cell, (cell,): its level of one column, so that cells of a group have similar outcomes.
 
-    An outcome is low if it is at most half of its cell's mean. The column is the one whose levels best explain the cells'
-    shares of low outcomes. A column that has another level in every cell is not used.
+    The column is the one whose levels best explain the cells' shares of outcomes below half of the cell's mean. A column
+    that has another level in every cell is not used.
     """
     records = np.array([cell.records for cell in cells], dtype=np.float64)
     share = np.array([np.mean(cell.outcome <= cell.mean / 2.0) for cell in cells])

@@ -1,14 +1,8 @@
-"""Tests whether a cell's noisy sums agree with the reference, and adds a bias to the errors of cells that have drifted.
+"""How far cells have drifted from the reference, and what a drift of shape does to their errors (METHODS §7b).
 
-This is post-processing of noisy sums, so it costs no budget. Suppose that the current file is another sample of the
-reference's law. Its log scales (s, g) relative to the reference then differ from 0 only by sampling of both files and by
-noise. A cell that differs by more has drifted. Estimates follow a drift of scale, but not a drift of shape. So the errors
-of such a cell include, as a bias, what a planned drift of shape does at the cell's scales.
-
-The errors of all cells grow with the measured drift. Let A be the variance of the cells' log scales beyond sampling and
-noise (DerSimonian & Laird). What lies beyond a cell's limits may have changed by another log scale than what lies within
-them. The variance of this difference is taken as A, as if the parts of a cell differed as much as two cells do. Without
-drift A is near 0. A change that all cells share is a change of scale, which estimates follow, and is not in A.
+Without drift, log scales (s, g) differ from 0 by sampling of both files and by noise. Estimates follow a drift of scale,
+not one of shape. So a drifted cell's errors include, as a bias, what the planned drift of shape does at the cell's
+scales.
 """
 
 from __future__ import annotations
@@ -16,7 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping import Cell
+from dpdist.reference.clipping import Cell
+
+DRIFTED = 3.3
+"""Standard deviations beyond which a cell has drifted; a normal error exceeds them with a probability of .001."""
 
 
 def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:

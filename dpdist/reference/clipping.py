@@ -1,7 +1,8 @@
-"""A cell's shape in the reference: the weights and outcomes of its records, and how they change under log scales.
+"""A table cell's reference records, and their clipped statistics under given limits and log scales (METHODS §7b).
 
-A cell's current file is modelled as its reference with weights multiplied by exp(s) and outcomes by exp(g). Outcomes that
-may be negative, or have two values only, are shifted by g units instead (METHODS §7b).
+A record with weight w and outcome y has v = min(w, U)/U and c = clip((y − μ)/R, −1, 1); the statistics are the means of v
+and vc. The current file is modelled as the reference with weights times exp(s) and outcomes times exp(g). Outcomes that
+may be negative, or have two values only, are shifted by g units instead. Nothing here uses a current outcome.
 """
 
 from __future__ import annotations
@@ -12,13 +13,20 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.core.records import Floats
 
+MISFIT = 0.5
+"""Standard deviation of the error in what lies beyond the limits, relative to what a histogram's shape predicts there."""
+EDGE = 1e-9
+"""Relative distance within which an outcome counts as being at the end of a clipping interval."""
 DRIFT = 1.1
 """The planned drift of shape: weights and outcomes are raised to this power."""
+AT_THE_BOUND = 0.2
+"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
 LARGEST_LOG_SCALE = 3.0
-"""Largest |s| and |g|; for a shift, g is in units of `Shape.unit`."""
+"""Largest |s| and |g|; for a shift, g is in units of `Cell.unit`."""
 BISECTIONS = 50
 """Number of steps of a bisection."""
 FLAT = 1e-9
@@ -26,10 +34,7 @@ FLAT = 1e-9
 
 
 class Blur(NamedTuple):
-    """Noise of the histograms from which a cell's records were made: the bins' values, and the covariances of their shares.
-
-    The histograms are of the current file. So such a cell has the tails of the current records, up to noise.
-    """
+    """Noise of the histograms from which a cell's points were made: values of bins, and covariances of their shares."""
 
     weight: Floats
     of_weight: Floats
@@ -37,8 +42,19 @@ class Blur(NamedTuple):
     of_outcome: Floats
 
 
+class Slopes(NamedTuple):
+    """How reference records, and noise, change the log scales (s, g) that are solved from clipped statistics.
+
+    `influence` (record, 2) is each record's influence, centred. `inverse` (2, 2) converts errors of the mean statistics
+    to errors of (s, g).
+    """
+
+    influence: Floats
+    inverse: Floats
+
+
 @dataclass(frozen=True)
-class Shape:
+class Cell:
     """The reference records of one cell, or points in place of them.
 
     - `low`, `top`: the outcome's public bounds.
@@ -102,7 +118,7 @@ class Shape:
     def unit(self) -> float:
         """The unit of a shift: one standard deviation of the outcome in the reference.
 
-        For an outcome of two values, it is the change of the mean when the log odds of the share change by 1.
+        For an outcome of two values: the change of the mean when the log odds of the share change by 1.
         """
         variance, width = float(np.average((self.outcome - self.mean) ** 2, weights=self.weight)), self.top - self.low
         if self.two_valued:
@@ -116,10 +132,7 @@ class Shape:
 
     @cached_property
     def movable(self) -> tuple[float, float]:
-        """Weighted shares of the records that a shift can move down, and up.
-
-        For an outcome of two values, only the records at the other bound move.
-        """
+        """Weighted shares of the records that a shift can move down, and up: of two values, those at the other bound."""
         if not self.two_valued:
             return 1.0, 1.0
         upper = float(np.average(self.outcome == self.top, weights=self.weight))
@@ -130,13 +143,11 @@ class Shape:
         return self.moving(self.outcome, g)
 
     def moving(self, outcome: Floats, g: float) -> Floats:
-        """The same change applied to other outcomes, (record,)."""
         share = self.movable[int(g > 0)] or 1.0
         moved: Floats = outcome * np.exp(g) if self.scaled else outcome + g * self.unit / share
         return np.clip(moved, self.low, self.top)
 
     def mean_at(self, g: float) -> float:
-        """The mean outcome under log scale g."""
         return float(np.clip(np.average(self.moved(g), weights=self.weight), self.low, self.top))
 
     @property
@@ -147,7 +158,6 @@ class Shape:
 
     @property
     def mean_rate(self) -> float:
-        """The derivative of the mean outcome by g at g = 0."""
         return float(np.average(self.rate, weights=self.weight))
 
     def growth(self, g: float) -> float:
@@ -198,9 +208,9 @@ class Shape:
         return weight * (mean_weight / weight.mean()), outcome
 
     def _with_share(self, share: float, points: int) -> tuple[Floats, Floats]:
-        """Weights and outcomes of records at the two bounds, such that the weighted share at the upper bound is `share`."""
+        """Weights and outcomes of records at the two bounds, with this weighted share at the upper bound."""
         upper = self.outcome == self.top
-        groups = [self.weight[own] if self.weight[own].any() else self.weight for own in (upper, ~upper)]
+        groups = [self.weight[rows] if self.weight[rows].any() else self.weight for rows in (upper, ~upper)]
         share = min(1.0, max(0.0, share))
         odds = share * groups[1].mean(), (1.0 - share) * groups[0].mean()
         above = round(points * odds[0] / (odds[0] + odds[1]))
@@ -209,6 +219,125 @@ class Shape:
             for group, size in zip(groups, (above, points - above), strict=True)
         ]
         return np.concatenate(weights), np.repeat([self.top, self.low], [above, points - above])
+
+    @property
+    def curved(self) -> bool:
+        """True if the clipped mean changes less and less as g falls, as where outcomes are multiplied."""
+        return self.scaled
+
+    @property
+    def shape(self) -> Cell:
+        """The shape that log scales change; here the cell itself."""
+        return self
+
+    def statistics(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
+        """Means of v and of vc under log scales s and g."""
+        centre, cap, reach = limits
+        v = np.minimum(self.weight * np.exp(s), cap) / cap
+        return float(v.mean()), float((v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0)).mean())
+
+    def product(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
+        """Mean vc under log scales s and g, and its derivative by mean v if s changes both."""
+        centre, cap, reach = limits
+        v = np.minimum(self.weight * np.exp(s), cap) / cap
+        product, moving = v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
+        along = float((product * moving).mean()) / max(float((v * moving).mean()), FLAT) if self.weighted else 0.0
+        return float(product.mean()), along
+
+    def slopes(self, limits: tuple[float, float, float]) -> Slopes:
+        """Influence of records and errors on the log scales, at s = g = 0."""
+        centre, cap, reach = limits
+        v = np.minimum(self.weight, cap) / cap
+        c = np.clip((self.outcome - centre) / reach, -1.0, 1.0)
+        below, within = self.weight < cap, self.within(centre, reach)
+        jacobian = np.array([[(v * below).mean(), 0.0], [(v * c * below).mean(), (v * within * self.rate / reach).mean()]])
+        pairs = np.column_stack([v, v * c])
+        np.fill_diagonal(jacobian, np.maximum(np.diag(jacobian), FLAT))
+        inverse = np.linalg.inv(jacobian)
+        if not self.weighted:
+            inverse[:, 0] = 0.0
+        return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
+
+    def within(self, centre: Floats | float, half: Floats | float) -> NDArray[np.bool_]:
+        """Marks the outcomes whose clipped value changes with g; at the end of an interval only those of two values do."""
+        inside: NDArray[np.bool_] = np.abs(self.outcome - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
+        return inside
+
+    def blurred(self, limits: tuple[float, float, float]) -> Floats:
+        """Variances of (log mean weight, mean outcome) from noise of the histograms that give the cell's tails, (2,)."""
+        if self.blur is None:
+            return np.zeros(2)
+        centre, cap, reach = limits
+        inverse = self.slopes(limits).inverse
+        of_weight = self.blur.weight / self.mean_weight - inverse[0, 0] * np.minimum(self.blur.weight, cap) / cap
+        share = np.minimum(self.weight, cap).mean() / cap
+        clipped = share * np.clip((self.blur.outcome - centre) / reach, -1.0, 1.0)
+        of_outcome = self.blur.outcome - self.mean - self.mean_rate * inverse[1, 1] * clipped
+        noise = np.array([of_weight @ self.blur.of_weight @ of_weight, of_outcome @ self.blur.of_outcome @ of_outcome])
+        return np.asarray(np.maximum(noise, 0.0))
+
+    def misfit(self, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
+        """Standard deviations of (log mean weight, mean outcome) where the cell's tails differ from its histograms', (2,).
+
+        What lies beyond the limits is computed for the group's shape and for the shape at the cell's log scales; the
+        larger counts.
+        """
+        if self.blur is None:
+            return np.zeros(2)
+        centre, cap, reach = limits
+        shares = []
+        for s, outcome in ((0.0, self.outcome), (scales[0], self.moved(scales[1]))):
+            weight = self.weight * np.exp(s)
+            shares.append(
+                [1.0 - np.minimum(weight, cap).sum() / weight.sum(), float(cut_off(outcome, weight, centre, reach))]
+            )
+        return np.asarray(MISFIT * np.max(shares, axis=0))
+
+    def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
+        """The log scales (s, g) under which the reference has the mean statistics v and q = mean vc.
+
+        They are limited to ±LARGEST_LOG_SCALE, except g for an outcome of two values.
+        """
+        s = self.solve_weight(v, limits[1]) if self.weighted else 0.0
+        return s, self.solve_outcome(s, q, limits)
+
+    def solve_weight(self, v: float, cap: float) -> float:
+        return float(self.solve_weights(np.array([v]), cap)[0])
+
+    def solve_weights(self, v: Floats, cap: float) -> Floats:
+        """The log scales s of several mean statistics v, (value,)."""
+        means, scales = self._weight_curve
+        log_scale = np.log(np.interp(v, means, scales)) + np.log(cap)
+        log_scale = np.where(v >= means[-1], LARGEST_LOG_SCALE, np.where(v <= 0.0, -LARGEST_LOG_SCALE, log_scale))
+        return np.asarray(np.clip(log_scale, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
+
+    def mean_v(self, scales: Floats, cap: float) -> Floats:
+        """Mean v under log scales s, (scale,)."""
+        means, factors = self._weight_curve
+        return np.asarray(np.interp(np.exp(scales) / cap, factors, means))
+
+    @cached_property
+    def _weight_curve(self) -> tuple[Floats, Floats]:
+        """Means of min(weight × scale, 1), and the scales at which records reach 1; mean v is linear between these."""
+        heaviest = np.sort(self.weight)[::-1]
+        scales = 1.0 / heaviest
+        left = heaviest.sum() - np.cumsum(heaviest)
+        means = (np.arange(1, len(heaviest) + 1) + scales * left) / len(heaviest)
+        means[-1] = 1.0
+        return np.append(1e-300, means), np.append(1e-300, scales)
+
+    def solve_outcome(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
+        """The log scale g, given s, under which the reference has the mean statistic q = mean vc."""
+        if self.two_valued:
+            return self._solve_share(s, q, limits)
+        return bisect(lambda g: self.statistics(s, g, limits)[1] - q)
+
+    def _solve_share(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
+        """The shift g for an outcome of two values, continued linearly where the share would leave [0, 1]."""
+        # Noise beyond a bound keeps its size by this. Otherwise shrinkage would treat that noise as drift.
+        now, (down, up), whole = self.statistics(s, 0.0, limits)[1], self.movable, (self.top - self.low) / self.unit
+        end = whole * (up if (q > now and up > FLAT) or down <= FLAT else -down)
+        return (q - now) * end / (self.statistics(s, end, limits)[1] - now)
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:
@@ -231,3 +360,12 @@ def bisect(rising: Callable[[float], float]) -> float:
         middle = (low + high) / 2.0
         low, high = (middle, high) if rising(middle) < 0 else (low, middle)
     return (low + high) / 2.0
+
+
+def cut_off(outcome: Floats, weight: Floats, centre: Floats | float, half_width: Floats | float) -> Floats:
+    """What clipping intervals remove from a mean outcome, as the root of squares of the parts below and above.
+
+    Intervals (interval, 1) give (interval,).
+    """
+    sides = (np.maximum(centre - half_width - outcome, 0.0), np.maximum(outcome - centre - half_width, 0.0))
+    return np.asarray(np.hypot(*(np.average(side, axis=-1, weights=weight) for side in sides)))

@@ -1,16 +1,14 @@
-"""Estimates means from noisy clipped statistics: inverts clipping, shrinks noise, and computes standard errors.
+"""Estimates means from noisy clipped sums: inverts clipping, shrinks noise, computes standard errors (METHODS §7b).
 
-This is post-processing of the released sums with the reference. Clipping is inverted by a cell's log scales (s, g): of
-the weights and of the outcomes, relative to the reference (`clipping`). They have a known variance ν² from noise, and a
-known variance σ² from sampling of both files. Drift makes them differ between cells with an unknown variance A. An
-estimate is shrunk to the cells' precision-weighted mean by the factor (A + σ²)/(A + σ² + ν²). So it moves towards what
-the current file's statistics would be without noise, not towards the reference. A cell whose outcomes have dropped is
-shrunk by the curve of its statistic (`shrinkage`). So is one whose statistic is beyond all that a log scale gives.
+Clipping is inverted by a cell's log scales (s, g): of the weights and of the outcomes, relative to the reference. They
+have a known variance ν² from noise and σ² from sampling, and between cells an unknown variance A from drift. A cell is
+shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²). A cell whose statistic is on the flat part of its
+curve is shrunk by that curve (`posterior`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,14 +16,42 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.estimation.small_area import shrunk
-from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
-from dpdist.mechanisms.reference_tables.clipping import Cell, Slopes
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
-from dpdist.mechanisms.reference_tables.drift_test import beyond_limits, departures, shape_bias
-from dpdist.mechanisms.reference_tables.histogram_scales import with_own_tails
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
-from dpdist.mechanisms.reference_tables.shrinkage import STRAIGHT, posterior
-from dpdist.models.outputs import DRIFTED
+from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell, Slopes
+from dpdist.reference.drift import DRIFTED, beyond_limits, departures, shape_bias
+from dpdist.reference.histogram_cells import with_own_tails
+from dpdist.reference.limits import UNIT, Limits, Noise
+
+STRAIGHT = 0.99
+"""If a cell's own value has at least this weight, noise moves it so little that the curve counts as straight.
+
+`clipping_inversion` then keeps linear shrinkage.
+"""
+WIDE = 6.0
+"""Half width of a grid, in standard deviations."""
+GRID_POINTS = (31, 31, 31, 31, 61)
+"""Numbers of points of the successive grids; each covers the interval that the grid before it left."""
+
+
+def posterior(
+    curve: Callable[[float], tuple[float, float]], seen: float, mean: float, variance: float
+) -> tuple[float, float]:
+    """Posterior mean and variance of a log scale with a normal prior, given a statistic `seen` with normal noise.
+
+    `curve` gives, for a log scale, the statistic's value, which rises with the scale, and the standard deviation of its
+    noise. On a straight curve this is linear shrinkage. The prior has `mean` and `variance`.
+    """
+    low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
+    for points in GRID_POINTS:
+        grid = np.linspace(low, high, points)
+        value, error = np.array([curve(scale) for scale in grid.tolist()]).T
+        loss = 0.5 * ((seen - value) / error) ** 2 + np.log(error) + 0.5 * (grid - mean) ** 2 / variance
+        held = np.flatnonzero(loss <= loss.min() + 0.5 * WIDE**2)
+        low, high = float(grid[max(held[0] - 1, 0)]), float(grid[min(held[-1] + 1, points - 1)])
+    mass = np.exp(loss.min() - loss)
+    mass[[0, -1]] /= 2.0
+    centre = float(mass @ grid / mass.sum())
+    return centre, float(mass @ (grid - centre) ** 2 / mass.sum())
+
 
 AT_END = 0.999
 """Part of the largest log scale from which a solved one is at the end of the search."""
@@ -67,19 +93,19 @@ def invert_clipping(
     `sums` (cell, 2), in units of 1/UNIT, are Σ(1 − v) and Σvc. `limits` are the limits for this outcome, and `count`
     (cell,) are numbers of records.
     """
-    found, sampling, noise, told, of_records = [], [], [], [], []
+    solved, sampling, noise, slopes_of_cells, of_records = [], [], [], [], []
     of_sums = np.diag(noise_of)
     v = 1.0 - sums[:, 0] / UNIT / count
     cells = with_own_tails(cells, limits[1], v, count, noise_of.weight)
-    for cell, own, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
-        slopes = cell.slopes(own)
-        found.append(cell.solve(1.0 - total[0] / n, total[1] / n, own))
+    for cell, cell_limits, total, n in zip(cells, zip(*limits, strict=True), sums / UNIT, count, strict=True):
+        slopes = cell.slopes(cell_limits)
+        solved.append(cell.solve(1.0 - total[0] / n, total[1] / n, cell_limits))
         of_records.append(slopes.influence.var(axis=0) / n)
         sampling.append(of_records[-1] + (0.0 if cell.blur is not None else slopes.influence.var(axis=0) / cell.records))
-        bent = cell.under(found[-1][0], 0.0 if cell.two_valued else found[-1][1]).slopes(own)
+        bent = cell.under(solved[-1][0], 0.0 if cell.two_valued else solved[-1][1]).slopes(cell_limits)
         noise.append(noise_of_scales([slopes, bent], of_sums / n**2, np.array([LARGEST_LOG_SCALE, cell.farthest])))
-        told.append(slopes)
-    raw, own_noise = np.array(found), np.array(noise)
+        slopes_of_cells.append(slopes)
+    raw, own_noise = np.array(solved), np.array(noise)
     departure = departures(raw, np.array(sampling), np.diagonal(own_noise, axis1=1, axis2=2))
     kept, moved, spread, together = np.ones_like(raw), raw.copy(), np.zeros_like(raw), np.zeros_like(raw)
     own_limits = list(zip(*limits, strict=True))
@@ -97,7 +123,7 @@ def invert_clipping(
     grown = [cell.growth(g) for cell, g in zip(cells, moved[:, 1].tolist(), strict=True)]
     for k, cell in enumerate(cells):
         rates = np.diag([1.0, cell.mean_rate]) @ np.diag(kept[k])
-        influence = told[k].influence @ rates.T
+        influence = slopes_of_cells[k].influence @ rates.T
         tail = cell.direct_influence() - influence
         if cell.blur is None:
             own_sampling = influence.T @ influence / len(influence) / count[k] + tail.T @ tail / len(tail) / cell.records
@@ -114,9 +140,11 @@ def invert_clipping(
         covariances[1].append(now @ rates @ own_noise[k] @ rates.T @ now)
         estimate.append((cell.mean_weight * np.exp(moved[k, 0]), cell.mean_at(moved[k, 1])))
     rate = np.array([[1.0, cell.mean_rate * growth] for cell, growth in zip(cells, grown, strict=True)])
-    blurred = np.array([cell.blurred(own) * [1.0, g**2] for cell, own, g in zip(cells, own_limits, grown, strict=True)])
-    misfit = np.array([cell.misfit(*each) for cell, *each in zip(cells, moved.tolist(), own_limits, strict=True)])
-    of_sampling, of_noise = (np.array(each) for each in covariances)
+    blurred = np.array(
+        [cell.blurred(cell_limits) * [1.0, g**2] for cell, cell_limits, g in zip(cells, own_limits, grown, strict=True)]
+    )
+    misfit = np.array([cell.misfit(*figures) for cell, *figures in zip(cells, moved.tolist(), own_limits, strict=True)])
+    of_sampling, of_noise = (np.array(figures) for figures in covariances)
     of_noise[:, [0, 1], [0, 1]] += OWN * misfit**2
     tail = np.sqrt(blurred + (1.0 - OWN) * misfit**2)
     return ClippingInversion(
@@ -133,8 +161,8 @@ def _shrunk_within(
 ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Shrinks the log scales (s, g) of cells towards each other.
 
-    Returns five arrays: the weights of the cells' own values, (cell, 2); the estimates, (cell, 2); the noise's
-    covariances, (cell, 2, 2); A, (2,); and standard deviations of the common error, (cell, 2).
+    Returns the weights of the cells' own values, (cell, 2); the estimates, (cell, 2); the noise's covariances, (cell, 2,
+    2); A, (2,); and standard deviations of the common error, (cell, 2).
 
     `cells` has each cell with its limits, its noisy mean vc and the variances of the noise on its mean statistics.
     `current` is the part of `sampling` that comes from the current file.
@@ -154,10 +182,7 @@ def _shrunk_within(
 
 
 def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
-    """Mean vc under log scale g at the estimated s, and the standard deviation of its noise.
-
-    Noise in s contributes to it.
-    """
+    """Mean vc under log scale g at the estimated s, and the standard deviation of its noise, with that of noise in s."""
     product, along = cell.product(s, g, limits)
     return product, float(np.sqrt(of_means[1] + along**2 * of_means[0]))
 
@@ -165,8 +190,8 @@ def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means:
 def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
     """The weight of a cell's own value, and the covariance of the noise in (s, g), after nonlinear shrinkage.
 
-    `before` and `after` are the variances of g before and after the statistic was seen. The noise in g gets the variance
-    with which linear shrinkage by this weight would leave the variance `after`.
+    `before` and `after` are the variances of g before and after the statistic was seen. Linear shrinkage by this weight
+    would leave the variance `after`.
     """
     kept = min(1.0, max(LEAST_VARIANCE, 1.0 - after / before))
     factor = np.diag([1.0, np.sqrt(after / kept / max(noise[1, 1], LEAST_VARIANCE))])
@@ -174,13 +199,11 @@ def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
 
 
 def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
-    """Standard deviations of the error of (s, g) that is common to cells, (cell, 2).
+    """Standard deviations of the error of (s, g) that is common to cells, (cell, 2): that of the mean they are shrunk to.
 
-    Every cell is shrunk to a mean that has an error itself, so that all cells share this error. Let V be the mean's
-    variance, k the weight of a cell's own value, and σ² = σ_now² + σ_ref² the sampling variance of the current file and
-    of the reference. `current` is σ_now². With D = A + σ² + ν², the errors of like cells have the covariance V (1 −
-    k)(2σ_now² + ν²)/D. The reference's sampling is not in it, because an error of its mean weight is offset by an error
-    of s. With this covariance, the mean of the cells errs as if none had been shrunk.
+    With V the variance of that mean, k a cell's own weight, σ_now² = `current` and D = A + σ² + ν², like cells have the
+    covariance V (1 − k)(2σ_now² + ν²)/D. The reference's sampling is not in it: an error of its mean weight is offset by
+    s.
     """
     whole = np.maximum(spread + sampling + noise, LEAST_VARIANCE)
     of_mean = 1.0 / (1.0 / whole).sum(axis=0)
@@ -193,8 +216,29 @@ def noise_of_scales(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats
     It is taken where the statistics are least informative: under the reference or under the estimate. No standard
     deviation exceeds `farthest`, because no log scale does.
     """
-    found = [each.inverse @ of_means @ each.inverse.T for each in slopes]
-    flattest = max(found, key=lambda own: float(own[1, 1]))
-    deviations = np.sqrt([max(own[0, 0] for own in found), flattest[1, 1]])
+    covariances = [slope.inverse @ of_means @ slope.inverse.T for slope in slopes]
+    flattest = max(covariances, key=lambda covariance: float(covariance[1, 1]))
+    deviations = np.sqrt([max(covariance[0, 0] for covariance in covariances), flattest[1, 1]])
     factor = np.diag(np.minimum(deviations, farthest) / np.sqrt(np.maximum(np.diag(flattest), LEAST_VARIANCE)))
     return np.asarray(factor @ flattest @ factor)
+
+
+STEP = 0.05
+"""Step of the numerical derivative, in the logarithm of the count."""
+
+
+def elasticities(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, inverted: ClippingInversion) -> Floats:
+    """d log(mean weight)/d log n and d(mean outcome)/d log n of the same sums, with n the count, (cell, 2).
+
+    `invert_clipping` has the same first arguments, and `inverted` is its result. The cells' common mean is held fixed,
+    because it averages the errors of many counts.
+    """
+    made = np.empty((len(cells), 2))
+    for k, (cell, cell_limits, total) in enumerate(zip(cells, zip(*limits, strict=True), sums / UNIT, strict=True)):
+        ends = [
+            np.array(cell.solve(1.0 - total[0] / n, total[1] / n, cell_limits)) for n in count[k] * np.exp([STEP, -STEP])
+        ]
+        moved = inverted.kept[k] * (ends[0] - ends[1]) / 2.0
+        scale = float(inverted.scale[k, 1])
+        made[k] = moved[0], (cell.mean_at(scale + moved[1]) - cell.mean_at(scale - moved[1])) / 2.0
+    return made / STEP

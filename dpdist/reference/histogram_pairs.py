@@ -1,10 +1,8 @@
-"""Estimates how weights depend on outcomes in a group of cells that share histograms (METHODS §7b).
+"""Pairs weights with outcomes in a group of cells that share histograms, from noisy sums (METHODS §7b).
 
-This is post-processing of noisy sums. Separate histograms of weights and of outcomes do not show their dependence. Points
-paired at random would be independent. But where the sampling probability grows with the outcome, large outcomes have small
-weights. Then the part of a mean beyond the clipping interval would be too large. The noisy sums give the weighted mean of
-clipped outcomes in the whole group. So weights and outcomes are paired by a normal copula whose correlation gives this
-mean. The distance from the mean under independence is first shrunk for noise (James & Stein). Neither histogram changes.
+Separate histograms do not show the dependence. The noisy sums give the weighted mean of clipped outcomes in the group. So
+weights and outcomes get a normal copula whose correlation gives this mean, less what noise may have made of its distance
+from independence (James & Stein). Neither histogram changes.
 """
 
 from __future__ import annotations
@@ -17,9 +15,8 @@ import pandas as pd
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
-from dpdist.mechanisms.reference_tables.sensitivity import Limits
+from dpdist.reference.clipping import Cell
+from dpdist.reference.limits import Limits, Noise
 
 STRONGEST = 0.95
 """Largest absolute correlation of normal scores."""
@@ -41,23 +38,23 @@ def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, n
     `count` records; they and `limits` belong to one outcome. Cells without histograms or without a weight are returned
     unchanged.
     """
-    found = list(cells)
+    cells_now = list(cells)
     groups = np.array([cell.group for cell in cells])
     for number in np.unique(groups):
         rows = np.flatnonzero(groups == number)
         first = cells[rows[0]]
         if first.blur is None or not first.weighted:
             continue
-        own = Limits(*(each[rows] for each in limits))
-        weight = _weights(first, own, count[rows] - sums[rows, 0], sums[rows, 1], noise)
+        group_limits = Limits(*(values[rows] for values in limits))
+        weight = _weights(first, group_limits, count[rows] - sums[rows, 0], sums[rows, 1], noise)
         for k in rows.tolist():
-            found[k] = replace(cells[k], weight=weight)
-    return found
+            cells_now[k] = replace(cells[k], weight=weight)
+    return cells_now
 
 
 def _weights(cell: Cell, limits: Limits, held: Floats, product: Floats, noise: Noise) -> Floats:
     """The cell's weights in the order of its outcomes; `held` and `product` are noisy Σv and Σvc, (cell,)."""
-    ranks = (pd.Series(own).rank().to_numpy() for own in (cell.outcome, cell.weight))
+    ranks = (pd.Series(values).rank().to_numpy() for values in (cell.outcome, cell.weight))
     of_outcome, of_weight = (scipy.special.ndtri((rank - 0.5) / len(rank)) for rank in ranks)
     ordered = np.sort(cell.weight)
     distinct, which = np.unique(np.column_stack(limits), axis=0, return_inverse=True)
@@ -65,24 +62,24 @@ def _weights(cell: Cell, limits: Limits, held: Floats, product: Floats, noise: N
 
     def weights(correlation: float) -> Floats:
         score = correlation * of_outcome + (1.0 - correlation**2) ** 0.5 * of_weight
-        found = np.empty(len(ordered))
-        found[np.argsort(score, kind="stable")] = ordered
-        return found
+        paired = np.empty(len(ordered))
+        paired[np.argsort(score, kind="stable")] = ordered
+        return paired
 
     def means(weight: Floats) -> Floats:
-        found = []
+        clipped_means = []
         for centre, cap, reach in distinct.tolist():
             seen = np.clip(cell.outcome, centre - reach, centre + reach)
-            found.append(np.average(seen, weights=np.minimum(weight, cap)))
-        return np.array(found)[which.reshape(-1)]
+            clipped_means.append(np.average(seen, weights=np.minimum(weight, cap)))
+        return np.array(clipped_means)[which.reshape(-1)]
 
     alone = means(cell.weight)
-    told = float(limits.cap @ (limits.reach * product) + scale @ limits.centre)
+    seen = float(limits.cap @ (limits.reach * product) + scale @ limits.centre)
     of_noise = (limits.cap * limits.reach) ** 2 * noise.product + (limits.cap * (limits.centre - alone)) ** 2 * noise.weight
-    apart = told - float(scale @ alone)
-    apart *= max(0.0, 1.0 - float(of_noise.sum()) / max(apart**2, np.finfo(float).tiny))
+    excess = seen - float(scale @ alone)
+    excess *= max(0.0, 1.0 - float(of_noise.sum()) / max(excess**2, np.finfo(float).tiny))
     low, high = -STRONGEST, STRONGEST
-    for _ in range(BISECTIONS if apart else 0):
+    for _ in range(BISECTIONS if excess else 0):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if float(scale @ (means(weights(middle)) - alone)) < apart else (low, middle)
-    return weights((low + high) / 2.0) if apart else cell.weight
+        low, high = (middle, high) if float(scale @ (means(weights(middle)) - alone)) < excess else (low, middle)
+    return weights((low + high) / 2.0) if excess else cell.weight

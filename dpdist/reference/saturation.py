@@ -1,14 +1,11 @@
 """Detects cells whose clipped sums do not identify the mean, from the noisy sums alone, at no privacy cost.
 
-Histograms fix clipping limits by the shape of a group of cells. If all weights of a cell lie beyond its cap, its mean v is
-1, whatever the weights are; v is a weight clipped to the cap, over the cap. If they are far below the cap, its mean v is
-mostly noise. In the same way, if all outcomes lie beyond one end of their clipping interval, the sums show only that. A log
-scale that is solved from such sums depends only on the assumed shape, or on the largest scale that is tried.
+Histograms fix limits by the shape of a group. If all weights of a cell lie beyond its cap, its mean v is 1, whatever they
+are; if they are far below, mean v is mostly noise. The same holds for outcomes at an end of their interval.
 
 A cell is suspected if its sums differ from its shape's by more than chance allows, or if its mean v is within noise of 1.
 It gets a range in place of an estimate if too much lies beyond the limits. One end of the range is the clipped mean, less
-or plus its noise. The other end follows from the shape if most of the figure was observed. Otherwise it is the public
-bound.
+or plus its noise. The other follows from the shape if most of the figure was observed; otherwise it is the public bound.
 """
 
 from __future__ import annotations
@@ -20,10 +17,8 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.cell_shape import LARGEST_LOG_SCALE
-from dpdist.mechanisms.reference_tables.clipping import Cell
-from dpdist.mechanisms.reference_tables.clipping_intervals import Noise
-from dpdist.mechanisms.reference_tables.sensitivity import UNIT, Limits
+from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell
+from dpdist.reference.limits import UNIT, Limits, Noise
 
 ALARM = 1e-3
 """Probability with which Laplace noise alone moves a sum by more than `reach_v` or `reach_q`, in one direction."""
@@ -81,14 +76,14 @@ def spans(
     """
     scales = [float(np.log(0.5 / ALARM) * np.sqrt(variance / 2.0)) for variance in noise]
     weights, outcomes = [], []
-    for cell, own, total, n in zip(
+    for cell, cell_limits, total, n in zip(
         [cell.shape for cell in cells], zip(*limits, strict=True), sums / UNIT, count, strict=True
     ):
         v, q = 1.0 - total[0] / n, total[1] / n
-        s = cell.solve_weight(v, own[1]) if cell.weighted else 0.0
-        found = Sums(float(v), float(q), scales[0] / n, scales[1] / n, s, own)
-        weights.append(_of_weight(cell, found, float(n), weight_bounds))
-        outcomes.append(_of_outcome(cell, found, float(n)))
+        s = cell.solve_weight(v, cell_limits[1]) if cell.weighted else 0.0
+        cell_sums = Sums(float(v), float(q), scales[0] / n, scales[1] / n, s, cell_limits)
+        weights.append(_of_weight(cell, cell_sums, float(n), weight_bounds))
+        outcomes.append(_of_outcome(cell, cell_sums, float(n)))
     return np.array(weights), np.array(outcomes)
 
 
@@ -108,8 +103,8 @@ def _of_weight(cell: Cell, sums: Sums, n: float, bounds: Span) -> Span:
     if not (heavy or light):
         return NOWHERE
     least = min(max(bounds[0], cap * (sums.v - sums.reach_v)), bounds[1])
-    told = cell.mean_weight * np.exp(s_above)
-    most = above * bounds[1] if heavy else max(told, cap * above)
+    unclipped = cell.mean_weight * np.exp(s_above)
+    most = above * bounds[1] if heavy else max(unclipped, cap * above)
     return least, max(least, min(most, bounds[1]))
 
 

@@ -1,27 +1,17 @@
-"""A table cell whose reference is a noisy histogram: it uses its own clipped figures, and its group's tails beyond them.
+"""A table cell whose reference is a noisy histogram: its own clipped figures, and its group's tails beyond them.
 
-A group of cells shares its histograms (METHODS §7b), which are a mixture of cells of different scales. If clipping were
-inverted by such a shape, a cell with large weights would get the mixture's tail, which is too long. So clipping of weights
-is not inverted. A mean weight is the clipped one plus a part of what the group has beyond its limits (`histogram_scales`).
-Over all cells of the group the tail is then the histogram's.
+A group of cells shares its histograms (METHODS §7b), a mixture of cells of different scales. So clipping of weights is
+not inverted: a mean weight is the clipped one plus a part of what the group has beyond its limits (`with_own_tails`). A
+mean outcome is the clipped mean that the noisy sums give plus what the shape has beyond the clipping interval.
 
-A mean outcome is the clipped mean that the noisy sums give, centre + half width × Σvc/Σv, plus what lies beyond the
-clipping interval. Only this second part depends on the shape. It is computed at the scale at which the shape has the
-clipped mean. Where the interval is the public range, nothing lies beyond it. The mean then follows from the noisy sums
-alone, whatever the shape is.
-
-The shape's tails may be wrong: half of what they hold is taken as the standard deviation of their error. Noise in the
-histograms may also hide records. Their number is taken as one standard deviation of the noise on a count. They may lie
-anywhere, evenly in logarithms, from the last bin that surely has records to the public bound.
-
-The chosen limits have the least error that the histograms and the law of the noise predict. The public bounds are among
-the limits tried: there nothing is clipped, and the error is noise alone. Errors of tails are common to cells, so that
-margins do not average them. So their squares count `in_common` times, a factor that follows from the published tables
-(`histograms.in_common`).
+Half of what the tails hold is the standard deviation of their error. Noise may also hide records: as many as one standard
+deviation of a count, anywhere from the last bin that surely has records to the public bound, evenly in logarithms. Errors
+of tails are common to cells, so their squares count `in_common` times (`histograms.in_common`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -29,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.reference_tables.cell_shape import FLAT, LARGEST_LOG_SCALE, bisect
-from dpdist.mechanisms.reference_tables.clipping import MISFIT, Cell, Slopes, cut_off
+from dpdist.estimation.small_area import shrunk
+from dpdist.reference.clipping import FLAT, LARGEST_LOG_SCALE, MISFIT, Cell, Slopes, bisect, cut_off
 
 LEAST_V = 1e-3
 """Smallest mean v by which a mean outcome is divided."""
@@ -43,10 +33,10 @@ Limit = tuple[float, float, float]
 
 
 class Hidden(NamedTuple):
-    """Records that noise in the histograms may hide: their share of the group's records, and where they may lie.
+    """Records that noise in the histograms may hide: their share of the group, and the ends between which they lie.
 
-    They lie between the last bin that surely has records and the public bound, evenly in logarithms. `weight` are these
-    two ends for the weight, `above` for large outcomes, and `below` for small outcomes with their sign turned.
+    `weight` are the ends for the weight, `above` for large outcomes, and `below` for small outcomes with their sign
+    turned.
     """
 
     share: float
@@ -72,8 +62,7 @@ def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
 class HistogramCell(Cell):
     """A cell made of noisy histograms; `blur` is their noise.
 
-    Its g is the distance of the mean outcome from the shape's mean, in widths of the public range. Log scales belong to
-    its `shape`.
+    Its g is the distance of the mean outcome from the shape's mean, in widths of the public range.
     """
 
     largest_weight: float = np.inf
@@ -81,7 +70,7 @@ class HistogramCell(Cell):
     hidden: Hidden = NOTHING
     in_common: float = 1.0
     """Factor on the square of an error common to cells, in the choice of limits."""
-    own: float = 1.0
+    within_cells: float = 1.0
     """κ, the part of the deviations of the group's log weights that lies within cells (`histogram_scales`)."""
     tail: float = 0.0
     """Log of the mean weight under the cell's own tail over the mean weight under its group's tail."""
@@ -109,7 +98,6 @@ class HistogramCell(Cell):
         return np.full(len(self.outcome), self.unit)
 
     def growth(self, g: float) -> float:
-        """1, because a mean and its errors follow from the noisy sums by a shift, whatever the outcomes' scale."""
         return 1.0
 
     def mean_at(self, g: float) -> float:
@@ -125,10 +113,10 @@ class HistogramCell(Cell):
 
     @cached_property
     def inner(self) -> Cell:
-        """The shape of the weights of one cell: deviations of log weights are `own` times those of the group."""
+        """The shape of the weights of one cell: deviations of log weights are `within_cells` times those of the group."""
         weight = np.log(np.maximum(self.weight, FLAT))
-        found = np.exp(self.own * (weight - weight.mean()))
-        return replace(self.shape, weight=found * (self.mean_weight / found.mean()))
+        weights = np.exp(self.within_cells * (weight - weight.mean()))
+        return replace(self.shape, weight=weights * (self.mean_weight / weights.mean()))
 
     def rate_of_seen(self, cap: float) -> float:
         """The derivative d log(mean v) / d s by the log scale s of the weights."""
@@ -138,8 +126,8 @@ class HistogramCell(Cell):
     def tail_of(self, v: float, error: float, cap: float, between: float) -> float:
         """What lies beyond the cap, relative to the clipped mean weight, at the expected log scale of a cell.
 
-        The log scale is normal with variance `between`, before the cell's noisy mean `v`, with standard deviation
-        `error`, is seen.
+        The log scale is normal with variance `between` before the noisy mean `v`, with standard deviation `error`, is
+        seen.
         """
         scales = between**0.5 * GRID
         means = self.inner.mean_v(scales, cap)
@@ -161,20 +149,16 @@ class HistogramCell(Cell):
         if self.weighted:
             s = float(np.clip(np.log(max(v, FLAT) / v_shape) + self.tail, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE))
         ratio = q / (max(v, LEAST_V) if self.weighted else v_shape)
-        found = centre + half_width * ratio
+        mean = centre + half_width * ratio
         if not self._whole(centre, half_width):
-            found += self._beyond(ratio * v_shape, limits)
-        return s, (found - self.mean) / self.unit
+            mean += self._beyond(ratio * v_shape, limits)
+        return s, (mean - self.mean) / self.unit
 
     def _whole(self, centre: float, half_width: float) -> bool:
-        """True if the clipping interval is the public range."""
         return bool(centre - half_width <= self.low and centre + half_width >= self.top)
 
     def _beyond(self, product: float, limits: Limit) -> float:
-        """The mean outcome less the clipped mean, at the scale of outcomes at which the shape has this mean vc.
-
-        The difference comes from outcomes beyond the clipping interval and from weights beyond the cap.
-        """
+        """The mean outcome less the clipped mean, at the scale of outcomes at which the shape has this mean vc."""
         centre, cap, half_width = limits
         outcome = self.shape.moved(bisect(lambda g: self.shape.statistics(0.0, g, limits)[1] - product))
         below = np.minimum(self.weight, cap)
@@ -231,15 +215,15 @@ class HistogramCell(Cell):
         return np.asarray(self.hidden.share * np.maximum(*ends))
 
     def error_of_count(self, cap: float, n: int, noise: float) -> float:
-        """Mean squared error of a count from noise of variance `noise`, from the histograms' noise and from their tails.
+        """Mean squared error of a count from noise of variance `noise`, the histograms' noise and their tails.
 
         It is in variances of the direct estimate.
         """
         assert self.blur is not None
         if not self.weighted:
             return 0.0
-        held, mean, at = float(np.minimum(self.weight, cap).mean()), self.mean_weight, self.blur.weight
-        tail = at / mean - np.minimum(at, cap) / held
+        held, mean, values = float(np.minimum(self.weight, cap).mean()), self.mean_weight, self.blur.weight
+        tail = values / mean - np.minimum(values, cap) / held
         lost = noise * (cap / (n * held)) ** 2 + float(tail @ self.blur.of_weight @ tail)
         direct = (float((self.weight / mean).var()) + 1.0) / n
         misfit = (MISFIT * (1.0 - held / mean)) ** 2 + self._hidden_weight(cap) ** 2
@@ -267,3 +251,58 @@ class HistogramCell(Cell):
             )[:, 0] ** 2
             total = (lost + self.in_common * misfit) / variance
         return np.where(np.isfinite(total), total, np.inf)
+
+
+ROUNDS = 6
+"""Iterations of the fixed point for κ."""
+LEAST_OWN = 0.1
+"""Smallest κ, and smallest part of a group's tail that its cells' shapes must give.
+
+With less, every cell has the group's tail.
+"""
+FEWEST = 3
+"""Smallest number of cells of a group from which the variance of their scales is estimated."""
+
+
+def with_own_tails(cells: Sequence[Cell], caps: Floats, v: Floats, count: Floats, noise: float) -> list[Cell]:
+    """The cells, each with a separate tail of weights, from noisy means `v` (cell,) over `count` (cell,) records.
+
+    `noise` is the variance of the noise on Σ(1 − v). A cell's shape is the histogram with deviations of log weights times
+    κ, where κ² Var(log w) + A = Var(log w) and A is the variance of the cells' log scales. Tails have one factor, so that
+    a group has as much beyond its caps as its histogram. Cells of a reference, of groups of fewer than FEWEST cells, and
+    cells without a weight stay as they are.
+    """
+    cells_now = list(cells)
+    groups = np.array([cell.group for cell in cells])
+    for number in np.unique(groups):
+        rows = np.flatnonzero(groups == number)
+        group = [cell for k in rows.tolist() if isinstance(cell := cells[k], HistogramCell) and cell.weighted]
+        if len(group) == len(rows) >= FEWEST:
+            for k, cell in zip(rows.tolist(), _of_group(group, caps[rows], v[rows], count[rows], noise), strict=True):
+                cells_now[k] = cell
+    return cells_now
+
+
+def _of_group(cells: Sequence[HistogramCell], caps: Floats, v: Floats, n: Floats, noise: float) -> list[HistogramCell]:
+    first, (distinct, which) = cells[0], np.unique(caps, return_inverse=True)
+    clipped = np.array([_moments(first.weight, cap) for cap in distinct.tolist()])[which]
+    mean, variance = np.maximum(clipped[:, 0], FLAT), clipped[:, 1] / n
+    spread = max(float(np.log(np.maximum(first.weight, FLAT)).var()), FLAT)
+    drift = shrunk(v / mean, variance / mean**2, noise / (n * mean) ** 2).drift
+    shape, between = first, 0.0
+    for _ in range(ROUNDS):
+        rates = np.array([shape.rate_of_seen(cap) for cap in distinct.tolist()])[which]
+        between = min(drift / float(np.average(rates**2, weights=n)), (1.0 - LEAST_OWN**2) * spread)
+        shape = replace(first, within_cells=float(np.sqrt(1.0 - between / spread)))
+    error = np.sqrt(variance + noise / n**2)
+    tail = np.array([shape.tail_of(*figures, between) for figures in zip(v, error, caps, strict=True)])
+    held, of_group = n * np.maximum(v, 0.0) * caps, np.maximum(first.mean_weight / (mean * caps) - 1.0, 0.0)
+    of_cells, whole = float(held @ tail), float(held @ of_group)
+    tails = of_group if of_cells <= LEAST_OWN * whole else tail * (whole / of_cells)
+    return [replace(cell, tail=float(t)) for cell, t in zip(cells, np.log1p(tails) - np.log1p(of_group), strict=True)]
+
+
+def _moments(weight: Floats, cap: float) -> tuple[float, float]:
+    """Mean and variance of v = min(w, cap)/cap."""
+    v = np.minimum(weight, cap) / cap
+    return float(v.mean()), float(v.var())

@@ -1,0 +1,303 @@
+"""Noisy histograms in public bins: the bins, the groups of cells that share them, and their smoothing (METHODS §7b).
+
+Shares p = softmax(θ) are fitted to noisy counts of n records. The error of a count, of variance s² + n p_b, is taken as
+logistic, because Laplace noise has heavy tails too. The prior makes third differences of log p small, by as much as is
+likeliest under the counts. Beyond the last count that noise alone does not explain, log p is concave: a tail that could
+rise would take noise for the heaviest records. Where the fit differs from a noisy count by more than noise and sampling
+explain, as at a second mode, that bin and its neighbours keep their noisy counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Codes, Floats, Ints
+
+A_DECADE, DECADES = 10, 4
+"""Number of bins for a factor of ten, and number of factors of ten below the largest value."""
+FEW_VALUES = 40
+"""An outcome in whole numbers with at most this many values has a bin for each value."""
+
+
+class Bins(NamedTuple):
+    """Intervals (left, right] in order, (bin,) each. A bin with left = right holds a single value.
+
+    With `atoms`, the first and the last bin are such bins: the public bounds. All values beyond a bound lie there.
+    """
+
+    left: Floats
+    right: Floats
+
+    @classmethod
+    def within(cls, low: float, high: float, whole: bool = False, atoms: tuple[bool, bool] = (True, True)) -> Bins:
+        """Bins between public bounds; `atoms` if many records may lie on the lower and on the upper bound."""
+        if whole and high - low < FEW_VALUES:
+            values = np.arange(np.ceil(low), np.floor(high) + 1.0)
+            return cls(values, values)
+        inner = [_scale(low, high), -_scale(-high, -low), np.zeros(1 if low < 0 < high else 0)]
+        edges = np.unique(np.concatenate([[low, high], *inner]))
+        edges = np.concatenate([np.repeat(low, int(atoms[0])), edges, np.repeat(high, int(atoms[1]))])
+        return cls(edges[:-1], edges[1:])
+
+    @property
+    def ends(self) -> Bins:
+        """The first and the last bin alone, which hold the public bounds."""
+        return Bins(self.left[[0, -1]], self.right[[0, -1]])
+
+    def number(self, values: Floats) -> Ints:
+        """The bin of every value, from 0; values are clipped to the bounds."""
+        clipped = np.clip(values, self.left[0], self.right[-1])
+        if (self.left == self.right).all():
+            return np.asarray(np.rint(clipped - self.left[0]), dtype=np.int64)
+        inner = np.searchsorted(self.right, clipped, side="left")
+        top = np.where(self.left == self.right, self.left, np.inf)
+        number = np.where(clipped >= top[-1], len(self.left) - 1, inner)
+        return np.asarray(np.minimum(number, len(self.left) - 1), dtype=np.int64)
+
+    def value_at(self, number: Ints, share: Floats) -> Floats:
+        """The values at positions `share`, from 0 to 1, within bins `number`.
+
+        In a bin that neither holds nor touches 0, positions are even in the logarithm. In other bins they are even.
+        """
+        left, right = self.left[number], self.right[number]
+        even = left + share * (right - left)
+        same_sign = left * right > 0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(same_sign, left * (right / left) ** share, even)
+
+
+def _scale(low: float, high: float) -> Floats:
+    """Edges above 0, A_DECADE for each factor of ten, from `low` or from DECADES factors of ten below `high`."""
+    if high <= 0:
+        return np.empty(0)
+    lowest = max(low, high * 10.0**-DECADES)
+    steps = max(1, round(A_DECADE * np.log10(high / lowest)))
+    return np.asarray(lowest * (high / lowest) ** (np.arange(steps) / steps))
+
+
+HISTOGRAM_POINTS = 1024
+"""Number of points that represent a group's histograms."""
+FEWEST_POOLED = 300
+"""Smallest number of records of a group, in scales of the noise on a count; smaller cells are pooled."""
+MOSTLY = 0.75
+"""Share of records on an outcome's two bounds from which the outcome may be a yes or no."""
+ROUGHNESS = (0.002, 0.01, 0.05)
+"""Prior standard deviations of a third difference of log p that are tried."""
+WIDTH = 10.0
+"""Prior standard deviation of log p about its mean."""
+JUMP = 1.5
+"""Prior standard deviation of the difference in log p between a bin of a single value and its neighbour."""
+BENT = 0.005
+"""Prior standard deviation of a second difference of log p that is above 0, in the tail."""
+ALARM = 1e-4
+"""Probability, for a whole histogram, that noise and sampling alone make a count look unexplained."""
+FIT_STEPS = 200
+"""Largest number of Newton steps."""
+SHORTEST = 1e-6
+"""Smallest part of a step that is tried."""
+EVEN = 1e-9
+"""Difference of two losses that rounding may make."""
+CLOSE = 1e-6
+"""Step of θ at which the fit has converged."""
+
+
+def smoothed(noisy: Floats, total: float, variance: float, bins: Bins) -> tuple[Floats, Floats]:
+    """Shares (bin,) and their covariance (bin, bin), from noisy counts of `total` records.
+
+    `variance` is the variance of the noise on a count.
+    """
+    tail = _tail(noisy, variance, bins)
+    tried = [_fit(noisy, total, variance, _prior(bins, roughness), tail) for roughness in ROUGHNESS]
+    _, share, covariance = max(tried, key=lambda fit: fit[0])
+    return _as_counted(noisy, total, variance, share, covariance)
+
+
+def _as_counted(noisy: Floats, total: float, variance: float, share: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+    """The fit, with noisy counts and their variance in the bins that the fit does not explain, and in their neighbours."""
+    missed = np.abs(noisy - total * share) > explained(share, total, variance)
+    counted = missed.copy()
+    counted[1:] |= missed[:-1]
+    counted[:-1] |= missed[1:]
+    mended = np.where(counted, np.maximum(noisy, 0.0) / total, share)
+    scale, kept = mended.sum(), ~counted
+    if not missed.any() or scale == 0.0:  # it is 0 where noise has taken every count to 0 or below
+        return share, covariance
+    covariance = np.where(np.outer(kept, kept), covariance, 0.0)
+    covariance += np.diag(np.where(counted, (variance + np.maximum(noisy, 0.0)) / total**2, 0.0))
+    turned = (np.eye(len(share)) - np.outer(mended / scale, np.ones(len(share)))) / scale
+    return mended / scale, turned @ covariance @ turned.T
+
+
+def explained(share: Floats, total: float, variance: float) -> Floats:
+    """How far noise and sampling may move a count from its expected value, (bin,).
+
+    Half of ALARM is for the Laplace noise and half for sampling; the bins share each half.
+    """
+    chance = 0.5 * ALARM / len(share)
+    return np.asarray(
+        -np.sqrt(variance / 2.0) * np.log(chance) - scipy.special.ndtri(0.5 * chance) * np.sqrt(total * share)
+    )
+
+
+def _fit(noisy: Floats, total: float, variance: float, prior: Floats, tail: Floats) -> tuple[float, Floats, Floats]:
+    """Log evidence up to a constant, shares and their covariance, for one prior.
+
+    `prior` (row, bin) is a root of its precision matrix. `tail` (difference, bin) are second differences of θ that must
+    not be above 0.
+    """
+    theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
+    theta, scale = theta - theta.mean(), _error_scale(variance, noisy)
+
+    def loss(theta: Floats, scale: Floats) -> float:
+        residual = noisy - total * scipy.special.softmax(theta)
+        misfit = np.log(scale) + 2.0 * np.logaddexp(0.0, -np.abs(residual) / scale)
+        misfit += np.abs(residual) / scale
+        bent, rough = np.maximum(tail @ theta, 0.0) / BENT, prior @ theta
+        return float(misfit.sum() + 0.5 * (rough @ rough + bent @ bent))
+
+    for _ in range(FIT_STEPS):
+        p = scipy.special.softmax(theta)
+        rate, expected = np.diag(p) - np.outer(p, p), total * p
+        width = np.sqrt(3.0) * scale
+        slope = total * rate / width[:, None]
+        pull = width * np.tanh((noisy - expected) / (2.0 * scale)) / scale
+        bent = tail[tail @ theta > 0.0] / BENT
+        # Least squares on roots: with normal equations, whose condition is the square, the last digits of a processor's
+        # arithmetic would show in the ninth digit of the shares.
+        held = np.vstack([slope, prior, bent])
+        left = np.concatenate([pull, -prior @ theta, -bent @ theta])
+        step, length = np.linalg.lstsq(held, left, rcond=None)[0], 1.0
+        while loss(theta + length * step, scale) > loss(theta, scale) + EVEN and length > SHORTEST:
+            length /= 2.0
+        theta = theta + length * step
+        scale = _error_scale(variance, total * scipy.special.softmax(theta))
+        if np.abs(step).max() < CLOSE:
+            break
+    evidence = _log_size(prior) - _log_size(held) - loss(theta, scale)
+    # That a tail is concave is an assumption and adds no information. So the covariance is computed without it.
+    error = np.linalg.solve(_triangle(np.vstack([slope, prior])).T, rate)
+    return float(evidence), scipy.special.softmax(theta), error.T @ error
+
+
+def _log_size(root: Floats) -> float:
+    """Half the log determinant of R'R, from R (row, bin)."""
+    return float(np.log(np.abs(np.diag(_triangle(root)))).sum())
+
+
+def _triangle(root: Floats) -> Floats:
+    """The upper triangle U (bin, bin) with U'U = R'R, from R (row, bin)."""
+    return np.asarray(np.linalg.qr(root, mode="r"))
+
+
+def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
+    """Second differences of log p, (difference, bin), that must not be above 0: from the last sure count up.
+
+    Where values may be negative, the lower tail has them too.
+    """
+    wide = np.flatnonzero(bins.left < bins.right)
+    sure = wide[noisy[wide] > explained(np.zeros(len(noisy)), 0.0, variance)[wide]]
+    if not len(sure):
+        return np.zeros((0, len(noisy)))
+    middle = np.arange(wide[0] + 1, wide[-1])
+    middle = middle[(middle >= sure[-1]) | ((middle <= sure[0]) & (bins.left[0] < 0.0))]
+    return np.asarray(np.eye(len(noisy))[middle - 1] - 2.0 * np.eye(len(noisy))[middle] + np.eye(len(noisy))[middle + 1])
+
+
+def _error_scale(variance: float, count: Floats) -> Floats:
+    """The scale of the logistic law of a count's error, (bin,)."""
+    return np.asarray(np.sqrt(3.0 * (variance + np.maximum(count, 0.0))) / np.pi)
+
+
+def _prior(bins: Bins, roughness: float) -> Floats:
+    """A root of the precision matrix of the prior of θ, (row, bin)."""
+    wide = bins.left < bins.right
+    ends = np.flatnonzero(np.diff(wide.astype(int))) + 1
+    blocks = []
+    for part in np.split(wide, ends):
+        size = len(part)
+        rough = np.diff(np.eye(size), n=3, axis=0) if part.all() and size > 3 else np.zeros((1, size))
+        blocks.append(rough / roughness)
+    jumps = (np.eye(len(wide))[ends] - np.eye(len(wide))[ends - 1]) / JUMP
+    return np.vstack([scipy.linalg.block_diag(*blocks), jumps, np.eye(len(wide)) / WIDTH])
+
+
+def grouped(codes: Codes, count: Floats, least: float) -> Codes:
+    """The group of every cell, (cell,); groups have at least `least` records and are as fine as possible.
+
+    Small cells are pooled with those that share all columns but the last, then all but the last two, and so on. If the
+    smallest group is still too small, it joins the next larger one. `codes` is (cell, column).
+    """
+    group = np.arange(len(codes))
+    for depth in range(codes.shape[1] - 1, -1, -1):
+        small = np.flatnonzero(np.bincount(group, weights=count, minlength=len(codes))[group] < least)
+        for key in np.unique(codes[small, :depth], axis=0):
+            joined = small[(codes[small, :depth] == key).all(axis=1)]
+            group[joined] = joined[0]
+    size = np.bincount(group, weights=count, minlength=len(codes))
+    used = np.unique(group)
+    if len(used) > 1 and size[used].min() < least:
+        smallest, next_one = used[np.argsort(size[used], kind="stable")[:2]]
+        group[group == smallest] = next_one
+    return np.unique(group, return_inverse=True)[1].astype(np.int32)
+
+
+def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple[int, ...]]) -> Floats:
+    """The factor on the square of an error common to cells, relative to a cell's separate error, (group,).
+
+    It is the harmonic mean of n_P/n_k over the published cells (n_P records) that contain a group's cells (n_k records).
+    A separate error counts with n_k/n_P in a published cell, as direct errors do; a common one with 1.
+    """
+    separate, cells = np.zeros(len(codes)), np.bincount(group)
+    for margin in margins:
+        _, published = np.unique(codes[:, list(margin)], axis=0, return_inverse=True)
+        published = published.reshape(-1)
+        separate += count / np.bincount(published, weights=count)[published]
+    return np.asarray(len(margins) * cells / np.bincount(group, weights=separate))
+
+
+def holds_two_values(noisy: Floats, variance: float, bins: Bins) -> bool:
+    """True if an outcome is a yes or no: nearly all records are on its bounds, and only noise is between them.
+
+    The bins between the bounds are then no part of its shape.
+    """
+    if len(noisy) < 3 or bins.left[0] < bins.right[0] or bins.left[-1] < bins.right[-1]:
+        return False
+    inner, ends = noisy[1:-1], float(noisy[0] + noisy[-1])
+    sum_of_noise = 3.0 * float(np.sqrt(variance * len(inner)))
+    alone = inner.max() <= explained(np.zeros(len(noisy)), 0.0, variance)[0]
+    return bool(alone and inner.sum() <= sum_of_noise and ends > MOSTLY * (ends + max(float(inner.sum()), 0.0)) > 0.0)
+
+
+def sure_ends(noisy: Floats, variance: float, bins: Bins) -> tuple[float, float]:
+    """The outer ends of the bins whose counts noise alone does not explain; the public bounds if there are none."""
+    sure = np.flatnonzero(noisy > explained(np.zeros(len(noisy)), 0.0, variance))
+    return (
+        (float(bins.left[sure[0]]), float(bins.right[sure[-1]]))
+        if len(sure)
+        else (float(bins.left[0]), float(bins.right[-1]))
+    )
+
+
+def evenly_placed(counts: Floats, order: Floats) -> tuple[np.ndarray, Floats]:
+    """The bin of each point, and its position in the bin, at the quantile levels `order` of a histogram."""
+    upper = np.cumsum(counts)
+    place = order * upper[-1]
+    number = np.minimum(np.searchsorted(upper, place, side="right"), len(counts) - 1)
+    number = np.minimum(number, np.flatnonzero(counts > 0)[-1])
+    return number, np.clip((place - (upper[number] - counts[number])) / counts[number], 0.0, 1.0)
+
+
+def paired_levels(number: int) -> list[Floats]:
+    """Quantile levels of the points for each variable; levels of different variables pair evenly with one another.
+
+    They are ranks of a Kronecker sequence (Roberts 2018).
+    """
+    golden = 2.0
+    for _ in range(60):
+        golden = (1.0 + golden) ** (1.0 / (number + 1))
+    sequence = np.arange(HISTOGRAM_POINTS)[:, None] * golden ** -np.arange(1, number + 1) % 1.0
+    return list((np.argsort(np.argsort(sequence, axis=0), axis=0).T + 0.5) / HISTOGRAM_POINTS)
