@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.job import Job
 from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell
 from dpdist.reference.limits import UNIT, Limits, Noise
 
@@ -47,19 +46,6 @@ class Sums(NamedTuple):
     reach_q: float
     s: float
     limits: tuple[float, float, float]
-
-
-def weight_bounds(job: Job) -> Span | None:
-    """Public bounds of the weight (1 and 1 without weights), if histograms alone replace a reference; otherwise None."""
-    return public_weights(job) if job.on_histograms else None
-
-
-def public_weights(job: Job) -> Span:
-    """Public bounds of the weight: 1 and 1 without weights, 0 and infinity where the job states none."""
-    if job.survey.weight is None:
-        return 1.0, 1.0
-    declared = job.columns.get(job.survey.weight)
-    return (0.0, np.inf) if declared is None or declared.bounds is None else declared.bounds
 
 
 def set_into(values: Floats, ends: Floats) -> Floats:

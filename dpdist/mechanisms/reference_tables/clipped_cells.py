@@ -26,7 +26,6 @@ from dpdist.reference.borrowing import complete
 from dpdist.reference.clipping import Cell
 from dpdist.reference.collapsing import collapsed, fewest, pooled
 from dpdist.reference.limits import UNIT, Limits, Noise, choose
-from dpdist.reference.saturation import public_weights, weight_bounds
 
 Told = list[list[Cell]]
 """Summary of a reference: the cells of each outcome."""
@@ -165,3 +164,16 @@ def summary_of(model: ClippedCells, reference: Sequence[Records], sizes: Floats 
     """
     told = model.summarise(reference, sizes)
     return ReferenceSummary(told, model.limited(told))
+
+
+def weight_bounds(job: Job) -> tuple[float, float] | None:
+    """Public bounds of the weight (1 and 1 without weights), if histograms alone replace a reference; otherwise None."""
+    return public_weights(job) if job.on_histograms else None
+
+
+def public_weights(job: Job) -> tuple[float, float]:
+    """Public bounds of the weight: 1 and 1 without weights, 0 and infinity where the job states none."""
+    if job.survey.weight is None:
+        return 1.0, 1.0
+    declared = job.columns.get(job.survey.weight)
+    return (0.0, np.inf) if declared is None or declared.bounds is None else declared.bounds
