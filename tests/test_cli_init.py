@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
-from dpdist.job.layering import to_do
-from dpdist.job.loading import load_job
+from dpdist.job.loading import load_job, to_do
 from dpdist.survey.domains import outward
 from dpdist.survey.source import ParquetSource
 

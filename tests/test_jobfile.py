@@ -632,7 +632,10 @@ def test_a_name_that_a_job_may_use_is_registered_and_the_other_way_round(literal
     ],
 )
 def test_a_scheduler_is_named_in_full_and_its_links_are_encrypted(runtime: dict[str, object], told: str) -> None:
-    assert any(told in f"{said.found}: {said.remedy}" for said in scheduler_contradictions(Runtime.model_validate(runtime)))
+    assert any(
+        told in f"{against.fault}: {against.remedy}"
+        for against in scheduler_contradictions(Runtime.model_validate(runtime))
+    )
 
 
 @pytest.mark.parametrize(

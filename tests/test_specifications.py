@@ -50,7 +50,7 @@ def test_a_strict_noisy_mechanism_asks_for_the_bounds_of_weights_unless_it_says_
     assert contradictions(under(New())) == []
     (found,) = contradictions(record_dependent(under(New()))[UNBOUNDED])
     assert found.where == ("columns", "weight")
-    assert "needs public bounds of the weight" in found.found
+    assert "needs public bounds of the weight" in found.fault
 
 
 def test_the_contract_names_a_mechanism_that_accepts_weights_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,10 @@ def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
     }
     runtime = job.runtime.model_copy(update=said)
     problems = [
-        Problem(".".join(map(str, said.where)), said.found, "an encrypted link to a running scheduler", said.remedy)
-        for said in scheduler_contradictions(runtime)
+        Problem(
+            ".".join(map(str, against.where)), against.fault, "an encrypted link to a running scheduler", against.remedy
+        )
+        for against in scheduler_contradictions(runtime)
     ]
     if problems:
         raise JobError("--scheduler", problems)
@@ -170,19 +172,18 @@ def manifests(
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""
     from dpdist.cli.manifests import Place, head, objects_of, text
-    from dpdist.job.loading import job_layers, load_job
+    from dpdist.job.loading import freeze, resolve
     from dpdist.job.yaml_lines import flow
     from dpdist.validating import validate
 
     place = Place(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
 
     def act() -> None:
-        layers, path = job_layers(job, settings)
+        resolved = resolve(job, settings)
+        plan = validate(freeze(resolved), input)
         if input is not None:
-            layers = layers.with_settings([f"input.path={flow(str(input))}", "input.simulate=null"], str(path))
-        plan = validate(load_job(job, settings), input)
-        objects = objects_of(plan, layers, path.parent, place)
-        print(text(objects, head(plan.job, layers, place)), end="")
+            resolved = resolved.with_settings([f"input.path={flow(str(input))}", "input.simulate=null"])
+        print(text(objects_of(plan, resolved, place), head(plan.job, resolved, place)), end="")
 
     guarded(act)
 

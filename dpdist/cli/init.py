@@ -78,7 +78,7 @@ def init(
         _refuse_place(to)  # before modules whose import takes seconds
         from dpdist.cli.draft import Draft, named
         from dpdist.cli.draft_noise import with_noise
-        from dpdist.job.layering import to_do
+        from dpdist.job.loading import to_do
         from dpdist.survey.codebook_file import domains_of, labels_of
         from dpdist.survey.domains import seen
         from dpdist.survey.source import open_file

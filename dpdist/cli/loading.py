@@ -1,4 +1,4 @@
-"""Loads a job for a command; if the job is refused, columns that the file does not have are named instead."""
+"""Reads a job for a command; if the job is refused, columns that the file does not have are named instead."""
 
 from __future__ import annotations
 
@@ -11,47 +11,38 @@ from pydantic import ValidationError
 from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.job import Job
 from dpdist.job.data import Input
-from dpdist.job.loading import job_layers, load_job
+from dpdist.job.loading import freeze, resolve
 from dpdist.survey.schema import missing_column
 from dpdist.survey.source import open_file
 
 
 def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
-    """Loads and checks the job. Raises `JobError`.
+    """Reads and checks the job. Raises `JobError`.
 
     If the job is refused for a column, the names of the file's columns are read. The problem then says that the file has no
     such column, where that is the cause.
     """
+    resolved = resolve(job, settings)
     try:
-        return load_job(job, settings)
+        return freeze(resolved)
     except JobError as error:
-        absent = _absent(job, settings, input) if any(each.where.startswith("columns.") for each in error.problems) else {}
+        of_columns = any(problem.where.startswith("columns.") for problem in error.problems)
+        absent = _absent(resolved.keys, input) if of_columns else {}
         problems = [absent.get(problem.where, problem) for problem in error.problems]
         raise JobError(error.source, problems) from None
 
 
-def _absent(job: str | Path, settings: Sequence[str] | None, input: Path | None) -> dict[str, Problem]:
+def _absent(keys: Mapping[str, Any], input: Path | None) -> dict[str, Problem]:
     """Returns problems by key of the job: a weight or an outcome that is not a column of the file."""
     try:
-        said = job_layers(job, settings)[0].said
-        named = Input.model_validate(said.get("input") or {})
-        path = input or named.path
-        names = list(open_file(Path(path), named).columns) if path else []
+        settings = Input.model_validate(keys.get("input") or {})
+        path = input or settings.path
+        names = list(open_file(Path(path), settings).columns) if path else []
     except (ProblemsError, ValidationError):
         return {}
-    if not names_columns(said, names):
-        return {}
-    return {f"columns.{each}": missing_column(each, names) for each in _numbers(said) if names and each not in names}
-
-
-def names_columns(keys: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """True if a file's first line has a column that the job names. Otherwise it may be a record, which is never shown."""
-    columns = keys.get("columns")
-    return not {*(columns if isinstance(columns, dict) else ()), *_numbers(keys)}.isdisjoint(names)
-
-
-def _numbers(keys: Mapping[str, Any]) -> list[str]:
-    """Returns the columns of the weight and the outcomes that a job names."""
-    survey, outcome = keys.get("survey"), keys.get("outcome")
+    survey, outcome, columns = keys.get("survey"), keys.get("outcome"), keys.get("columns")
     weight = survey.get("weight") if isinstance(survey, dict) else None
-    return [each for each in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(each, str)]
+    numbers = [name for name in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(name, str)]
+    if {*(columns if isinstance(columns, dict) else ()), *numbers}.isdisjoint(names):
+        return {}  # the first line may be a record, which is never shown
+    return {f"columns.{name}": missing_column(name, names) for name in numbers if name not in names}

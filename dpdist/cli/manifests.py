@@ -17,7 +17,7 @@ from dpdist.cli.sizing import worker_memory, worker_patch, workspace_bytes
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.printable import escaped
 from dpdist.job import Job
-from dpdist.job.layering import Layers
+from dpdist.job.loading import Resolved
 from dpdist.job.yaml_lines import written, written_documents
 from dpdist.planning.plan import Plan
 
@@ -84,18 +84,18 @@ class Place:
             yield Problem("--ledger", f"'{self.ledger}'", allowed, "correct it")
 
 
-def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Objects:
+def objects_of(plan: Plan, resolved: Resolved, place: Place) -> Objects:
     """Returns the Kubernetes objects of a release.
 
-    `folder` contains the job file. Raises `JobError` for a place in which the job cannot run.
+    Raises `JobError` for a place in which the job cannot run.
     """
     if problems := list(place.problems()):
         raise JobError("cluster manifests", problems)
     objects: Objects = json.loads(json.dumps(render(shipped() / "overlays" / ("bucket" if place.in_bucket else "release"))))
     apply(worker_patch(plan, place.workers), objects)
-    job, files = job_in_cluster(layers, folder)
+    job, files = job_in_cluster(resolved)
     pick(objects, "ConfigMap", "dpdist-job")["data"] = files | {JOB: written(job)}
-    _storage(objects, plan, place, needs_input=bool(inputs(layers)))
+    _storage(objects, plan, place, needs_input=bool(inputs(resolved)))
     _driver(objects, plan, place)
     replicas = pick(objects, "Deployment", "dpdist-worker")["spec"]["replicas"]
     pick(objects, "ResourceQuota", "dpdist")["spec"]["hard"]["pods"] = str(ceil(1.25 * replicas) + SPARE_PODS)
@@ -104,24 +104,24 @@ def objects_of(plan: Plan, layers: Layers, folder: Path, place: Place) -> Object
     return objects
 
 
-def inputs(layers: Layers) -> dict[str, str]:
+def inputs(resolved: Resolved) -> dict[str, str]:
     """Returns the files that the job opens: for each name in the job, the path at which the driver finds the file."""
     paths = {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
-        part = layers.said.get(section)
+        part = resolved.keys.get(section)
         if isinstance(part, dict) and isinstance(named := part.get(key), str) and "://" not in named:
             within = INPUT if section == "input" else f"{INPUT}/reference"
             paths[named] = f"{within}/{Path(named).name}"
     return paths
 
 
-def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def job_in_cluster(resolved: Resolved) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns the job as the driver needs it, and the text of further files by name.
 
     The job has what it extends merged into it, and names its files by the driver's paths.
     """
-    job = {key: value for key, value in layers.said.items() if key != "extends"}
-    moved, files = inputs(layers), {}
+    job = {key: value for key, value in resolved.keys.items() if key != "extends"}
+    moved, files = inputs(resolved), {}
     for section, key in (("input", "path"), ("reference", "path"), ("reference", "release")):
         part = job.get(section)
         if isinstance(part, dict) and part.get(key) in moved:
@@ -129,7 +129,7 @@ def job_in_cluster(layers: Layers, folder: Path) -> tuple[dict[str, Any], dict[s
     for section, key in (("calibration", "path"), ("model", "program")):
         part = job.get(section)
         if isinstance(part, dict) and isinstance(named := part.get(key), str):
-            files[Path(named).name] = (folder / named).read_text(encoding="utf-8")
+            files[Path(named).name] = (resolved.folder / named).read_text(encoding="utf-8")
             job[section] = part | {key: Path(named).name}
     kept = {key: value for key, value in job.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")}
     job["runtime"] = kept | {"executor": "dask"}
@@ -215,13 +215,13 @@ def _placed(one: dict[str, Any], place: Place) -> None:
         container["image"] = place.image
 
 
-def head(job: Job, layers: Layers, place: Place) -> str:
+def head(job: Job, resolved: Resolved, place: Place) -> str:
     """Lists what must exist before `kubectl apply`, as YAML comments for the head of the manifests."""
     secrets = [f"dpdist-tls-{role}" for role in ("scheduler", "worker", "driver")]
     secrets += ["dpdist-ledger"] * (place.ledger is not None) + ["dpdist-store"] * place.in_bucket
     lines = [f"Made by `dpdist cluster manifests` for {job.dataset} {job.period}. Before `kubectl apply -f`, have ready:"]
     lines.append(f"- in the namespace {place.namespace}, the secrets {', '.join(secrets)} (deploy/README.md)")
-    lines += [f"- in the claim dpdist-input, {path.removeprefix(INPUT + '/')}" for path in inputs(layers).values()]
+    lines += [f"- in the claim dpdist-input, {path.removeprefix(INPUT + '/')}" for path in inputs(resolved).values()]
     if not place.in_bucket:
         lines.append("- for the claim dpdist-workspace, storage with ReadWriteMany, hard links and locks across nodes")
     return "".join(f"# {escaped(line)}\n" for line in lines)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dpdist.core.public_files import Damaged, first_problem, read_columns, read_json, read_object
 from dpdist.core.records import Frame, Level
 from dpdist.job import Job
-from dpdist.job.earlier_form import of_earlier_form
+from dpdist.job.validation import of_earlier_form
 
 MOST = 2**53
 """The largest number of records of a file; up to it float64 holds every whole number exactly."""

@@ -27,7 +27,6 @@ from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.evaluation.tuning import REFUSED, Trials, knobs_of, search
 from dpdist.evaluation.utility import distances
 from dpdist.job import Calibration, Job, Measure
-from dpdist.job.loading import calibration_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -138,7 +137,7 @@ def calibrate(
         | {"measure": measure, "loss": round(least, 6), "tried": len(trials.known)}
         | {"reference": facts | {"provenance": provenance}}
     )
-    write_text(Path(out), calibration_text(made))
+    write_text(Path(out), made.text)
     return made
 
 

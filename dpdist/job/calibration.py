@@ -13,6 +13,11 @@ from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
 from dpdist.job.values import Frozen, Name, Period
+from dpdist.job.yaml_lines import written
+
+FIRST_LINE = (
+    "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+)
 
 CALIBRATION_SCHEMA = {
     "type": "object",
@@ -34,7 +39,7 @@ class Calibration(Frozen):
     mechanism: Mechanism
     budget: ReleaseBudget
     synthetic_sets: int
-    privacy_unit: PrivacyUnit | None = Field(default=None, exclude_if=lambda said: said is None)
+    privacy_unit: PrivacyUnit | None = Field(default=None, exclude_if=lambda unit: unit is None)
     referring: bool = Field(description="whether weights are fixed on a reference")
     bound: float = Field(description="M of a clamp, or Δ* of a set")
     measure: Measure
@@ -42,6 +47,11 @@ class Calibration(Frozen):
     tried: int
     reference: dict[str, str | int | None] = Field(description="checksums, records and provenance of what was tuned on")
     sha256: str = Field(default="", description="of the file, as found by the job that names it")
+
+    @property
+    def text(self) -> str:
+        """The file's text, as `load_calibration` reads it."""
+        return FIRST_LINE + written(self.model_dump(mode="json", exclude={"sha256"}))
 
     @property
     def public(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import NamedTuple, Protocol
 
+from dpdist.core.errors import Problem
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column
 from dpdist.job.design import Survey
@@ -15,6 +16,7 @@ from dpdist.job.model import Model
 from dpdist.job.reference import Reference
 from dpdist.job.runtime import Record, Sampler
 from dpdist.job.tables import Rake
+from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
 
 class JobView(Protocol):
@@ -77,17 +79,18 @@ class JobView(Protocol):
         ...
 
 
-Path = tuple[str | int, ...]
-
-
 class Contradiction(NamedTuple):
     """Keys of a job that do not go together: the path of the key to change, what is wrong, and how to mend it."""
 
-    where: Path
-    found: str
+    where: Where
+    fault: str
     remedy: str
     allowed: str = ""
     """The values that are allowed; empty if the remedy names them."""
+
+    def problem(self, lines: Lines) -> Problem:
+        """The contradiction as a problem, with the line of the key."""
+        return Problem(dotted(self.where), self.fault, self.allowed, self.remedy, 1, place(self.where, lines))
 
 
 def declared(job: JobView) -> tuple[str, ...]:

@@ -1,9 +1,17 @@
-"""Reads a job from a file, a text or a mapping, together with the Stan program and the calibration that it names."""
+"""The one way from a job file, YAML text or a mapping to a frozen `Job`: resolved, completed, validated.
+
+`resolve` merges three layers: the file that a job extends, the file itself, and keys set on the command line. Mappings are
+merged key by key. Any other value replaces the earlier one, and null removes it. Every value keeps its origin: a line, a
+base file and its line, or `--set`. `freeze` reads the files that the keys name, and validates all of it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -11,51 +19,81 @@ from typing import Any, TypeAlias
 
 from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.job import Calibration, Job
-from dpdist.job.checks import Contradiction, contradictions
-from dpdist.job.earlier_form import under_model
-from dpdist.job.layering import Layers, read_layers
-from dpdist.job.validation import validated
+from dpdist.job.checks import contradictions
+from dpdist.job.validation import keys_of_earlier_form, validated
 from dpdist.job.values import MINISIGN, PATTERNS
-from dpdist.job.yaml_lines import Lines, dotted, mapping, place, read_yaml, written
+from dpdist.job.yaml_lines import Keys, Lines, Where, dotted, mapping, place, read_yaml, value
 
 JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
 """What `job_of` can make a job from."""
+NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
+MOST_BASES = 5
+SET = "--set"
+OPENED_LATER: tuple[Where, ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
+"""Keys that name files to be opened when the job is planned or run."""
+READ_NOW: tuple[Where, ...] = (("calibration", "path"), ("model", "program"), ("reference", "key"))
+"""Keys that name files, in the job file's folder, to be read with the job. A public key may itself stand there."""
+NO_PATH = re.compile(rf"://|{MINISIGN}")
+MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
+TO_DO = {
+    "fill": ("to be filled", "write it, and delete the mark"),
+    "confirm": ("to be confirmed", "compare it with a public source, correct it, and delete the mark"),
+}
 
 
-def find_job(name: str | Path) -> Path:
-    """The path of a job file. A name without a folder may also be that of a job shipped with dpdist."""
-    return find_shipped(name, "", JobError)
+@dataclass(frozen=True)
+class Resolved:
+    """A job's keys before validation, with the origin of every value. Files that it names are in `folder`."""
+
+    keys: Keys
+    lines: Lines = field(default_factory=dict)
+    source: str = "job"
+    folder: Path = Path()
+    base: tuple[str, Keys] | None = None
+    """The extended file, by its name in the job, with its content."""
+    to_do: tuple[Problem, ...] = ()
+    """Lines that `dpdist init` left to be filled or confirmed. A job with such lines is refused."""
+
+    def located(self, folder: Path) -> Resolved:
+        """Makes paths of files that are opened later relative to the working folder instead of the job file's folder."""
+        if folder == Path():
+            return self
+
+        def move(keys: Keys) -> Keys:
+            return _moved(keys, OPENED_LATER, lambda path: str(folder / path))
+
+        base = (self.base[0], move(self.base[1])) if self.base is not None else None
+        return replace(self, keys=move(self.keys), base=base)
+
+    def with_settings(self, settings: Sequence[str]) -> Resolved:
+        """Applies settings `key.path=value`, whose values are YAML. Paths in them are relative to the working folder."""
+        keys, lines = self.keys, dict(self.lines)
+        for setting in settings:
+            names, new = _setting(setting, self.source)
+            where = _positions(keys, names)
+            keys = _replaced(keys, where, new, 0, self.source)
+            for below in [path for path in lines if path[: len(where)] == where]:
+                del lines[below]
+            lines |= {where[:k]: SET for k in range(1, len(where) + 1) if where[:k] not in lines}
+        return replace(self, keys=keys, lines=lines)
 
 
-def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> Path:
-    """The path of a YAML file.
+def job_of(job: JobLike) -> Job:
+    """Makes a job from a `Job`, a mapping as in a job file, YAML text, or the path or name of a file.
 
-    A name without a folder is also looked up in jobs/`folder`, among the files shipped with dpdist.
+    Text with several lines is YAML. Other text is a path, or the name of a shipped job. Paths in a mapping, or in YAML
+    text, are relative to the working folder. Raises `JobError`.
     """
-    path = Path(name)
-    if path.is_file() or (path.exists() and path.name != str(name)):
-        return path
-    jobs = Path(str(resources.files("dpdist") / "jobs"))
-    if not jobs.is_dir():  # in a source checkout, jobs/ stands beside the package
-        jobs = Path(__file__).parents[2] / "jobs"
-    shipped = jobs / folder
-    candidates = [shipped / path.name, shipped / f"{path.name}.yaml"]
-    if path.name == str(name):
-        for candidate in candidates:
-            if candidate.is_file():
-                return candidate
-    known = sorted(p.stem for p in shipped.glob("*.yaml"))
-    raise error(
-        str(name),
-        [
-            Problem(
-                "file",
-                "no such file",
-                f"a YAML file, or one of the shipped ones: {', '.join(known)}",
-                f"did you mean '{near[0]}'?" if (near := get_close_matches(path.stem, known, n=1)) else "check the path",
-            )
-        ],
-    )
+    if isinstance(job, Job):
+        return job
+    if isinstance(job, Mapping):
+        return freeze(Resolved(_plain(job)))
+    if isinstance(job, str) and "\n" in job:
+        return parse_job(job)
+    if isinstance(job, str | Path):
+        return load_job(job)
+    allowed = "a Job, a mapping, YAML text, or the path or name of a job file"
+    raise JobError("job", [Problem("job", f"a {type(job).__name__}", allowed, "give one of these")])
 
 
 def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
@@ -82,43 +120,7 @@ def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
     >>> dpdist.load_job("doctorates", ["synthetic_sets=5"]).synthetic_sets
     5
     """
-    layers, path = job_layers(name, settings)
-    return _job(layers, str(path), path.parent)
-
-
-def job_layers(name: str | Path, settings: Sequence[str] | None = None) -> tuple[Layers, Path]:
-    """A job's layers before validation; and its file, in whose folder its calibration and Stan program are."""
-    path = find_job(name)
-    layers = read_layers(read_yaml(path, JobError), str(path), path.parent)
-    data = path.parent if path == Path(name) else Path()
-    return layers.located(data).with_settings(settings or (), str(path)), path
-
-
-def job_of(job: JobLike) -> Job:
-    """Makes a job from a `Job`, a mapping as in a job file, YAML text, or the path or name of a file.
-
-    Text with several lines is YAML. Other text is a path, or the name of a shipped job. Paths in a mapping, or in YAML
-    text, are relative to the working folder. Raises `JobError`.
-    """
-    if isinstance(job, Job):
-        return job
-    if isinstance(job, Mapping):
-        return _job(Layers(_plain(job), {}), "job", Path())
-    if isinstance(job, str) and "\n" in job:
-        return parse_job(job)
-    if isinstance(job, str | Path):
-        return load_job(job)
-    allowed = "a Job, a mapping, YAML text, or the path or name of a job file"
-    raise JobError("job", [Problem("job", f"a {type(job).__name__}", allowed, "give one of these")])
-
-
-def _plain(given: Any) -> Any:
-    """Converts mappings, sequences and paths to the types that YAML gives."""
-    if isinstance(given, Mapping):
-        return {key: _plain(value) for key, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [_plain(value) for value in given]
-    return str(given) if isinstance(given, Path) else given
+    return freeze(resolve(name, settings))
 
 
 def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Job:
@@ -145,119 +147,288 @@ def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Jo
     Fraction(8, 1)
     """
     if not isinstance(text, str):
-        found, remedy = f"a {type(text).__name__}", "give the text of a job; load_job takes a path"
-        raise JobError(source, [Problem("text", found, "YAML text", remedy)])
+        remedy = "give the text of a job; load_job takes a path"
+        raise JobError(source, [Problem("text", f"a {type(text).__name__}", "YAML text", remedy)])
     if not isinstance(folder, str | Path):
-        raise JobError(
-            source, [Problem("folder", f"a {type(folder).__name__}", "a path", "name the folder of the job's files")]
-        )
-    return _job(read_layers(text, source, Path(folder)).located(Path(folder)), source, Path(folder))
+        fault, remedy = f"a {type(folder).__name__}", "name the folder of the job's files"
+        raise JobError(source, [Problem("folder", fault, "a path", remedy)])
+    return freeze(_merged(text, source, Path(folder), ()).located(Path(folder)))
 
 
-def _job(layers: Layers, source: str, folder: Path) -> Job:
-    """Validates the job that the layers result in. Raises `JobError`."""
-    said, lines = layers.said, layers.lines
-    if earlier := [_problem(each, lines) for each in under_model(said)]:
+def resolve(name: str | Path, settings: Sequence[str] | None = None) -> Resolved:
+    """Reads a job file with the files that it extends, and applies the settings. Raises `JobError`."""
+    path = find_job(name)
+    data = path.parent if path == Path(name) else Path()
+    return _merged(read_yaml(path, JobError), str(path), path.parent, ()).located(data).with_settings(settings or ())
+
+
+def freeze(resolved: Resolved) -> Job:
+    """Reads the files that the keys name, and validates the job. Raises `JobError` with every problem."""
+    keys, lines, source = resolved.keys, resolved.lines, resolved.source
+    if earlier := [fault.problem(lines) for fault in keys_of_earlier_form(keys)]:
         raise JobError(source, earlier)
-    said = _with_signer(_with_program(said, folder, source, lines), folder, source, lines)
-    said = _with_calibration(said, folder, source, lines)
-    if layers.base is not None:
-        said = said | {"extends": {"path": layers.base[0], "differs": layers.differs}}
+    for completed in (_with_program, _with_signer, _with_calibration):
+        keys = completed(replace(resolved, keys=keys))
+    if resolved.base is not None:
+        name, base = resolved.base
+        keys |= {"extends": {"path": name, "differs": tuple(map(dotted, differences(base, resolved.keys, ())))}}
     try:
-        job = validated(Job, said, source, lines, JobError)
+        job = validated(Job, keys, source, lines, JobError)
     except JobError as error:
-        raise JobError(source, [*error.problems, *layers.to_do]) from None
-    against = [_problem(each, lines) for each in contradictions(job)]
-    if against or layers.to_do:
-        raise JobError(source, [*against, *layers.to_do])
+        raise JobError(source, [*error.problems, *resolved.to_do]) from None
+    against = [fault.problem(lines) for fault in contradictions(job)]
+    if against or resolved.to_do:
+        raise JobError(source, [*against, *resolved.to_do])
     return job
 
 
-def _with_program(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
-    """Replaces the file name of a Stan program by its name and text."""
-    model = keys.get("model")
-    if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
-        return keys
-    at, path = place(("model", "program"), lines), folder / name
-    allowed = "the path of a Stan program (.stan) within the job file's folder"
-    try:
-        if path.suffix != ".stan" or not path.resolve().is_relative_to(folder.resolve()):
-            found = f"'{name}' is no Stan program within the job file's folder"
-            raise JobError(source, [Problem("model.program", found, allowed, "put the program beside the job", 1, at)])
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        found = f"'{name}' cannot be read ({type(error).__name__})"
-        raise JobError(source, [Problem("model.program", found, allowed, "correct the path", 1, at)]) from None
-    return keys | {"model": model | {"program": {"name": path.name, "text": text}}}
+def find_job(name: str | Path) -> Path:
+    """The path of a job file. A name without a folder may also be that of a job shipped with dpdist."""
+    return find_shipped(name, "", JobError)
 
 
-def _with_signer(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
-    """Replaces the file name of a public key by the key."""
-    reference = keys.get("reference")
-    if not isinstance(reference, dict) or not isinstance(name := reference.get("key"), str):
-        return keys
-    from dpdist.core.minisign import PublicKey, SignatureError  # a library that few jobs need
+def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> Path:
+    """The path of a YAML file.
 
-    try:
-        return keys | {"reference": reference | {"key": PublicKey.named(name, folder).line}}
-    except SignatureError:
-        found, allowed = f"'{name:.80}' is no public key, and no file of one", PATTERNS[MINISIGN]
-        at, remedy = (
-            place(("reference", "key"), lines),
-            "name the .pub file that `dpdist keygen` wrote, or give its second line",
-        )
-        raise JobError(source, [Problem("reference.key", found, allowed, remedy, 1, at)]) from None
-
-
-def _with_calibration(keys: dict[str, Any], folder: Path, source: str, lines: Lines) -> dict[str, Any]:
-    """Replaces the path of a calibration by its content, and puts its constants into the mechanism."""
-    named, mechanism = keys.get("calibration"), keys.get("mechanism")
-    if named is None or not isinstance(mechanism, dict):
-        return keys
-    if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
-        at, allowed = place(("calibration",), lines), "{path: …}, a file that `dpdist calibrate` wrote"
-        raise JobError(source, [Problem("calibration", "no path, or more than a path", allowed, "name the file", 1, at)])
-    found = load_calibration(folder / path)
-    weights = mechanism.get("weights")
-    own = [name for name in mechanism if name not in ("name", "weights", "fallback")]
-    own += [f"weights.{name}" for name in (weights if isinstance(weights, dict) else {}) if name != "rule"]
-    if own:
-        at, allowed = place(("mechanism",), lines), "name, weight rule and fallback; constants are the calibration's"
-        problem = Problem("mechanism", f"it states {', '.join(own)} beside a calibration", allowed, "leave it out", 1, at)
-        raise JobError(source, [problem])
-    rule = weights.get("rule") if isinstance(weights, dict) else weights
-    tuned = found.mechanism.model_dump(mode="json")
-    same = mechanism.get("name") == found.mechanism.name and rule in (None, found.mechanism.weights.rule)
-    kept = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
-    return keys | {"calibration": found.model_dump(mode="json"), "mechanism": tuned | kept if same else mechanism}
+    A name without a folder is also looked up in jobs/`folder`, among the files shipped with dpdist.
+    """
+    path = Path(name)
+    if path.is_file() or (path.exists() and path.name != str(name)):
+        return path
+    jobs = Path(str(resources.files("dpdist") / "jobs"))
+    if not jobs.is_dir():  # in a source checkout, jobs/ stands beside the package
+        jobs = Path(__file__).parents[2] / "jobs"
+    shipped = jobs / folder
+    if path.name == str(name):
+        for candidate in (shipped / path.name, shipped / f"{path.name}.yaml"):
+            if candidate.is_file():
+                return candidate
+    names = sorted(file.stem for file in shipped.glob("*.yaml"))
+    allowed = f"a YAML file, or one of the shipped ones: {', '.join(names)}"
+    near = get_close_matches(path.stem, names, n=1)
+    remedy = f"did you mean '{near[0]}'?" if near else "check the path"
+    raise error(str(name), [Problem("file", "no such file", allowed, remedy)])
 
 
 def load_calibration(path: Path) -> Calibration:
     """Reads a file written by `dpdist calibrate`. Raises `JobError`."""
-    text, otherwise = (
-        read_yaml(path, JobError),
-        Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one"),
-    )
-    said, lines = mapping(text, str(path), JobError, otherwise)
+    text = read_yaml(path, JobError)
+    no_mapping = Problem("file", "no calibration", "a file of `dpdist calibrate`", "name one")
+    keys, lines = mapping(text, str(path), JobError, no_mapping)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return validated(Calibration, said | {"sha256": digest}, str(path), lines, JobError)
+    return validated(Calibration, keys | {"sha256": digest}, str(path), lines, JobError)
 
 
-def calibration_text(calibration: Calibration) -> str:
-    """A calibration as YAML text."""
-    said = calibration.model_dump(mode="json", exclude={"sha256"})
-    head = (
-        "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+def to_do(text: str) -> tuple[Problem, ...]:
+    """Lists the lines that comments mark as still to be filled or confirmed."""
+    return tuple(
+        Problem("TODO", f"left {TO_DO[mark[1]][0]}: {mark[2].strip():.160}", "", TO_DO[mark[1]][1], 1, (f"line {number}",))
+        for number, line in enumerate(text.splitlines(), 1)
+        if (mark := MARK.search(line))
     )
-    return head + written(said)
 
 
-def _problem(contradiction: Contradiction, lines: Lines) -> Problem:
-    return Problem(
-        dotted(contradiction.where),
-        contradiction.found,
-        contradiction.allowed,
-        contradiction.remedy,
-        1,
-        place(contradiction.where, lines),
-    )
+def differences(base: Keys, over: Keys, where: Where) -> Iterator[Where]:
+    """Paths of keys whose values differ between two jobs, in the first job's order."""
+    for key in dict.fromkeys([*base, *over]):
+        old, new = base.get(key), over.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from differences(old, new, (*where, key))
+        elif key not in base or key not in over or old != new:
+            yield (*where, key)
+
+
+def _plain(given: Any) -> Any:
+    """Converts mappings, sequences and paths to the types that YAML gives."""
+    if isinstance(given, Mapping):
+        return {key: _plain(content) for key, content in given.items()}
+    if isinstance(given, list | tuple):
+        return [_plain(item) for item in given]
+    return str(given) if isinstance(given, Path) else given
+
+
+def _merged(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Resolved:
+    """Merges a job's text with the files that it extends. `above` are the files that extend this one."""
+    keys, lines = mapping(text, source, JobError, NOT_A_MAPPING)
+    if "extends" not in keys:
+        return Resolved(keys, lines, source, folder, to_do=to_do(text))
+    name, rest = keys["extends"], {key: content for key, content in keys.items() if key != "extends"}
+    places = place(("extends",), lines)
+    path, above = _base_file(name, folder, source, places, above)
+    base = _merged(_text_of_base(path, name, source, places), str(path), path.parent, above)
+    moved = base.keys
+    if (step := os.path.relpath(path.parent, folder)) != ".":
+        moved = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
+    origins = {where: f"{name}, {line}" if line.startswith("line") else line for where, line in base.lines.items()}
+    over = {where for where in lines if not isinstance(_content(keys, where), dict)}
+    kept = {where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))}
+    open_in_base = tuple(replace(problem, places=(f"{name}, {problem.places[0]}",)) for problem in base.to_do)
+    laid = _laid_over(moved, rest)
+    return Resolved(laid, kept | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
+
+
+def _base_file(
+    name: Any, folder: Path, source: str, places: tuple[str, ...], above: tuple[Path, ...]
+) -> tuple[Path, tuple[Path, ...]]:
+    """The file that is extended, and the chain of all files so far."""
+    allowed = "the path of another job file, as in base.yaml"
+    if not isinstance(name, str) or not name:
+        raise _refusal(source, ("extends",), "no path of one file", allowed, "name the file", places)
+    path = folder / name
+    chain = (*above, Path(os.path.abspath(source)), Path(os.path.abspath(path)))
+    if len({file.resolve() for file in chain}) < len(chain):
+        fault = f"'{name}' extends this file, or is this file"
+        raise _refusal(source, ("extends",), fault, allowed, "take one extends: of the circle out", places)
+    if len(chain) > MOST_BASES + 1:
+        fault = f"more than {MOST_BASES} files extend each other"
+        raise _refusal(source, ("extends",), fault, f"at most {MOST_BASES}", "write some of them as one file", places)
+    return path, chain[:-1]
+
+
+def _text_of_base(path: Path, name: str, source: str, places: tuple[str, ...]) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        fault = f"'{name}' cannot be read ({type(error).__name__})"
+        raise _refusal(source, ("extends",), fault, "a UTF-8 YAML file", "correct the path", places) from None
+
+
+def _laid_over(base: Keys, over: Keys) -> Keys:
+    merged = dict(base)
+    for key, new in over.items():
+        old = base.get(key)
+        if new is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _laid_over(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
+    return merged
+
+
+def _moved(keys: Keys, paths: Sequence[Where], move: Callable[[str], str]) -> Keys:
+    """The content with the file names at these paths changed. URLs and public keys are left alone."""
+    for section, key in paths:
+        part = keys.get(str(section))
+        if isinstance(part, dict) and isinstance(name := part.get(key), str) and not NO_PATH.search(name):
+            keys = keys | {str(section): part | {key: move(name)}}
+    return keys
+
+
+def _content(keys: Any, where: Where) -> Any:
+    """The value at a path, or None if there is none.
+
+    `lines` names every key as text. So a key that YAML reads as a number or as true or false is not found either.
+    """
+    for part in where:
+        try:
+            keys = keys[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return keys
+
+
+def _setting(setting: str, source: str) -> tuple[Where, Any]:
+    """Splits a setting into its keys and its value."""
+    name, equals, text = setting.partition("=")
+    where: Where = tuple(name.strip().split("."))
+    if not equals or "" in where:
+        fault, allowed = f"'{setting:.80}' is no key with a value", "key.path=value, as in period=2015"
+        raise _refusal(source, (SET,), fault, allowed, "write the key, = and the value")
+    if where[0] == "extends":
+        raise _refusal(source, ("extends",), "it cannot be set", "other keys", "name the base in a file", (SET,))
+    nested: Any = value(text, f"{source}, {SET} {name}", JobError)
+    for key in reversed(where):
+        nested = {key: nested}
+    return where, _content(_moved(nested, READ_NOW, os.path.abspath), where)
+
+
+def _positions(keys: Any, names: Where) -> Where:
+    """The names as they occur in the content: for a list, a number is a position."""
+    where: Where = ()
+    for name in names:
+        part = _content(keys, where)
+        where = (*where, int(name)) if isinstance(part, list) and str(name).isdecimal() else (*where, name)
+    return where
+
+
+def _replaced(content: Any, where: Where, new: Any, depth: int, source: str) -> Any:
+    """The content with a new value at a path; for a list, at a position from 0.
+
+    Missing mappings on the way are added. None removes a key.
+    """
+    if depth == len(where):
+        return new
+    key, here = where[depth], where[:depth]
+    if isinstance(content, list):
+        if not isinstance(key, int) or key >= len(content):
+            fault, allowed = f"the list has no '{key}'", f"a position, from 0 to {len(content) - 1}"
+            raise _refusal(source, here, fault, allowed, "set the whole list", (SET,))
+        return [_replaced(item, where, new, depth + 1, source) if i == key else item for i, item in enumerate(content)]
+    if content is not None and not isinstance(content, dict):
+        fault = f"a value that has no key '{key}' within it"
+        raise _refusal(source, here, fault, "a mapping of keys", f"set {dotted(here)} itself", (SET,))
+    below = _replaced((content or {}).get(key), where, new, depth + 1, source)
+    kept = {name: part for name, part in (content or {}).items() if name != key or below is not None}
+    return kept | ({key: below} if below is not None else {})
+
+
+def _with_program(job: Resolved) -> Keys:
+    """Replaces the file name of a Stan program by its name and text."""
+    model = job.keys.get("model")
+    if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
+        return job.keys
+    where, path = ("model", "program"), job.folder / name
+    places, allowed = place(where, job.lines), "the path of a Stan program (.stan) within the job file's folder"
+    try:
+        if path.suffix != ".stan" or not path.resolve().is_relative_to(job.folder.resolve()):
+            fault = f"'{name}' is no Stan program within the job file's folder"
+            raise _refusal(job.source, where, fault, allowed, "put the program beside the job", places)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        fault = f"'{name}' cannot be read ({type(error).__name__})"
+        raise _refusal(job.source, where, fault, allowed, "correct the path", places) from None
+    return job.keys | {"model": model | {"program": {"name": path.name, "text": text}}}
+
+
+def _with_signer(job: Resolved) -> Keys:
+    """Replaces the file name of a public key by the key."""
+    reference = job.keys.get("reference")
+    if not isinstance(reference, dict) or not isinstance(name := reference.get("key"), str):
+        return job.keys
+    from dpdist.core.minisign import PublicKey, SignatureError  # a library that few jobs need
+
+    try:
+        return job.keys | {"reference": reference | {"key": PublicKey.named(name, job.folder).line}}
+    except SignatureError:
+        where, fault = ("reference", "key"), f"'{name:.80}' is no public key, and no file of one"
+        remedy = "name the .pub file that `dpdist keygen` wrote, or give its second line"
+        raise _refusal(job.source, where, fault, PATTERNS[MINISIGN], remedy, place(where, job.lines)) from None
+
+
+def _with_calibration(job: Resolved) -> Keys:
+    """Replaces the path of a calibration by its content, and puts its constants into the mechanism."""
+    keys, lines = job.keys, job.lines
+    named, mechanism = keys.get("calibration"), keys.get("mechanism")
+    if named is None or not isinstance(mechanism, dict):
+        return keys
+    if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
+        where, fault = ("calibration",), "no path, or more than a path"
+        allowed = "{path: …}, a file that `dpdist calibrate` wrote"
+        raise _refusal(job.source, where, fault, allowed, "name the file", place(where, lines))
+    calibration = load_calibration(job.folder / path)
+    weights = mechanism.get("weights")
+    constants = [name for name in mechanism if name not in ("name", "weights", "fallback")]
+    constants += [f"weights.{name}" for name in (weights if isinstance(weights, dict) else {}) if name != "rule"]
+    if constants:
+        where, fault = ("mechanism",), f"it states {', '.join(constants)} beside a calibration"
+        allowed = "name, weight rule and fallback; constants are the calibration's"
+        raise _refusal(job.source, where, fault, allowed, "leave it out", place(where, lines))
+    rule = weights.get("rule") if isinstance(weights, dict) else weights
+    tuned = calibration.mechanism
+    same = mechanism.get("name") == tuned.name and rule in (None, tuned.weights.rule)
+    kept = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
+    completed = tuned.model_dump(mode="json") | kept if same else mechanism
+    return keys | {"calibration": calibration.model_dump(mode="json"), "mechanism": completed}
+
+
+def _refusal(source: str, where: Where, fault: str, allowed: str, remedy: str, places: tuple[str, ...] = ()) -> JobError:
+    return JobError(source, [Problem(dotted(where), fault, allowed, remedy, 1, places)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -11,8 +11,10 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpdist.core.errors import Problem, ProblemsError
+from dpdist.job.contradiction import Contradiction
+from dpdist.job.families import Family
 from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.mechanisms import REFUSED, third_party
+from dpdist.job.mechanisms import REFUSED, SPECS, STATISTICS, third_party
 from dpdist.job.values import NAME, PATTERNS
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
@@ -218,3 +220,34 @@ def _plain(annotation: Any) -> Any:
 
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def of_earlier_form(keys: Mapping[str, Any]) -> bool:
+    """True if a published job has keys that only earlier formats have."""
+    return any(keys_of_earlier_form(keys)) or any(_constants_of_others(keys.get("mechanism")))
+
+
+def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Yields old keys under `model`: the outcome, and statistics of mechanisms without a likelihood."""
+    model = keys.get("model")
+    if not isinstance(model, dict):
+        return
+    if "outcome" in model:
+        outcomes = model["outcome"]
+        several = isinstance(outcomes, list) and all(isinstance(name, str) for name in outcomes)
+        names = f"[{', '.join(outcomes)}]" if several else outcomes if isinstance(outcomes, str) else "…"
+        allowed = "family, predictors, synthesis, prior and what else is the likelihood's"
+        remedy = f"move it out of model, to a line of its own: outcome: {names}"
+        yield Contradiction(("model", "outcome"), "an outcome is no part of the model", remedy, allowed)
+    if model.get("family") in STATISTICS.values():
+        fault = f"'{model['family']}' is no likelihood: the mechanism's name says it all"
+        remedy = "delete model; outcome stands beside mechanism"
+        yield Contradiction(("model", "family"), fault, remedy, f"one of {', '.join(get_args(Family))}")
+
+
+def _constants_of_others(mechanism: object) -> Iterator[str]:
+    """Yields constants that belong to other mechanisms; in an earlier format every job had the constants of all."""
+    spec = SPECS.get(str(mechanism.get("name"))) if isinstance(mechanism, dict) else None
+    if spec is not None and isinstance(mechanism, dict):
+        others = {name for other in SPECS.values() for name in other.model_fields} - spec.model_fields.keys()
+        yield from (name for name in mechanism if name in others)

@@ -16,6 +16,8 @@ import yaml
 from dpdist.core.errors import Problem, ProblemsError
 from dpdist.core.printable import escaped
 
+Keys = dict[str, Any]
+"""A mapping as a YAML file has it, before validation."""
 Where = tuple[str | int, ...]
 """The keys, and positions in lists, that lead to a value."""
 Lines = Mapping[Where, str]
@@ -72,19 +74,19 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
-        found = f"cannot be read ({type(cause).__name__})"
-        raise error(str(path), [Problem("file", found, "a UTF-8 YAML file", "check the path")]) from None
+        fault = f"cannot be read ({type(cause).__name__})"
+        raise error(str(path), [Problem("file", fault, "a UTF-8 YAML file", "check the path")]) from None
 
 
-def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[dict[str, Any], Lines]:
+def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[Keys, Lines]:
     """The mapping in YAML text, and the line of every path in it.
 
     `otherwise` is the problem to report if the text is no mapping.
     """
-    said, node = _loaded(text, source, refusal)
-    if not isinstance(said, dict) or node is None:
+    content, node = _loaded(text, source, refusal)
+    if not isinstance(content, dict) or node is None:
         raise refusal(source, [otherwise])
-    return said, {where: f"line {line}" for where, line in _lines(node, ())}
+    return content, {where: f"line {line}" for where, line in _lines(node, ())}
 
 
 def value(text: str, source: str, refusal: type[ProblemsError]) -> Any:
@@ -98,27 +100,27 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (problem := _unreadable(node)) is not None:
             raise refusal(source, [problem])
-        said = yaml.load(text, Loader=_Loader)
+        content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"
-        found = error.problem or "not YAML"
+        fault = error.problem or "not YAML"
         if "\t" in _indentation(text, line):
-            found, remedy = "a tab at the beginning of the line", "indent by spaces: YAML takes no tabs there"
-        raise refusal(source, [_not_yaml(found, remedy, line)]) from None
+            fault, remedy = "a tab at the beginning of the line", "indent by spaces: YAML takes no tabs there"
+        raise refusal(source, [_not_yaml(fault, remedy, line)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        found = f"a character that YAML does not allow, #x{int(error.character):02x}"
-        raise refusal(source, [_not_yaml(found, "delete it", line)]) from None
+        fault = f"a character that YAML does not allow, #x{int(error.character):02x}"
+        raise refusal(source, [_not_yaml(fault, "delete it", line)]) from None
     except ValueError:  # for a number with thousands of digits, which Python refuses
         raise refusal(source, [_not_yaml("a value that cannot be read", "write it in quotes", 1)]) from None
     twice = [
         Problem(dotted(p), "given twice", "each key once", "delete one", 1, (f"line {n}",))
-        for p, n in (_duplicates(node, ()) if isinstance(said, dict) and node is not None else ())
+        for p, n in (_duplicates(node, ()) if isinstance(content, dict) and node is not None else ())
     ]
     if twice:
         raise refusal(source, twice)
-    return said, node
+    return content, node
 
 
 def written(keys: Mapping[str, Any]) -> str:
@@ -128,7 +130,7 @@ def written(keys: Mapping[str, Any]) -> str:
 
 def documents(text: str) -> list[Any]:
     """The documents in a YAML file shipped with dpdist, without empty ones."""
-    return [one for one in yaml.safe_load_all(text) if one]
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def written_documents(several: Iterable[Any]) -> str:
@@ -176,8 +178,8 @@ def _unreadable(node: yaml.Node) -> Problem | None:
         if id(node) not in size:
             size[id(node)] = -1
             if isinstance(node, yaml.ScalarNode) and escaped(node.value) != node.value:
-                found = f"a control character in '{escaped(node.value):.80}'"
-                problems.append(_not_yaml(found, "delete it", line))
+                fault = f"a control character in '{escaped(node.value):.80}'"
+                problems.append(_not_yaml(fault, "delete it", line))
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
             inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in pairs for part in pair]
             size[id(node)] = 1 + sum(map(visit, inner))

@@ -99,7 +99,7 @@ def _check_likelihood(job: Job) -> None:
     """Raises `JobError` where a job that was made in Python states no likelihood, though its mechanism needs one."""
     if against := list(likelihood(job)):
         raise JobError(
-            job.dataset, [Problem(".".join(map(str, each.where)), each.found, "", each.remedy) for each in against]
+            job.dataset, [Problem(".".join(map(str, fault.where)), fault.fault, "", fault.remedy) for fault in against]
         )
 
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 from dpdist.core.errors import JobError
 from dpdist.job import Family, Job, budget_text
 from dpdist.job.families import COUNT, FAMILIES
-from dpdist.job.layering import differences
-from dpdist.job.loading import job_of
+from dpdist.job.loading import differences, job_of
 from dpdist.job.mechanisms import SPECS
 from dpdist.job.reference import HISTOGRAM_SHARE
 from dpdist.job.yaml_lines import dotted, flow

@@ -21,8 +21,7 @@ from dpdist.cli.kustomize import pick
 from dpdist.cli.main import app
 from dpdist.cli.manifests import job_in_cluster
 from dpdist.cli.sizing import NANNY_BYTES, tasks, worker_memory, worker_patch
-from dpdist.job.layering import Layers
-from dpdist.job.loading import load_job
+from dpdist.job.loading import Resolved, load_job
 from dpdist.validating import validate
 
 IMAGE = f"registry.example/dpdist@sha256:{'a' * 64}"
@@ -121,7 +120,7 @@ def test_files_beside_a_job_go_with_it_and_references_have_a_folder_of_their_own
         "model": {"family": "user", "program": "programs/mine.stan"},
         "runtime": {"scheduler": "tls://elsewhere:8786", "tls": "certificates", "stall_timeout": 60},
     }
-    job, files = job_in_cluster(Layers(said, {}), tmp_path)
+    job, files = job_in_cluster(Resolved(said, folder=tmp_path))
     assert files == {"mine.stan": "parameters { real mu; }", "tuned.yaml": "period: '2017'"}
     assert (job["model"]["program"], job["calibration"]["path"]) == ("mine.stan", "tuned.yaml")
     assert (job["input"]["path"], job["reference"]["path"]) == ("/input/survey.parquet", "/input/reference/survey.parquet")

@@ -7,7 +7,8 @@ from math import prod
 from typing import get_args
 
 from dpdist.job import LEAST_BUDGET, Comparator, Job, those
-from dpdist.job.contradiction import Contradiction, Path, listed, near_column
+from dpdist.job.contradiction import Contradiction, listed, near_column
+from dpdist.job.yaml_lines import Where
 
 WITHOUT_A_WEIGHT = (
     "leave its rules out. Records without a weight: delete them from the file; or mark them in a column of it and of any "
@@ -33,7 +34,7 @@ def misspelt(job: Job) -> Iterator[Contradiction]:
 
 def categories(job: Job) -> Iterator[Contradiction]:
     """Columns used as categories must have declared levels, stand once in each list, and have unique names."""
-    lists: list[tuple[Path, tuple[str, ...]]] = [
+    lists: list[tuple[Where, tuple[str, ...]]] = [
         (("strata",), job.strata),
         (("model", "predictors"), job.likelihood_predictors),
         (("survey", "design_strata"), job.survey.design_strata),
@@ -141,7 +142,7 @@ def universe(job: Job) -> Iterator[Contradiction]:
             )
 
 
-PATH: Path = ("survey", "design_effect")
+PATH: Where = ("survey", "design_effect")
 STATED = "state a number, or a list of numbers by statistic and by columns"
 
 

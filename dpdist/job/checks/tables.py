@@ -9,10 +9,11 @@ from itertools import product
 from dpdist.core.records import TOTAL
 from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
-from dpdist.job.contradiction import Contradiction, Path, listed, near_column
+from dpdist.job.contradiction import Contradiction, listed, near_column
 from dpdist.job.families import family_facts
 from dpdist.job.presentation import ColumnText
 from dpdist.job.tables import Rake
+from dpdist.job.yaml_lines import Where
 
 PROTECT = 'protect them by predictors: {protect: {epsilon: "…"}}'
 
@@ -33,7 +34,7 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
                 yield Contradiction(path, f"'{statistic.text}' is named twice", "delete one")
 
 
-def _statistic(job: Job, table: Table, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
+def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     """A statistic must use outcomes of the job and columns of its table, and the mechanism must provide it."""
     yield from _given(job, statistic, path)
     if statistic.of is not None:
@@ -60,7 +61,7 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Path) -> Iter
             yield Contradiction(path, found, "take a share across one of its columns", listed(table.by) or "no column")
 
 
-def _given(job: Job, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
+def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     """Refuses a statistic that the mechanism does not provide, and names mechanisms that do."""
     spec = job.mechanism
     if statistic.name not in spec.gives:
@@ -81,7 +82,7 @@ def _given(job: Job, statistic: Statistic, path: Path) -> Iterator[Contradiction
     yield Contradiction(path, found, remedy, listed(able, len(able)))
 
 
-def _compared(job: Job, table: Table, statistic: Statistic, path: Path) -> Iterator[Contradiction]:
+def _compared(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     """A difference must be from a level of a column of its table."""
     if statistic.column not in table.by:
         found = f"'{statistic.column}' is no column of table '{table.name}'"
@@ -95,7 +96,7 @@ def _compared(job: Job, table: Table, statistic: Statistic, path: Path) -> Itera
         yield Contradiction(path, found, hint, listed([str(each) for each in levels]))
 
 
-def _of_no_outcome(job: Job, statistic: Statistic, path: Path) -> Contradiction:
+def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction:
     outcomes = job.outcomes
     if statistic.name == "ratio":
         pair = outcomes[:2] if len(outcomes) > 1 else ()
@@ -343,12 +344,12 @@ def presentation(job: Job) -> Iterator[Contradiction]:
     yield from _registry(job)
 
 
-def _unknown(path: Path, what: str, name: str, known: Collection[str]) -> Contradiction:
+def _unknown(path: Where, what: str, name: str, known: Collection[str]) -> Contradiction:
     near = get_close_matches(name, list(known), n=1)
     return Contradiction(path, what, f"did you mean '{near[0]}'?" if near else "leave it out", listed(list(known)))
 
 
-def _levels(path: Path, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
+def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
     """Labels of levels must name declared levels, be all different, and not be the name of the margins."""
     if not text.levels:
         return
@@ -366,7 +367,7 @@ def _levels(path: Path, name: str, text: ColumnText, column: Column | None) -> I
             yield Contradiction((*path, "levels", level), f"'{TOTAL}' names the margins of tables", "take another label")
 
 
-def _twice(path: Path, labels: dict[str, str], what: str) -> Iterator[Contradiction]:
+def _twice(path: Where, labels: dict[str, str], what: str) -> Iterator[Contradiction]:
     first: dict[str, str] = {}
     for name, label in labels.items():
         if label in first:

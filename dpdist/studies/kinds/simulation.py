@@ -91,7 +91,7 @@ class SimulationKind(SimulatedKind):
             for case in study.cases:
                 if arm.cases is None or case.name in arm.cases:
                     job = job_of(study, case, arm, study.grid[0] or ANY)
-                    refused |= {(each.found, each.remedy): case.name for each in contradictions(job)}
+                    refused |= {(against.fault, against.remedy): case.name for against in contradictions(job)}
             for (what, remedy), name in refused.items():
                 yield Refusal(place, f"{arm.key} on {name}: {what}", remedy)
 
