@@ -33,10 +33,10 @@ def validate(job: JobLike, input: Input = None, listener: Listener = silent) -> 
     >>> dpdist.validate("small.yaml").job.dataset
     'doctorates'
     """
-    said = job_of(job)
-    found = make_plan(said, input, guarded(said, listener))
-    refuse_unreachable(said, found.frame)
-    return found
+    frozen = job_of(job)
+    made = make_plan(frozen, input, guarded(frozen, listener))
+    refuse_unreachable(frozen, made.frame)
+    return made
 
 
 def plan(job: JobLike, input: Input = None, listener: Listener = silent) -> Plan:

@@ -39,8 +39,10 @@ class ReleaseBudget(Frozen):
             return given
         if given.get("delta") is None:
             raise ValueError("rho needs a delta, at which epsilon is told: add delta, below one over the records")
-        known = {name: TypeAdapter(kind).validate_python(given[name]) for name, kind in (("rho", Budget), ("delta", Delta))}
-        epsilon = epsilon_of(known["rho"], known["delta"])
+        stated = {
+            name: TypeAdapter(kind).validate_python(given[name]) for name, kind in (("rho", Budget), ("delta", Delta))
+        }
+        epsilon = epsilon_of(stated["rho"], stated["delta"])
         if given.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
             raise ValueError("epsilon follows from rho and delta: leave it out, or state epsilon and delta alone")
         return given | {"epsilon": epsilon}
@@ -130,7 +132,7 @@ class Limits(Frozen):
     @property
     def some(self) -> bool:
         """True if any limit is stated."""
-        return any(each is not None for each in (self.total, self.per_period, self.window, self.delta))
+        return any(limit is not None for limit in (self.total, self.per_period, self.window, self.delta))
 
 
 class LedgerSettings(Limits):

@@ -121,14 +121,14 @@ def against_levels(outcome: str, column: Column, who: str) -> Iterator[Contradic
     if column.codes is None and not column.whole:
         yield Contradiction((*path, "whole"), f"{who} has whole numbers, or coded levels", "add whole: true, or codes")
     if column.bounds is not None and not all(float(end).is_integer() for end in column.bounds):
-        found = f"{who} has the whole numbers between the bounds, to which values beyond are set"
-        yield Contradiction((*path, "bounds"), found, "write whole bounds")
+        fault = f"{who} has the whole numbers between the bounds, to which values beyond are set"
+        yield Contradiction((*path, "bounds"), fault, "write whole bounds")
     if wrong := [text for text, code in (column.codes or {}).items() if not float(code).is_integer()]:
-        found = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, and {who} has whole levels"
-        yield Contradiction((*path, "codes"), found, "code the texts 0, 1, 2, …")
+        fault = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, and {who} has whole levels"
+        yield Contradiction((*path, "codes"), fault, "code the texts 0, 1, 2, …")
     elif column.codes and (missing := _gaps(column)):
-        found = f"no text is coded {missing[0]:g}, and {who} has a level at every whole number between the bounds"
-        yield Contradiction((*path, "codes"), found, "code the texts 0, 1, 2, … without a gap, up to the bounds")
+        fault = f"no text is coded {missing[0]:g}, and {who} has a level at every whole number between the bounds"
+        yield Contradiction((*path, "codes"), fault, "code the texts 0, 1, 2, … without a gap, up to the bounds")
 
 
 def _gaps(column: Column) -> list[float]:

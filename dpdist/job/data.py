@@ -132,8 +132,8 @@ class Column(Frozen):
         if self.missing == "category" and self.levels is None:
             raise ValueError("missing: category is of a column with levels")
         if self.missing == "category" and self.levels is not None and NOT_REPORTED not in self.levels:
-            known = (str(each).lower() if isinstance(each, bool) else str(each) for each in self.levels)
-            object.__setattr__(self, "levels", (*known, NOT_REPORTED))
+            texts = (str(level).lower() if isinstance(level, bool) else str(level) for level in self.levels)
+            object.__setattr__(self, "levels", (*texts, NOT_REPORTED))
         low, high = self.bounds or (0.0, 0.0)
         if outside := [text for text, code in (self.codes or {}).items() if not low <= code <= high]:
             raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")

@@ -50,8 +50,8 @@ class ReplicateWeights(Frozen):
     def overall(self) -> float:
         """The scale that the job states, or the default scale of the kind."""
         r = float(self.number)
-        own = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
-        return self.scale if self.scale is not None else own.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
+        scales = {"jackknife": (r - 1.0) / r, "successive_difference": 4.0 / r}
+        return self.scale if self.scale is not None else scales.get(self.kind, 1.0 / (r * (1.0 - (self.fay or 0.0)) ** 2))
 
 
 def _stages(value: Any) -> Any:
@@ -164,8 +164,10 @@ class Survey(Frozen):
     @property
     def stated_effects(self) -> tuple[DesignEffect, ...]:
         """Returns the design effects that the job states. There are none if the reference gives them."""
-        said = self.design_effect
-        return said if isinstance(said, tuple) else (DesignEffect(effect=said),) if isinstance(said, float) else ()
+        effects = self.design_effect
+        return (
+            effects if isinstance(effects, tuple) else (DesignEffect(effect=effects),) if isinstance(effects, float) else ()
+        )
 
     @property
     def effects_of_reference(self) -> bool:

@@ -81,9 +81,9 @@ BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
 
 def families_for(values: Collection[float]) -> str:
     """Names of the families that allow these values, as text; those for few values come first."""
-    known = {name: FAMILIES[name].support for name in get_args(Family)}
-    fit = [(name, support) for name, support in known.items() if all(support.inside(np.array(list(values))))]
-    return ", ".join(name for name, _ in sorted(fit, key=lambda each: not np.isfinite(each[1].high)))
+    supports = {name: FAMILIES[name].support for name in get_args(Family)}
+    fit = [(name, support) for name, support in supports.items() if all(support.inside(np.array(list(values))))]
+    return ", ".join(name for name, _ in sorted(fit, key=lambda member: not np.isfinite(member[1].high)))
 
 
 FAMILIES: dict[Family, FamilyFacts] = {

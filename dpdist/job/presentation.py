@@ -112,12 +112,12 @@ class Presentation(Frozen):
     responsible: Sentence | None = Field(default=None, description="the body that answers for the release")
     choices: Sentence | None = Field(
         default=None,
-        exclude_if=lambda said: said is None,
+        exclude_if=lambda text: text is None,
         description="how constants and the budget were chosen, on which data: printed in the statement",
     )
     retention: Sentence | None = Field(
         default=None,
-        exclude_if=lambda said: said is None,
+        exclude_if=lambda text: text is None,
         description="how long records and confidential by-products are kept: printed in the statement",
     )
     notes: tuple[Sentence, ...] = Field(default=(), description="printed with every table")
@@ -135,7 +135,7 @@ class Presentation(Frozen):
         default=None, description="an entry of the registry of deployments, for registry.yaml"
     )
     sdmx: Sdmx | None = Field(
-        default=None, exclude_if=lambda said: said is None, description="tables as SDMX-CSV too, with their structures"
+        default=None, exclude_if=lambda text: text is None, description="tables as SDMX-CSV too, with their structures"
     )
     formats: tuple[Format, ...] = Field(
         default=("csv",), description="of synthetic records, beside Parquet; ddi is their codebook in DDI Codebook 2.5"

@@ -96,9 +96,9 @@ class ReferenceForm(Frozen):
     @model_serializer(mode="wrap")
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Writes the keys of every form; those of other forms are null."""
-        said, left_out = plain(self), info.exclude or ()
+        written, left_out = plain(self), info.exclude or ()
         others = () if info.exclude_unset or info.exclude_none else frozenset(KEYS) - UNWRITTEN
-        return {name: said.get(name) for name in KEYS if name in said or (name in others and name not in left_out)}
+        return {name: written.get(name) for name in KEYS if name in written or (name in others and name not in left_out)}
 
 
 class FileReference(TextFile, ReferenceForm):
@@ -201,12 +201,12 @@ def _of_one_form(given: Any) -> Any:
     """Removes keys that are null. Raises `ValueError` where keys of two forms are given."""
     if not isinstance(given, dict):
         return given
-    said = {name: value for name, value in given.items() if value is not None}
-    named = [name for name in ("path", "simulate", "release", "histogram") if name in said]
+    stated = {name: value for name, value in given.items() if value is not None}
+    named = [name for name in ("path", "simulate", "release", "histogram") if name in stated]
     if len(named) > 1 and named != ["release", "histogram"]:
-        found = f"give only one of path, simulate, release and histogram, not {' and '.join(named)}"
-        raise ValueError(f"{found}; release alone may have a histogram beside it")
-    return said
+        fault = f"give only one of path, simulate, release and histogram, not {' and '.join(named)}"
+        raise ValueError(f"{fault}; release alone may have a histogram beside it")
+    return stated
 
 
 Reference: TypeAlias = Annotated[

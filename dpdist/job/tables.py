@@ -47,9 +47,9 @@ class Statistic(Frozen):
     def _constants_fit(self) -> Self:
         """Checks that the statistic has all constants that it needs, and no others."""
         wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
-        said = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
+        stated = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
         allowed = wanted.get(self.name, {"above"} if self.name == "proportion" else set())
-        if said - allowed or wanted.get(self.name, set()) - said:
+        if stated - allowed or wanted.get(self.name, set()) - stated:
             raise ValueError(f"a {self.name} is written {WRITTEN[self.name]}")
         if self.of is not None and self.of.of is not None:
             raise ValueError("a difference of differences is not published: write both differences")
@@ -109,7 +109,7 @@ def statistic_of(value: Any) -> Any:
     if len(names) != 1:
         return value
     name = names[0]
-    operand, rest = value[name], {key: each for key, each in value.items() if key != name}
+    operand, rest = value[name], {key: content for key, content in value.items() if key != name}
     return {"name": name} | _operands(name, operand) | _origin(rest)
 
 
@@ -134,7 +134,7 @@ def _origin(rest: dict[str, Any]) -> dict[str, Any]:
     if not (isinstance(origin, dict) and len(origin) == 1):
         raise ValueError("a difference is from one level of one column: write from: {sex: male}")
     ((column, level),) = origin.items()
-    return {key: each for key, each in rest.items() if key != "from"} | {"column": column, "level": level}
+    return {key: content for key, content in rest.items() if key != "from"} | {"column": column, "level": level}
 
 
 def statistic_text(value: Statistic) -> Any:
@@ -144,7 +144,7 @@ def statistic_text(value: Statistic) -> Any:
         return {"share": list(value.across)}
     if value.over is not None:
         return {"ratio": [value.variable, value.over]}
-    constants = {name: each for name, each in (("at", value.at), ("above", value.above)) if each is not None}
+    constants = {name: number for name, number in (("at", value.at), ("above", value.above)) if number is not None}
     return value.name if value.variable is None and not constants else {value.name: value.variable} | constants
 
 

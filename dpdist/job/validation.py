@@ -57,12 +57,12 @@ def _nearest(path: Where, schema: type[BaseModel]) -> str | None:
 
 def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Problem:
     path = _without_tags(tuple(part for part in error["loc"] if part != "[key]"), schema)
-    at, facts = place(path, lines), error.get("ctx", {})
+    places, facts = place(path, lines), error.get("ctx", {})
     if error["type"] == "extra_forbidden":
-        return _unknown(error["loc"], path, at, schema)
+        return _unknown(error["loc"], path, places, schema)
     if error["type"] in ("missing", "union_tag_not_found"):
         path = path if error["type"] == "missing" else (*path, _TAG)
-        return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, at)
+        return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, places)
     if error["type"] == REFUSED:
         allowed = "a mechanism of dpdist, or of a plug-in that can be used"
         remedy = "mend the plug-in, or take another mechanism"
@@ -71,40 +71,42 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
         return _no_option((*path, _TAG), facts["tag"], facts["expected_tags"], place((*path, _TAG), lines))
     message = error["msg"].removeprefix("Value error, ")
     if facts.get("expected") and isinstance(error["input"], str):
-        return _no_option(path, error["input"], str(facts["expected"]), at)
+        return _no_option(path, error["input"], str(facts["expected"]), places)
     if error["type"] == "none_required":
-        return Problem(dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, at)
-    found = (
+        return Problem(
+            dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, places
+        )
+    given = (
         "inconsistent" if isinstance(error["input"], dict) and error["type"] == "value_error" else _shown(error["input"])
     )
     allowed, remedy = _in_words(error["type"], facts, message)
-    return Problem(dotted(path), found, allowed, remedy, 1, at)
+    return Problem(dotted(path), given, allowed, remedy, 1, places)
 
 
 _TAG = "name"
 """The key by which the members of a union are distinguished."""
 
 
-def _no_option(path: Where, given: str, expected: str, at: tuple[str, ...]) -> Problem:
+def _no_option(path: Where, given: str, expected: str, places: tuple[str, ...]) -> Problem:
     """The problem of a name that is not among the allowed ones."""
     options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
     near = get_close_matches(given, options, n=1, cutoff=0.4)
     remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
-    return Problem(dotted(path), f"'{given}' is not known", expected, remedy, 1, at)
+    return Problem(dotted(path), f"'{given}' is not known", expected, remedy, 1, places)
 
 
-def _unknown(loc: Where, path: Where, at: tuple[str, ...], schema: type[BaseModel]) -> Problem:
+def _unknown(loc: Where, path: Where, places: tuple[str, ...], schema: type[BaseModel]) -> Problem:
     """The problem of an unknown key: it belongs to another mechanism, is misspelt, or means nothing."""
-    known, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
+    keys, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
     members = _members(_annotation(loc[:-2], schema)) if len(loc) > 1 else {}
     if others := _having(key, members):
         remedy = f"leave it out, or take {others}"
-        return Problem(dotted(path), f"'{loc[-2]}' has no {key}", known, remedy, 1, at)
+        return Problem(dotted(path), f"'{loc[-2]}' has no {key}", keys, remedy, 1, places)
     remedy = f"did you mean '{near}'?" if (near := _nearest(loc, schema)) else "delete the key"
     elsewhere = {name for member in members.values() for name in member.model_fields}
     if not near and (far := get_close_matches(key, sorted(elsewhere), n=1, cutoff=0.8)):
         remedy = f"delete the key; '{far[0]}' is of {_having(far[0], members)}"
-    return Problem(dotted(path), "unknown key", known, remedy, 1, at)
+    return Problem(dotted(path), "unknown key", keys, remedy, 1, places)
 
 
 def _having(key: str, members: Mapping[str, type[BaseModel]]) -> str:
@@ -182,10 +184,10 @@ def _without_tags(path: Where, schema: type[BaseModel]) -> Where:
 def _within(annotation: Any, part: str | int) -> Any:
     if member := _members(annotation).get(str(part)):
         return member
-    said = _plain(annotation)
-    if _is_model(said):
-        return said.model_fields[str(part)].annotation if part in said.model_fields else None
-    return next((argument for argument in reversed(get_args(said)) if argument is not Ellipsis), None)
+    inner = _plain(annotation)
+    if _is_model(inner):
+        return inner.model_fields[str(part)].annotation if part in inner.model_fields else None
+    return next((argument for argument in reversed(get_args(inner)) if argument is not Ellipsis), None)
 
 
 def _members(annotation: Any) -> dict[str, type[BaseModel]]:
@@ -194,17 +196,17 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) not in (Union, UnionType):
         return {}
-    found = dict[str, type[BaseModel]]()
+    members = dict[str, type[BaseModel]]()
     for member in get_args(annotation):
-        found |= _members(member) or {tag: _plain(member) for tag in _tags(member)}
-    if any(isinstance(member, type) and issubclass(member, MechanismSpec) for member in found.values()):
-        found |= {name: spec for name, (_, spec) in third_party()[0].items()}
-    return found
+        members |= _members(member) or {tag: _plain(member) for tag in _tags(member)}
+    if any(isinstance(member, type) and issubclass(member, MechanismSpec) for member in members.values()):
+        members |= {name: spec for name, (_, spec) in third_party()[0].items()}
+    return members
 
 
 def _tags(member: Any) -> tuple[str, ...]:
     """The tags, or the one name, that distinguish a member of a union; empty where there are none."""
-    if stated := tuple(str(each.tag) for each in getattr(member, "__metadata__", ()) if isinstance(each, Tag)):
+    if stated := tuple(str(data.tag) for data in getattr(member, "__metadata__", ()) if isinstance(data, Tag)):
         return stated
     model = _plain(member)
     names = get_args(model.model_fields[_TAG].annotation) if _is_model(model) and _TAG in model.model_fields else ()

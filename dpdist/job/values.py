@@ -14,8 +14,8 @@ from dpdist.core.records import Level
 
 
 def _printable(text: str) -> str:
-    if found := control(text):
-        raise ValueError(f"text without control characters, which drive a terminal; it has {found}")
+    if codes := control(text):
+        raise ValueError(f"text without control characters, which drive a terminal; it has {codes}")
     return text
 
 
@@ -142,7 +142,7 @@ def _ranges(value: Any) -> Any:
     listed = [value] if isinstance(value, dict) else value
     if not isinstance(listed, list | tuple):
         return value
-    return tuple(level for each in listed for level in (_range(each) if isinstance(each, dict) else (each,)))
+    return tuple(level for item in listed for level in (_range(item) if isinstance(item, dict) else (item,)))
 
 
 def _range(value: dict[Any, Any]) -> range:

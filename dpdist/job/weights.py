@@ -25,7 +25,7 @@ class Weights(Frozen):
     def used(self) -> dict[str, Any]:
         """The rule with the constants that have an effect: those of the rule, and stated changes of all weights."""
         changes = {"reweight": self.reweight, "scale": self.scale, "shift": self.shift}
-        stated = {name for name, said in changes.items() if said != type(self).model_fields[name].default}
+        stated = {name for name, number in changes.items() if number != type(self).model_fields[name].default}
         return self.model_dump(mode="json", include={"rule", *RULE_CONSTANTS[self.rule], *stated}, exclude_none=True)
 
 

@@ -143,8 +143,8 @@ class BudgetShares(JobKeys):
     @property
     def epsilon_of_tables(self) -> Fraction:
         """ε of the tables: what gates, noisy sample counts and the current file's histograms leave."""
-        own = self.reference.paid if self.reference is not None else None
-        return self._epsilon_of_release - (own.epsilon if own is not None else 0)
+        histograms = self.reference.paid if self.reference is not None else None
+        return self._epsilon_of_release - (histograms.epsilon if histograms is not None else 0)
 
     @property
     def _epsilon_of_release(self) -> Fraction:
@@ -198,9 +198,9 @@ class Job(BudgetShares):
     def _sampler_resolved(self) -> Self:
         """Replaces the sampler `auto` by the one to use, because the published job and the run's identity name it."""
         if self.sampler.name == "auto":
-            known = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
-            left = [name for name in known if name != "exact" or not self.mechanism.clamps]
-            object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or known)[0]}))
+            samplers = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
+            left = [name for name in samplers if name != "exact" or not self.mechanism.clamps]
+            object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or samplers)[0]}))
         return self
 
     @model_validator(mode="after")
@@ -210,8 +210,8 @@ class Job(BudgetShares):
         They need sample sizes that are public, or that were measured with noise before.
         """
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums:
-            own = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
-            object.__setattr__(self, "reference", HistogramsAlone(histogram=own))
+            histogram = HistogramReference(epsilon=self.budget.epsilon * HISTOGRAM_SHARE)
+            object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
         return self
 
     @property

@@ -92,8 +92,8 @@ def roles(job: Job) -> Iterator[Contradiction]:
     yield from _replicates_and_populations(job)
     for name in job.likelihood.prior.location:
         if name not in (*outcomes, weight):
-            known = " or ".join(map(str, (*outcomes, weight)))
-            yield Contradiction(("model", "prior", "location", name), f"'{name}' is not modelled", f"name {known}")
+            modelled = " or ".join(map(str, (*outcomes, weight)))
+            yield Contradiction(("model", "prior", "location", name), f"'{name}' is not modelled", f"name {modelled}")
 
 
 def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
@@ -126,13 +126,13 @@ def universe(job: Job) -> Iterator[Contradiction]:
     for i, keep in enumerate(job.universe):
         domain = job.columns.get(keep.column)
         unknown = set(map(str, keep.keep)) - set(map(str, domain.levels or ())) if domain else set()
-        known = listed(domain.levels or ()) if domain else ""
+        levels = listed(domain.levels or ()) if domain else ""
         if unknown:
             yield Contradiction(
                 ("universe", i, "keep"),
                 f"{', '.join(sorted(unknown))}: no level of '{keep.column}'",
                 f"add it to columns.{keep.column}.levels, or leave it out",
-                known,
+                levels,
             )
         if keep.column in (*job.outcomes, job.survey.weight or ""):
             yield Contradiction(
@@ -142,27 +142,29 @@ def universe(job: Job) -> Iterator[Contradiction]:
             )
 
 
-PATH: Where = ("survey", "design_effect")
+DESIGN_EFFECT: Where = ("survey", "design_effect")
 STATED = "state a number, or a list of numbers by statistic and by columns"
 
 
 def design_effects(job: Job) -> Iterator[Contradiction]:
     """Design effects must have a source, and name columns and outcomes of the job."""
-    said = job.reference
+    reference = job.reference
     if job.survey.effects_of_reference and not job.survey.clustered:
-        found = "no clusters are stated, so the reference has no design effect"
-        yield Contradiction(PATH, found, "name survey.psu or survey.replicate_weights, or leave design_effect out")
-    elif job.survey.effects_of_reference and (said is None or not said.holds_records):
-        found = "design effects are estimated from records of a reference, and the job names no such file"
-        yield Contradiction(PATH, found, f"add reference: {{path: …}}, or {STATED}")
+        fault = "no clusters are stated, so the reference has no design effect"
+        yield Contradiction(DESIGN_EFFECT, fault, "name survey.psu or survey.replicate_weights, or leave design_effect out")
+    elif job.survey.effects_of_reference and (reference is None or not reference.holds_records):
+        fault = "design effects are estimated from records of a reference, and the job names no such file"
+        yield Contradiction(DESIGN_EFFECT, fault, f"add reference: {{path: …}}, or {STATED}")
     for i, effect in enumerate(job.survey.stated_effects):
         for j, name in enumerate(effect.by or ()):
             if name not in job.categories:
-                found = f"no table has the column '{name}'"
-                yield Contradiction((*PATH, i, "by", j), found, "name columns of a table", listed(job.categories))
+                fault = f"no table has the column '{name}'"
+                yield Contradiction((*DESIGN_EFFECT, i, "by", j), fault, "name columns of a table", listed(job.categories))
         if effect.outcome is not None and effect.outcome not in job.outcomes:
-            found = f"'{effect.outcome}' is no outcome of the job"
-            yield Contradiction((*PATH, i, "outcome"), found, "name an outcome, or leave it out", listed(job.outcomes))
+            fault = f"'{effect.outcome}' is no outcome of the job"
+            yield Contradiction(
+                (*DESIGN_EFFECT, i, "outcome"), fault, "name an outcome, or leave it out", listed(job.outcomes)
+            )
 
 
 def constant_weights(job: Job) -> Iterator[Contradiction]:
@@ -174,38 +176,38 @@ def constant_weights(job: Job) -> Iterator[Contradiction]:
     if job.survey.weight is None:
         yield Contradiction(path, "the job has no weight", "name survey.weight, or leave weights_constant_in out")
     elif not job.mechanism.donates:
-        found = f"'{job.mechanism.name}' has no records whose weights are those of a cell"
-        yield Contradiction(path, found, f"take mechanism: {{name: reference_tables}}, {out}")
+        fault = f"'{job.mechanism.name}' has no records whose weights are those of a cell"
+        yield Contradiction(path, fault, f"take mechanism: {{name: reference_tables}}, {out}")
     elif {*columns} != {*job.cell_columns} | {*job.strata}:
-        found = f"tables and strata cross {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
-        yield Contradiction(path, found, f"name exactly these columns, {out}")
+        fault = f"tables and strata cross {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
+        yield Contradiction(path, fault, f"name exactly these columns, {out}")
     elif further := [name for rake in job.rake for name in rake.by if name not in columns]:
-        found = f"raking to totals by '{further[0]}' would move weights within a stratum"
-        yield Contradiction(path, found, f"rake by these columns only, {out}")
+        fault = f"raking to totals by '{further[0]}' would move weights within a stratum"
+        yield Contradiction(path, fault, f"rake by these columns only, {out}")
 
 
 def units(job: Job) -> Iterator[Contradiction]:
     """A unit with several records needs a strict mechanism, and a column of its own."""
-    said = job.privacy_unit
-    if said is None:
+    unit = job.privacy_unit
+    if unit is None:
         return
     replicated = job.survey.replicate_weights
     used = {*job.components, *job.categories, *job.survey.fpc, *(replicated.columns if replicated is not None else ())}
     used |= {keep.column for keep in job.universe}
-    if said.column in used:
-        found = f"'{said.column}' is used as outcome, weight, category, universe or design column as well"
-        yield Contradiction(("privacy_unit", "column"), found, "name the column that tells units apart")
+    if unit.column in used:
+        fault = f"'{unit.column}' is used as outcome, weight, category, universe or design column as well"
+        yield Contradiction(("privacy_unit", "column"), fault, "name the column that tells units apart")
     if not job.strict:
         what = "promises nothing" if job.local else "bounds the loss of a record on the file at hand, and of no unit"
-        found = f"'{job.mechanism.name}' as stated {what}"
-        strict = those(lambda each: (each.adds_noise and not each.whole_tables) or (each.clamps and not each.weighs))
-        known = ", ".join(strict)
-        yield Contradiction(("privacy_unit",), found, f"leave it out, or take a strict mechanism: {known}")
+        fault = f"'{job.mechanism.name}' as stated {what}"
+        strict = those(lambda spec: (spec.adds_noise and not spec.whole_tables) or (spec.clamps and not spec.weighs))
+        names = ", ".join(strict)
+        yield Contradiction(("privacy_unit",), fault, f"leave it out, or take a strict mechanism: {names}")
 
 
 MOST_COMBINATIONS = 2**20
 """Largest number of combinations of levels. All are published, whether or not a record has them."""
-AT = ("predictors", "protect")
+PROTECTED = ("predictors", "protect")
 
 
 def predictors(job: Job) -> Iterator[Contradiction]:
@@ -213,44 +215,43 @@ def predictors(job: Job) -> Iterator[Contradiction]:
     if job.predictors is None:
         return
     if reason := job.mechanism.against_noisy_frame(job):
-        yield Contradiction(("predictors",), f"'{job.mechanism.name}': {reason}", f"leave it out, or take {_able()}")
+        remedy = "leave it out, or take laplace_strict, perturbed_histogram or reference_tables"
+        yield Contradiction(("predictors",), f"'{job.mechanism.name}': {reason}", remedy)
     if not job.sizes_secret:
-        found = f"under {job.budget.adjacency} at the same x, neighbours have the same sample counts"
+        fault = f"under {job.budget.adjacency} at the same x, neighbours have the same sample counts"
         remedy = "take budget.adjacency: add_remove, or substitution with exchange: anywhere"
-        yield Contradiction(("predictors",), found, remedy)
-    yield from _columns(job)
-    yield from _budget(job)
+        yield Contradiction(("predictors",), fault, remedy)
+    yield from _protected_columns(job)
+    yield from _budget_of_counts(job)
     if job.rake:
-        found = "raking goes by the number of records in a cell, which may be 0 under noise"
-        yield Contradiction(("rake",), found, "leave it out, or leave predictors out")
+        fault = "raking goes by the number of records in a cell, which may be 0 under noise"
+        yield Contradiction(("rake",), fault, "leave it out, or leave predictors out")
 
 
-def _able() -> str:
-    return "laplace_strict, perturbed_histogram or reference_tables"
-
-
-def _columns(job: Job) -> Iterator[Contradiction]:
+def _protected_columns(job: Job) -> Iterator[Contradiction]:
     assert job.predictors is not None
-    known = ", ".join(job.categories) or "none"
+    columns = ", ".join(job.categories) or "none"
     for i, name in enumerate(job.predictors.protect.columns or ()):
         if name not in job.categories:
-            found = f"'{name}' is no column of the frame"
-            yield Contradiction((*AT, "columns", i), found, "name columns of the frame, or leave columns out", known)
+            fault = f"'{name}' is no column of the frame"
+            yield Contradiction(
+                (*PROTECTED, "columns", i), fault, "name columns of the frame, or leave columns out", columns
+            )
     if job.budget.adjacency == "add_remove" and job.counted_columns:
-        found = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
-        yield Contradiction((*AT, "columns"), found, "leave columns out, which protects all, or take substitution")
+        fault = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
+        yield Contradiction((*PROTECTED, "columns"), fault, "leave columns out, which protects all, or take substitution")
     if job.budget.adjacency == "substitution" and not job.protected_columns:
-        found = "no column of the frame is left to protect, and an exchange leaves the number of records as it is"
-        yield Contradiction(("predictors",), found, "leave it out")
+        fault = "no column of the frame is left to protect, and an exchange leaves the number of records as it is"
+        yield Contradiction(("predictors",), fault, "leave it out")
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) > MOST_COMBINATIONS:
-        found = f"more than {MOST_COMBINATIONS:,} combinations of levels, and each gets a noisy count"
-        yield Contradiction((*AT, "columns"), found, "merge levels, or take fewer columns")
+        fault = f"more than {MOST_COMBINATIONS:,} combinations of levels, and each gets a noisy count"
+        yield Contradiction((*PROTECTED, "columns"), fault, "merge levels, or take fewer columns")
 
 
-def _budget(job: Job) -> Iterator[Contradiction]:
-    where = (*AT, "epsilon")
+def _budget_of_counts(job: Job) -> Iterator[Contradiction]:
+    where = (*PROTECTED, "epsilon")
     if job.epsilon_of_tables <= 0 or (job.budget.delta is not None and job.rho_of_tables <= 0):
-        found = "the noisy counts leave nothing of the release's budget, which budget.epsilon states"
-        yield Contradiction(where, found, "give them a part of it")
+        fault = "the noisy counts leave nothing of the release's budget, which budget.epsilon states"
+        yield Contradiction(where, fault, "give them a part of it")
     elif job.epsilon_of_frame / 10 / job.most_records < LEAST_BUDGET:
         yield Contradiction(where, "less than 1e-6 for a level of counts and a record", "give them more")

@@ -19,8 +19,8 @@ def likelihood(job: Job) -> Iterator[Contradiction]:
     if (statistics := job.mechanism.statistics is not None) and job.model is not None:
         yield Contradiction(("model",), f"'{name}' fits no likelihood", "leave model out: outcome stands beside it")
     elif not statistics and job.model is None:
-        found = f"'{name}' fits a likelihood, and none is stated"
-        yield Contradiction(("mechanism", "name"), found, "add model: {family: lognormal}, or another family")
+        fault = f"'{name}' fits a likelihood, and none is stated"
+        yield Contradiction(("mechanism", "name"), fault, "add model: {family: lognormal}, or another family")
 
 
 def several_outcomes(spec: type[MechanismSpec]) -> bool:
@@ -37,29 +37,29 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("outcome",), "an outcome is named twice", "delete one")
     if mechanism.several_outcomes:
         if set(job.compare) & {"laplace_finest", "reference_only"}:
-            found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
-            yield Contradiction(("compare",), found, "leave them out, or name one outcome")
+            fault = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
+            yield Contradiction(("compare",), fault, "leave them out, or name one outcome")
         return
     if family != "lognormal" and mechanism.statistics is None:
-        found = f"'{family}' models one outcome, and {len(names)} are named"
-        yield Contradiction(("outcome",), found, "name one, or take family: lognormal, which models several together")
+        fault = f"'{family}' models one outcome, and {len(names)} are named"
+        yield Contradiction(("outcome",), fault, "name one, or take family: lognormal, which models several together")
     if job.sampler.name != "exact":
-        found = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
-        yield Contradiction(("sampler", "name"), found, "take exact, or name one outcome")
+        fault = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
+        yield Contradiction(("sampler", "name"), fault, "take exact, or name one outcome")
     if mechanism.clamps or mechanism.adds_noise:
-        found, able = f"'{mechanism.name}' takes one outcome, and {len(names)} are named", those(several_outcomes)
+        fault, able = f"'{mechanism.name}' takes one outcome, and {len(names)} are named", those(several_outcomes)
         remedy = "take a mechanism that takes several, or name one outcome"
-        yield Contradiction(("mechanism", "name"), found, remedy, listed(able, len(able)))
+        yield Contradiction(("mechanism", "name"), fault, remedy, listed(able, len(able)))
     proper = job.likelihood.prior.name == "proper" or mechanism.fallback == "proper_prior"
     if proper and job.likelihood.prior.records <= len(names):
-        found = f"with {len(names)} outcomes a prior worth {job.likelihood.prior.records:g} records is improper"
-        yield Contradiction(("model", "prior", "records"), found, f"give more than {len(names)} records")
+        fault = f"with {len(names)} outcomes a prior worth {job.likelihood.prior.records:g} records is improper"
+        yield Contradiction(("model", "prior", "records"), fault, f"give more than {len(names)} records")
     if set(job.compare) & {"laplace_finest", "reference_only"}:
-        found = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
-        yield Contradiction(("compare",), found, "leave them out, or name one outcome")
+        fault = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
+        yield Contradiction(("compare",), fault, "leave them out, or name one outcome")
     if mechanism.weights.rule == "cluster":
-        found = "'cluster' weights by the neighbours of one outcome"
-        yield Contradiction(("mechanism", "weights"), found, "take fixed_point, linear or inverse, or name one outcome")
+        fault = "'cluster' weights by the neighbours of one outcome"
+        yield Contradiction(("mechanism", "weights"), fault, "take fixed_point, linear or inverse, or name one outcome")
 
 
 def family_keys(job: Job) -> Iterator[Contradiction]:
@@ -90,21 +90,21 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
     for outcome in declared(job):
         bounds = job.columns[outcome].bounds
         if bounds is not None and (bounds[0] < support.low or bounds[1] > support.high):
-            found = f"bounds outside what '{family}' takes, {support.text}"
-            yield Contradiction(("columns", outcome, "bounds"), found, "narrow them")
+            fault = f"bounds outside what '{family}' takes, {support.text}"
+            yield Contradiction(("columns", outcome, "bounds"), fault, "narrow them")
         codes = job.columns[outcome].codes
         wrong = [text for text, code in (codes or {}).items() if not support.inside(np.array([code]))[0]]
         if codes is not None and wrong:
-            found = f"'{family}' takes {support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
-            yield Contradiction(("model", "family"), found, f"families that can take it are {families_for(codes.values())}")
+            fault = f"'{family}' takes {support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
+            yield Contradiction(("model", "family"), fault, f"families that can take it are {families_for(codes.values())}")
 
 
 def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
     """Refuses keys of the lognormal family under other families, where their values are fixed."""
     family, model = job.family, job.likelihood
     if model.synthesis != "fbs" and family == "scores":
-        found = "under 'scores' the population's law has no closed form: the weight is no power of its score"
-        yield Contradiction(("model", "synthesis"), found, "write fbs")
+        fault = "under 'scores' the population's law has no closed form: the weight is no power of its score"
+        yield Contradiction(("model", "synthesis"), fault, "write fbs")
     elif model.synthesis != "fbs":
         yield Contradiction(("model", "synthesis"), f"only 'lognormal' has {model.synthesis}", "write fbs")
     if model.prior != Prior():
@@ -124,15 +124,15 @@ def _of_a_program(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(("model", name), "a user's program needs it", f"add {name}")
     if model.program is not None and "#include" in model.program.text:
         yield Contradiction(("model", "program"), "it includes another file", "write the program into one file")
-    own = {"N", "y", "w", "alpha", "generate", "reference", "clamp"}
+    reserved = {"N", "y", "w", "alpha", "generate", "reference", "clamp"}
     for name in (*job.strata, *model.predictors):
-        if not name.isidentifier() or name in own:
+        if not name.isidentifier() or name in reserved:
             yield Contradiction(
                 ("model", "predictors"), f"'{name}' cannot name a variable of a program", "rename the column"
             )
     columns = {*job.strata, *model.predictors}
     for name in model.data:
-        if name in own | columns | {f"{column}_levels" for column in columns}:
+        if name in reserved | columns | {f"{column}_levels" for column in columns}:
             yield Contradiction(("model", "data", name), f"'{name}' is given by dpdist, record by record", "rename it")
     if not _finite(model.data):
         yield Contradiction(("model", "data"), "a value is no number, list or mapping of finite numbers", "write numbers")
@@ -168,14 +168,14 @@ def _without_a_program(job: Job) -> Iterator[Contradiction]:
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
     """The sampler must be one of the family's, without settings of other samplers."""
-    sampler, known = job.sampler, SAMPLERS.get(job.family, ())
-    if not known:
+    sampler, samplers = job.sampler, SAMPLERS.get(job.family, ())
+    if not samplers:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
             yield Contradiction(("sampler",), f"'{job.model_name}' draws from no posterior", "leave sampler out")
         return
-    if sampler.name not in known:
+    if sampler.name not in samplers:
         yield Contradiction(
-            ("sampler", "name"), f"'{job.family}' has no {sampler.name} sampler", f"take {' or '.join(known)}"
+            ("sampler", "name"), f"'{job.family}' has no {sampler.name} sampler", f"take {' or '.join(samplers)}"
         )
     if sampler.name != "stan":
         for name in sorted(sampler.model_fields_set - {"name", "draws"}):
@@ -197,15 +197,15 @@ def _finite(value: object) -> bool:
 def noise_of_budget(job: Job) -> Iterator[Contradiction]:
     """Gaussian noise needs a δ. With other noise a job must not state one."""
     if job.mechanism.gaussian and job.budget.delta is None:
-        found = "under Gaussian noise no epsilon holds alone"
+        fault = "under Gaussian noise no epsilon holds alone"
         remedy = 'add delta, below one over the number of records, as in delta: "1e-6"'
-        yield Contradiction(("budget", "delta"), found, remedy)
+        yield Contradiction(("budget", "delta"), fault, remedy)
     for key in ("delta", "rho") if not job.mechanism.gaussian else ():
         if getattr(job.budget, key) is not None:
-            known = " or ".join(those(lambda each: "noise" in each.model_fields))
-            found = f"'{job.mechanism.name}' without Gaussian noise spends no {key}"
-            remedy = f"leave it out, or take mechanism: {{name: {known}, noise: gaussian}}"
-            yield Contradiction(("budget", key), found, remedy)
+            names = " or ".join(those(lambda spec: "noise" in spec.model_fields))
+            fault = f"'{job.mechanism.name}' without Gaussian noise spends no {key}"
+            remedy = f"leave it out, or take mechanism: {{name: {names}, noise: gaussian}}"
+            yield Contradiction(("budget", key), fault, remedy)
 
 
 def comparators(job: Job) -> Iterator[Contradiction]:
@@ -219,8 +219,8 @@ def comparators(job: Job) -> Iterator[Contradiction]:
             ("compare",), f"{wanted} would fit outcome and weight together", f"name survey.weight, or {remedy}"
         )
     if len(job.outcomes) > 1:
-        found = f"{wanted} would be fitted to one outcome, and {len(job.outcomes)} are named"
-        yield Contradiction(("compare",), found, f"{remedy}, or name one outcome")
+        fault = f"{wanted} would be fitted to one outcome, and {len(job.outcomes)} are named"
+        yield Contradiction(("compare",), fault, f"{remedy}, or name one outcome")
     for outcome in declared(job):
         if why := _never_lognormal(job.columns[outcome]):
             yield Contradiction(("compare",), f"{wanted} would fit a lognormal law, and '{outcome}' {why}", remedy)
@@ -242,31 +242,31 @@ def _never_lognormal(column: Column) -> str | None:
 
 def reference(job: Job) -> Iterator[Contradiction]:
     """A mechanism that needs a reference must have one, and one that would not use it must not."""
-    mechanism, name, said = job.mechanism, job.mechanism.name, job.reference
-    if mechanism.needs_reference and said is None:
-        found = f"'{name}' {mechanism.needs_reference} of a public file"
-        yield Contradiction(("reference",), found, "add reference: {path: …}")
+    mechanism, name, form = job.mechanism, job.mechanism.name, job.reference
+    if mechanism.needs_reference and form is None:
+        fault = f"'{name}' {mechanism.needs_reference} of a public file"
+        yield Contradiction(("reference",), fault, "add reference: {path: …}")
     scored = job.family == "scores"
-    if scored and said is None:
+    if scored and form is None:
         why = "'scores' places values in the distributions of a public file"
         yield Contradiction(("reference",), why, "add reference: {path: …}, or take family: lognormal")
-    if said is None and any(how in job.compare for how in ("laplace_finest", "reference_only")):
+    if form is None and any(how in job.compare for how in ("laplace_finest", "reference_only")):
         yield Contradiction(
             ("compare",),
             "laplace_finest and reference_only need a reference",
             "add reference: {path: …}, or leave them out",
         )
-    if said is not None and not mechanism.takes_reference and (mechanism.clamps or not scored):
-        known = those(lambda each: each.takes_reference)
+    if form is not None and not mechanism.takes_reference and (mechanism.clamps or not scored):
+        names = those(lambda spec: spec.takes_reference)
         yield Contradiction(
-            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(known)}"
+            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(names)}"
         )
-    if said is not None and said.unnamed:
+    if form is not None and form.unnamed:
         yield Contradiction(("reference", "path"), "no file is named", "add path, an earlier period's file that is public")
     yield from release_or_histogram(job)
-    if said is not None and said.period == job.period:
+    if form is not None and form.period == job.period:
         yield Contradiction(
-            ("reference", "period"), f"it is of period {said.period}, the job's own", "take an earlier period's file"
+            ("reference", "period"), f"it is of period {form.period}, the job's own", "take an earlier period's file"
         )
 
 
@@ -274,40 +274,40 @@ def fit(job: Job) -> Iterator[Contradiction]:
     """Limits on a family's fit need a reference with records, on which the fit is measured."""
     if job.fit == Fit():
         return
-    said = job.reference
-    if said is None or not said.holds_records:
-        found = "a family's fit is measured on the records of a reference, and the job names none"
-        yield Contradiction(("fit",), found, "add reference: {path: …}, or leave fit out")
+    form = job.reference
+    if form is None or not form.holds_records:
+        fault = "a family's fit is measured on the records of a reference, and the job names none"
+        yield Contradiction(("fit",), fault, "add reference: {path: …}, or leave fit out")
     elif not parametric(job.family):
-        found = f"'{job.model_name}' is no parametric law that could be fitted to the reference without a Markov chain"
-        yield Contradiction(("fit",), found, "leave fit out")
+        fault = f"'{job.model_name}' is no parametric law that could be fitted to the reference without a Markov chain"
+        yield Contradiction(("fit",), fault, "leave fit out")
 
 
 def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     """An earlier release, or histograms of the current file, serve as a reference for some mechanisms and settings only."""
-    said, name = job.reference, job.mechanism.name
-    if said is None or said.holds_records:
+    form, name = job.reference, job.mechanism.name
+    if form is None or form.holds_records:
         return
     if not job.mechanism.own_histograms:
         yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
-    if said.earlier is not None and said.period is not None:
+    if form.earlier is not None and form.period is not None:
         yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
-    if said.paid is None:
+    if form.paid is None:
         return
-    if said.paid.epsilon >= job.budget.epsilon:
-        found = "the histograms take the release's whole budget, which budget.epsilon states"
-        yield Contradiction(("reference", "histogram", "epsilon"), found, "spend a part of it, a third as a rule")
+    if form.paid.epsilon >= job.budget.epsilon:
+        fault = "the histograms take the release's whole budget, which budget.epsilon states"
+        yield Contradiction(("reference", "histogram", "epsilon"), fault, "spend a part of it, a third as a rule")
     elif 0 < job.epsilon_of_tables / job.most_records < LEAST_BUDGET:
-        found = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
-        yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms less, or raise epsilon")
-    elif said.paid.epsilon / job.most_records < LEAST_BUDGET:
-        found = f"{job.most_records} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
-        yield Contradiction(("reference", "histogram", "epsilon"), found, "give the histograms more")
-    if not said.known_before:
+        fault = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
+        yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms less, or raise epsilon")
+    elif form.paid.epsilon / job.most_records < LEAST_BUDGET:
+        fault = f"{job.most_records} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
+        yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms more")
+    if not form.known_before:
         yield from _histogram_alone(job)
     elif job.survey.weight is None and all(column.two_valued for column in job.outcome_columns.values()):
-        found = "without a weight, an outcome of two values has no shape that could be brought up to date"
-        yield Contradiction(("reference", "histogram"), found, "leave it out")
+        fault = "without a weight, an outcome of two values has no shape that could be brought up to date"
+        yield Contradiction(("reference", "histogram"), fault, "leave it out")
 
 
 def _histogram_alone(job: Job) -> Iterator[Contradiction]:
@@ -321,15 +321,15 @@ def _histogram_alone(job: Job) -> Iterator[Contradiction]:
     weight = job.survey.weight
     bounds = job.columns[weight].bounds if weight in job.columns else (0.0, 1.0)
     if weight is not None and (weight not in job.columns or bounds is None or bounds[0] < 0):
-        found = "histograms, which stand in for a reference, need public bounds of the weight, from 0 or above"
+        fault = "histograms, which stand in for a reference, need public bounds of the weight, from 0 or above"
         remedy = f"add {weight}: {{bounds: [1, …], outside: clip}} to columns, or add reference: {{path: …}}"
-        yield Contradiction(("columns", weight), found, remedy)
+        yield Contradiction(("columns", weight), fault, remedy)
 
 
 def calibration(job: Job) -> Iterator[Contradiction]:
     """A calibration must be for this job's data, model, mechanism and budget, and from another period."""
-    said = job.calibration
-    if said is None:
+    tuned = job.calibration
+    if tuned is None:
         return
     for name in (
         "dataset",
@@ -343,22 +343,22 @@ def calibration(job: Job) -> Iterator[Contradiction]:
         "synthetic_sets",
         "privacy_unit",
     ):
-        if getattr(said, name) != getattr(job, name):
+        if getattr(tuned, name) != getattr(job, name):
             yield Contradiction(
                 ("calibration",), f"it was made for another {name}", "calibrate this job on a reference period"
             )
-    if said.mechanism.name != job.mechanism.name or said.mechanism.weights.rule != job.mechanism.weights.rule:
+    if tuned.mechanism.name != job.mechanism.name or tuned.mechanism.weights.rule != job.mechanism.weights.rule:
         yield Contradiction(
             ("calibration",), "it was made for another mechanism or weight rule", "calibrate this job on a reference period"
         )
-    if said.referring != (job.reference is not None):
-        with_or_without = "with" if said.referring else "without"
+    if tuned.referring != (job.reference is not None):
+        with_or_without = "with" if tuned.referring else "without"
         yield Contradiction(
             ("calibration",), f"it was made {with_or_without} a reference", "give the job the same, or calibrate it anew"
         )
-    if said.period == job.period:
+    if tuned.period == job.period:
         yield Contradiction(
-            ("calibration",), f"it was tuned on period {said.period}, the job's own", "tune on an earlier period"
+            ("calibration",), f"it was tuned on period {tuned.period}, the job's own", "tune on an earlier period"
         )
 
 
@@ -367,8 +367,8 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
     """An external scheduler needs a full address, and links that are encrypted or stay on this machine."""
-    said, path = runtime.scheduler, ("runtime", "scheduler")
-    if said is None:
+    address, path = runtime.scheduler, ("runtime", "scheduler")
+    if address is None:
         if runtime.tls is not None:
             yield Contradiction(
                 ("runtime", "tls"), "certificates are for a running scheduler", "name it in runtime.scheduler"
@@ -376,9 +376,9 @@ def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
         return
     if runtime.executor != "dask":
         yield Contradiction(("runtime", "executor"), "a running scheduler needs executor: dask", "write executor: dask")
-    if said == "config":
+    if address == "config":
         return
-    match = re.fullmatch(r"(tls|tcp)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", said)
+    match = re.fullmatch(r"(tls|tcp)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", address)
     if match is None:
         yield Contradiction(
             path, "not an address", "write tls://host:port, tcp://host:port, or config for what Dask's configuration says"

@@ -25,8 +25,8 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
         elif (first := files.index(files[i])) != i:
-            found = f"'{table.name}' and '{names[first]}' are one file where capitals do not count"
-            yield Contradiction(("tables", i, "name"), found, "rename one")
+            fault = f"'{table.name}' and '{names[first]}' are one file where capitals do not count"
+            yield Contradiction(("tables", i, "name"), fault, "rename one")
         for j, statistic in enumerate(table.statistics):
             path = ("tables", i, "statistics", j)
             yield from _statistic(job, table, statistic, path)
@@ -53,47 +53,47 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Ite
     if statistic.name == "proportion" and statistic.above is None and statistic.variable in job.outcome_columns:
         column = job.outcome_columns[statistic.variable]
         if column.bounds != (0.0, 1.0) or not column.two_valued:
-            found = f"'{statistic.variable}' is not coded 0 and 1"
-            yield Contradiction(path, found, f"write {{proportion: {statistic.variable}, above: …}}, or code it 0 and 1")
+            fault = f"'{statistic.variable}' is not coded 0 and 1"
+            yield Contradiction(path, fault, f"write {{proportion: {statistic.variable}, above: …}}, or code it 0 and 1")
     for name in statistic.across:
         if name not in table.by:
-            found = f"'{name}' is no column of table '{table.name}'"
-            yield Contradiction(path, found, "take a share across one of its columns", listed(table.by) or "no column")
+            fault = f"'{name}' is no column of table '{table.name}'"
+            yield Contradiction(path, fault, "take a share across one of its columns", listed(table.by) or "no column")
 
 
 def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     """Refuses a statistic that the mechanism does not provide, and names mechanisms that do."""
     spec = job.mechanism
     if statistic.name not in spec.gives:
-        found = f"'{job.mechanism.name}' gives no {statistic.name}"
+        fault = f"'{job.mechanism.name}' gives no {statistic.name}"
     elif statistic.of is None and statistic.of_shape and not spec.shape:
-        found = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
+        fault = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
     else:
         return
     several = statistic.over is not None
     able = those(
-        lambda each: (
-            statistic.name in each.gives
-            and (each.shape or not statistic.of_shape)
-            and (several_outcomes(each) or not several)
+        lambda other: (
+            statistic.name in other.gives
+            and (other.shape or not statistic.of_shape)
+            and (several_outcomes(other) or not several)
         )
     )
     remedy = "take a mechanism that gives it, or leave the statistic out"
-    yield Contradiction(path, found, remedy, listed(able, len(able)))
+    yield Contradiction(path, fault, remedy, listed(able, len(able)))
 
 
 def _compared(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     """A difference must be from a level of a column of its table."""
     if statistic.column not in table.by:
-        found = f"'{statistic.column}' is no column of table '{table.name}'"
-        yield Contradiction(path, found, "compare levels of one of its columns", listed(table.by) or "no column")
+        fault = f"'{statistic.column}' is no column of table '{table.name}'"
+        yield Contradiction(path, fault, "compare levels of one of its columns", listed(table.by) or "no column")
         return
     levels = job.columns[statistic.column].levels or () if statistic.column in job.columns else ()
     if statistic.level not in levels:
-        near = get_close_matches(str(statistic.level), [str(each) for each in levels], n=1)
-        found = f"'{statistic.level}' is no level of '{statistic.column}'"
+        near = get_close_matches(str(statistic.level), [str(level) for level in levels], n=1)
+        fault = f"'{statistic.level}' is no level of '{statistic.column}'"
         hint = f"did you mean '{near[0]}'?" if near else "name one of its levels"
-        yield Contradiction(path, found, hint, listed([str(each) for each in levels]))
+        yield Contradiction(path, fault, hint, listed([str(level) for level in levels]))
 
 
 def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction:
@@ -101,26 +101,26 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
     if statistic.name == "ratio":
         pair = outcomes[:2] if len(outcomes) > 1 else ()
         remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
-        able = those(lambda each: "ratio" in each.gives and several_outcomes(each))
+        able = those(lambda spec: "ratio" in spec.gives and several_outcomes(spec))
         allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
         return Contradiction(path, "a ratio is of two modelled outcomes", remedy, allowed)
     constants = {
         "quantile": f", at: {statistic.at}",
         "proportion": f", above: {statistic.above:.10g}" if statistic.above else "",
     }
-    own = constants.get(statistic.name, "")
-    remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}{own}}}" for outcome in outcomes)
+    constant = constants.get(statistic.name, "")
+    remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}{constant}}}" for outcome in outcomes)
     name = str(statistic.variable)
     if name not in job.columns:
         near = near_column(job, name)
         hint = f"did you mean '{near}'? Otherwise {remedy}" if near in outcomes else remedy
         return Contradiction(path, f"no outcome has the name '{name}'", hint, listed(outcomes))
     if job.columns[name].levels is not None:
-        found = f"a {statistic.name} is of numbers, and '{name}' is a category with levels"
+        fault = f"a {statistic.name} is of numbers, and '{name}' is a category with levels"
         counted = f"for how many records have each of its levels, put '{name}' into `by` and write count"
-        return Contradiction(path, found, f"{counted}; or {remedy}")
-    found = f"a {statistic.name} is of an outcome, and '{name}' is none"
-    return Contradiction(path, found, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
+        return Contradiction(path, fault, f"{counted}; or {remedy}")
+    fault = f"a {statistic.name} is of an outcome, and '{name}' is none"
+    return Contradiction(path, fault, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
 
 
 def modelled(job: Job) -> Iterator[Contradiction]:
@@ -132,8 +132,8 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     for i, table in enumerate(job.tables):
         for j, name in enumerate(table.by):
             if name in job.columns and job.columns[name].levels and name not in job.modelled_columns:
-                found = f"the model does not distinguish '{name}': all its levels would have the same figures"
-                yield Contradiction(("tables", i, "by", j), found, remedy, listed(job.modelled_columns) or "no column")
+                fault = f"the model does not distinguish '{name}': all its levels would have the same figures"
+                yield Contradiction(("tables", i, "by", j), fault, remedy, listed(job.modelled_columns) or "no column")
 
 
 def copied(job: Job) -> Iterator[Contradiction]:
@@ -142,14 +142,14 @@ def copied(job: Job) -> Iterator[Contradiction]:
     if not names:
         return
     held = (*job.modelled_columns, *job.components)
-    said = job.reference
+    reference = job.reference
     if job.mechanism.name != "reference_tables":
-        found = f"'{job.mechanism.name}' draws records from a model, or has none: no record of a reference is in them"
-        yield Contradiction(path, found, "take mechanism: {name: reference_tables}, or leave microdata out")
-    elif said is not None and not said.holds_records:
-        what = "an earlier release holds" if said.earlier is not None else "histograms hold"
-        found = f"{what} {', '.join(held)} alone"
-        yield Contradiction(path, found, "name a public file under reference.path, or leave microdata out")
+        fault = f"'{job.mechanism.name}' draws records from a model, or has none: no record of a reference is in them"
+        yield Contradiction(path, fault, "take mechanism: {name: reference_tables}, or leave microdata out")
+    elif reference is not None and not reference.holds_records:
+        what = "an earlier release holds" if reference.earlier is not None else "histograms hold"
+        fault = f"{what} {', '.join(held)} alone"
+        yield Contradiction(path, fault, "name a public file under reference.path, or leave microdata out")
     replicated = job.survey.replicate_weights
     design = {job.survey.psu, *job.survey.fpc, *job.categories, *(replicated.columns if replicated is not None else ())}
     for i, name in enumerate(names):
@@ -158,8 +158,8 @@ def copied(job: Job) -> Iterator[Contradiction]:
         elif name in held:
             yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
         elif name in design:
-            found = f"'{name}' is of the sample's design or of totals to meet, and a donor's would be another sample's"
-            yield Contradiction((*path, i), found, "leave it out")
+            fault = f"'{name}' is of the sample's design or of totals to meet, and a donor's would be another sample's"
+            yield Contradiction((*path, i), fault, "leave it out")
 
 
 def promises(job: Job) -> Iterator[Contradiction]:
@@ -168,16 +168,16 @@ def promises(job: Job) -> Iterator[Contradiction]:
     """
     anywhere = job.budget.exchange == "anywhere"
     if anywhere and job.budget.adjacency != "substitution":
-        found = f"{job.budget.adjacency} exchanges no record"
-        yield Contradiction(("budget", "exchange"), found, "leave it out, or take adjacency: substitution")
+        fault = f"{job.budget.adjacency} exchanges no record"
+        yield Contradiction(("budget", "exchange"), fault, "leave it out, or take adjacency: substitution")
     elif job.sizes_in_sums and job.mechanism.name == "reference_tables":
         yield from _secret_sizes(job)
     elif anywhere and job.predictors is None:
-        found = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
-        yield Contradiction(("budget", "exchange"), found, f"take reference_tables, {PROTECT}, or leave it out")
+        fault = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
+        yield Contradiction(("budget", "exchange"), fault, f"take reference_tables, {PROTECT}, or leave it out")
     elif job.sizes_in_sums:
-        found = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
-        yield Contradiction(("budget", "adjacency"), found, f"use zero_out or substitution, or {PROTECT}")
+        fault = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
+        yield Contradiction(("budget", "adjacency"), fault, f"use zero_out or substitution, or {PROTECT}")
     if job.likelihood.population_weights == "proportional":
         if job.likelihood.synthesis != "fbp":
             yield Contradiction(
@@ -202,9 +202,9 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
             ("rake",), "raking goes by the public number of records in a cell", "leave it out, or take zero_out"
         )
     if job.reference is not None and job.reference.paid is not None:
-        found = "groups of cells for histograms follow from public sizes"
+        fault = "groups of cells for histograms follow from public sizes"
         yield Contradiction(
-            ("reference", "histogram"), found, "leave them out and name a file or an earlier release, or take zero_out"
+            ("reference", "histogram"), fault, "leave them out and name a file or an earlier release, or take zero_out"
         )
 
 
@@ -222,8 +222,8 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
             continue
         labels = [_label(combination) for combination in _combinations(job, rake)]
         if twice := [label for label in labels if labels.count(label) > 1]:
-            found = f"'{twice[0]}' is two combinations of levels, as a level holds ' / '"
-            yield Contradiction(("rake", i, "by"), found, "rename the level in columns and data")
+            fault = f"'{twice[0]}' is two combinations of levels, as a level holds ' / '"
+            yield Contradiction(("rake", i, "by"), fault, "rename the level in columns and data")
             continue
         for label in rake.totals:
             if label not in labels:
@@ -233,8 +233,8 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
                     ("rake", i, "totals", label), f"'{label}' is no combination of levels of {_columns(rake)}", hint
                 )
         if missing := [label for label in labels if label not in rake.totals]:
-            found = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
-            yield Contradiction(("rake", i, "totals"), found, "give the public total of every combination")
+            fault = f"{len(missing)} of {len(labels)} combinations have no total, the first '{missing[0]}'"
+            yield Contradiction(("rake", i, "totals"), fault, "give the public total of every combination")
             continue
         for other in whole:
             yield from _disagreeing(job, i, rake, other)
@@ -248,12 +248,12 @@ def _columns(rake: Rake) -> str:
 def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
     """Yields sums in which two margins differ: by the columns that they share, and over all records."""
     shared = [name for name in rake.by if name in other.by]
-    own, others = (_summed(job, each, shared) for each in (rake, other))
-    for levels in sorted(own.keys() & others.keys()):
-        if abs(own[levels] - others[levels]) > 1e-6 * others[levels]:
+    sums, others = (_summed(job, totals, shared) for totals in (rake, other))
+    for levels in sorted(sums.keys() & others.keys()):
+        if abs(sums[levels] - others[levels]) > 1e-6 * others[levels]:
             where = f" in {' / '.join(levels)}" if levels else ""
-            found = f"the totals sum to {own[levels]:.10g}{where}, those of {_columns(other)} to {others[levels]:.10g}"
-            yield Contradiction(("rake", i, "totals"), found, "give totals of one population")
+            fault = f"the totals sum to {sums[levels]:.10g}{where}, those of {_columns(other)} to {others[levels]:.10g}"
+            yield Contradiction(("rake", i, "totals"), fault, "give totals of one population")
             return
 
 
@@ -261,8 +261,8 @@ def _summed(job: Job, rake: Rake, columns: Sequence[str]) -> dict[tuple[str, ...
     """Sums public totals by the levels of some of their columns."""
     sums: dict[tuple[str, ...], float] = {}
     for combination in _combinations(job, rake):
-        known = dict(zip(rake.by, map(str, combination), strict=True))
-        levels = tuple(known[name] for name in columns)
+        by_column = dict(zip(rake.by, map(str, combination), strict=True))
+        levels = tuple(by_column[name] for name in columns)
         sums[levels] = sums.get(levels, 0.0) + rake.totals[_label(combination)]
     return sums
 
@@ -284,22 +284,22 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     if chosen is None:
         return
     if not job.gated:
-        known = those(lambda each: each.gates)
-        found = f"gates cannot be measured beside '{job.mechanism.name}'"
-        yield Contradiction(("accept",), found, f"leave it out, or take {' or '.join(known)}")
+        names = those(lambda spec: spec.gates)
+        fault = f"gates cannot be measured beside '{job.mechanism.name}'"
+        yield Contradiction(("accept",), fault, f"leave it out, or take {' or '.join(names)}")
     if job.epsilon_of_tables <= 0:
-        found = "the gates leave nothing of the release's budget, which budget.epsilon states"
-        yield Contradiction(("accept", "epsilon"), found, "give them a part of it")
+        fault = "the gates leave nothing of the release's budget, which budget.epsilon states"
+        yield Contradiction(("accept", "epsilon"), fault, "give them a part of it")
     elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) / job.most_records < LEAST_BUDGET:
         yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or take fewer gates")
     weight = job.survey.weight
     if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):
-        found = "no public bounds of the weight, so that one record may move an error without a limit"
-        yield Contradiction(("accept",), found, f"declare columns.{weight}: {{bounds: [low, high], outside: clip}}")
-    yield from _tables(job)
+        fault = "no public bounds of the weight, so that one record may move an error without a limit"
+        yield Contradiction(("accept",), fault, f"declare columns.{weight}: {{bounds: [low, high], outside: clip}}")
+    yield from _gated_tables(job)
 
 
-def _tables(job: Job) -> Iterator[Contradiction]:
+def _gated_tables(job: Job) -> Iterator[Contradiction]:
     chosen = job.accept
     assert chosen is not None
     tables = {table.name: table for table in job.tables}
@@ -311,8 +311,8 @@ def _tables(job: Job) -> Iterator[Contradiction]:
         if gate.of.name not in ("count", "mean"):
             yield Contradiction(("accept", "gates", i, "of"), "gates are of counts and means", "name count or {mean: …}")
         elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in listed):
-            found = f"a listed table does not publish {gate.of.text}, or no count beside it"
-            yield Contradiction(("accept", "gates", i, "of"), found, "add it to the table's statistics, or list others")
+            fault = f"a listed table does not publish {gate.of.text}, or no count beside it"
+            yield Contradiction(("accept", "gates", i, "of"), fault, "add it to the table's statistics, or list others")
         if gate.measure == "coverage" and gate.limit > 1:
             yield Contradiction(("accept", "gates", i, "limit"), "a share above 1", "state a share, as 0.8")
 
@@ -322,31 +322,31 @@ WIDE = ".wide"
 
 
 def presentation(job: Job) -> Iterator[Contradiction]:
-    said, columns = job.presentation, tuple(dict.fromkeys([*job.columns, *job.components, *job.microdata.columns]))
-    for name, column in said.columns.items():
+    texts, columns = job.presentation, tuple(dict.fromkeys([*job.columns, *job.components, *job.microdata.columns]))
+    for name, column in texts.columns.items():
         path = ("presentation", "columns", name)
         if name not in columns:
             yield _unknown(path, f"'{name}' is no column of this job", name, columns)
         else:
             yield from _levels(path, name, column, job.columns.get(name))
-    yield from _twice(("presentation", "columns"), {name: said.label(name) for name in columns}, "label")
+    yield from _twice(("presentation", "columns"), {name: texts.label(name) for name in columns}, "label")
     tables = {table.name: table for table in job.tables}
-    for name, table in said.tables.items():
+    for name, table in texts.tables.items():
         path = ("presentation", "tables", name)
         if name not in tables:
             yield _unknown(path, f"'{name}' is no table of this job", name, tuple(tables))
         elif table.across is not None and table.across not in tables[name].by:
-            found = f"'{table.across}' is no column of table '{name}'"
-            yield _unknown((*path, "across"), found, table.across, tables[name].by)
+            fault = f"'{table.across}' is no column of table '{name}'"
+            yield _unknown((*path, "across"), fault, table.across, tables[name].by)
     yield from _files(job)
     yield from _estimator(job)
     yield from _quality(job)
     yield from _registry(job)
 
 
-def _unknown(path: Where, what: str, name: str, known: Collection[str]) -> Contradiction:
-    near = get_close_matches(name, list(known), n=1)
-    return Contradiction(path, what, f"did you mean '{near[0]}'?" if near else "leave it out", listed(list(known)))
+def _unknown(path: Where, what: str, name: str, names: Collection[str]) -> Contradiction:
+    near = get_close_matches(name, list(names), n=1)
+    return Contradiction(path, what, f"did you mean '{near[0]}'?" if near else "leave it out", listed(list(names)))
 
 
 def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
@@ -356,11 +356,11 @@ def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> 
     if column is None or column.levels is None:
         yield Contradiction((*path, "levels"), f"'{name}' has no levels", "leave levels out, or label another column")
         return
-    known = tuple(map(str, column.levels))
+    levels = tuple(map(str, column.levels))
     for level in text.levels:
-        if level not in known:
-            yield _unknown((*path, "levels", level), f"'{level}' is no level of '{name}'", level, known)
-    shown = {level: text.levels.get(level, level) for level in known}
+        if level not in levels:
+            yield _unknown((*path, "levels", level), f"'{level}' is no level of '{name}'", level, levels)
+    shown = {level: text.levels.get(level, level) for level in levels}
     yield from _twice((*path, "levels"), shown, "label")
     for level, label in shown.items():
         if label == TOTAL:
@@ -371,8 +371,8 @@ def _twice(path: Where, labels: dict[str, str], what: str) -> Iterator[Contradic
     first: dict[str, str] = {}
     for name, label in labels.items():
         if label in first:
-            found = f"'{name}' and '{first[label]}' have one {what}, '{label}': readers could not tell them apart"
-            yield Contradiction((*path, name), found, "take another label")
+            fault = f"'{name}' and '{first[label]}' have one {what}, '{label}': readers could not tell them apart"
+            yield Contradiction((*path, name), fault, "take another label")
         first.setdefault(label, name)
 
 
@@ -381,30 +381,30 @@ def _files(job: Job) -> Iterator[Contradiction]:
     names = {table.name for table in job.tables}
     for i, table in enumerate(job.tables):
         if table.name.removesuffix(WIDE) in names - {table.name}:
-            found = f"'{table.name}.csv' is the printed form of table '{table.name.removesuffix(WIDE)}'"
-            yield Contradiction(("tables", i, "name"), found, "rename one")
+            fault = f"'{table.name}.csv' is the printed form of table '{table.name.removesuffix(WIDE)}'"
+            yield Contradiction(("tables", i, "name"), fault, "rename one")
 
 
 def _estimator(job: Job) -> Iterator[Contradiction]:
     """The estimator to print must be one that the release has."""
     wanted, path = job.presentation.estimator, ("presentation", "estimator")
     if wanted == "records" and job.mechanism.whole_tables:
-        found = f"'{job.mechanism.name}' makes no synthetic records"
-        yield Contradiction(path, found, "leave it out", "parameters")
+        fault = f"'{job.mechanism.name}' makes no synthetic records"
+        yield Contradiction(path, fault, "leave it out", "parameters")
     if wanted == "parameters" and job.family == "user":
         yield Contradiction(path, "a user's program has estimates from records alone", "leave it out", "records")
 
 
 def _quality(job: Job) -> Iterator[Contradiction]:
     """A smallest count needs a table with counts; hiding unreliable figures needs a threshold for them."""
-    said, path = job.presentation.quality, ("presentation", "quality")
-    for table in job.tables if said.minimum is not None else ():
+    quality, path = job.presentation.quality, ("presentation", "quality")
+    for table in job.tables if quality.minimum is not None else ():
         if all(statistic.name != "count" for statistic in table.statistics):
-            found = f"table '{table.name}' has no counts to compare with it"
-            yield Contradiction((*path, "minimum"), found, "add count to its statistics, or leave minimum out")
-    if said.hide_unreliable and not said.flags:
-        found = "no threshold says what is unreliable"
-        yield Contradiction((*path, "hide_unreliable"), found, "add cv or margin, or leave it out")
+            fault = f"table '{table.name}' has no counts to compare with it"
+            yield Contradiction((*path, "minimum"), fault, "add count to its statistics, or leave minimum out")
+    if quality.hide_unreliable and not quality.flags:
+        fault = "no threshold says what is unreliable"
+        yield Contradiction((*path, "hide_unreliable"), fault, "add cv or margin, or leave it out")
 
 
 def _registry(job: Job) -> Iterator[Contradiction]:
@@ -413,8 +413,8 @@ def _registry(job: Job) -> Iterator[Contradiction]:
         return
     path = ("presentation", "registry")
     if not job.strict:
-        found = f"'{job.mechanism.name}' as this job has it promises no differential privacy that could be registered"
-        yield Contradiction(path, found, "leave registry out, or take a strict mechanism")
+        fault = f"'{job.mechanism.name}' as this job has it promises no differential privacy that could be registered"
+        yield Contradiction(path, fault, "leave registry out, or take a strict mechanism")
     if job.presentation.responsible is None:
         yield Contradiction(path, "an entry names who is responsible", "add presentation.responsible")
     if job.presentation.registry.tuning is None and job.presentation.choices is None:
@@ -429,8 +429,8 @@ def publication(job: Job) -> Iterator[Contradiction]:
     if not job.held_on_a_verdict:
         return
     if job.local:
-        found = f"'{job.mechanism.name}' publishes no standard errors, so there is no verdict on them"
-        yield Contradiction(("publish",), found, f"{LEAVE_OUT}, or state `approval: required`")
+        fault = f"'{job.mechanism.name}' publishes no standard errors, so there is no verdict on them"
+        yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or state `approval: required`")
     if job.accept is not None:
-        found = "the gates of `accept` decide inside ε, and a verdict would decide once more, in no ε"
-        yield Contradiction(("publish",), found, f"{LEAVE_OUT}, or the gates")
+        fault = "the gates of `accept` decide inside ε, and a verdict would decide once more, in no ε"
+        yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or the gates")
