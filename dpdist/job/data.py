@@ -49,7 +49,7 @@ class TextFile(Frozen):
 
     @field_validator("encoding")
     @classmethod
-    def _known(cls, name: str | None) -> str | None:
+    def _an_encoding(cls, name: str | None) -> str | None:
         """Raises `ValueError` for an unknown encoding, or one that is not for text."""
         try:
             if name is not None:
@@ -59,7 +59,7 @@ class TextFile(Frozen):
         return name
 
     @property
-    def unsaid(self) -> frozenset[str]:
+    def left_out(self) -> frozenset[str]:
         """The keys that were left out."""
         return frozenset(name for name in TextFile.model_fields if getattr(self, name) is None)
 

@@ -107,7 +107,6 @@ class DesignEffect(Frozen):
 
 
 def _form_of(given: Any) -> str:
-    """Returns the form in which design effects are given."""
     return REFERENCE if isinstance(given, str) else "list" if isinstance(given, list | tuple) else "number"
 
 

@@ -253,9 +253,9 @@ def _merged(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Re
     if "extends" not in keys:
         return Resolved(keys, lines, source, folder, to_do=to_do(text))
     name, rest = keys["extends"], {key: content for key, content in keys.items() if key != "extends"}
-    places = place(("extends",), lines)
-    path, above = _base_file(name, folder, source, places, above)
-    base = _merged(_text_of_base(path, name, source, places), str(path), path.parent, above)
+    origin = place(("extends",), lines)
+    path, above = _base_file(name, folder, source, origin, above)
+    base = _merged(_text_of_base(path, name, source, origin), str(path), path.parent, above)
     moved = base.keys
     if (step := os.path.relpath(path.parent, folder)) != ".":
         moved = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
@@ -268,40 +268,40 @@ def _merged(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Re
 
 
 def _base_file(
-    name: Any, folder: Path, source: str, places: tuple[str, ...], above: tuple[Path, ...]
+    name: Any, folder: Path, source: str, origin: tuple[str, ...], above: tuple[Path, ...]
 ) -> tuple[Path, tuple[Path, ...]]:
     """The file that is extended, and the chain of all files so far."""
     allowed = "the path of another job file, as in base.yaml"
     if not isinstance(name, str) or not name:
-        raise _refusal(source, ("extends",), "no path of one file", allowed, "name the file", places)
+        raise _refusal(source, ("extends",), "no path of one file", allowed, "name the file", origin)
     path = folder / name
     chain = (*above, Path(os.path.abspath(source)), Path(os.path.abspath(path)))
     if len({file.resolve() for file in chain}) < len(chain):
         fault = f"'{name}' extends this file, or is this file"
-        raise _refusal(source, ("extends",), fault, allowed, "take one extends: of the circle out", places)
+        raise _refusal(source, ("extends",), fault, allowed, "take one extends: of the circle out", origin)
     if len(chain) > MOST_BASES + 1:
         fault = f"more than {MOST_BASES} files extend each other"
-        raise _refusal(source, ("extends",), fault, f"at most {MOST_BASES}", "write some of them as one file", places)
+        raise _refusal(source, ("extends",), fault, f"at most {MOST_BASES}", "write some of them as one file", origin)
     return path, chain[:-1]
 
 
-def _text_of_base(path: Path, name: str, source: str, places: tuple[str, ...]) -> str:
+def _text_of_base(path: Path, name: str, source: str, origin: tuple[str, ...]) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         fault = f"'{name}' cannot be read ({type(error).__name__})"
-        raise _refusal(source, ("extends",), fault, "a UTF-8 YAML file", "correct the path", places) from None
+        raise _refusal(source, ("extends",), fault, "a UTF-8 YAML file", "correct the path", origin) from None
 
 
 def _laid_over(base: Keys, over: Keys) -> Keys:
-    merged = dict(base)
+    laid = dict(base)
     for key, new in over.items():
         old = base.get(key)
         if new is None:
-            merged.pop(key, None)
+            laid.pop(key, None)
         else:
-            merged[key] = _laid_over(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
-    return merged
+            laid[key] = _laid_over(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
+    return laid
 
 
 def _moved(keys: Keys, paths: Sequence[Where], move: Callable[[str], str]) -> Keys:
@@ -327,7 +327,6 @@ def _content(keys: Any, where: Where) -> Any:
 
 
 def _setting(setting: str, source: str) -> tuple[Where, Any]:
-    """Splits a setting into its keys and its value."""
     name, equals, text = setting.partition("=")
     where: Where = tuple(name.strip().split("."))
     if not equals or "" in where:
@@ -377,20 +376,19 @@ def _with_program(job: Resolved) -> Keys:
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
         return job.keys
     where, path = ("model", "program"), job.folder / name
-    places, allowed = place(where, job.lines), "the path of a Stan program (.stan) within the job file's folder"
+    origin, allowed = place(where, job.lines), "the path of a Stan program (.stan) within the job file's folder"
     try:
         if path.suffix != ".stan" or not path.resolve().is_relative_to(job.folder.resolve()):
             fault = f"'{name}' is no Stan program within the job file's folder"
-            raise _refusal(job.source, where, fault, allowed, "put the program beside the job", places)
+            raise _refusal(job.source, where, fault, allowed, "put the program beside the job", origin)
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         fault = f"'{name}' cannot be read ({type(error).__name__})"
-        raise _refusal(job.source, where, fault, allowed, "correct the path", places) from None
+        raise _refusal(job.source, where, fault, allowed, "correct the path", origin) from None
     return job.keys | {"model": model | {"program": {"name": path.name, "text": text}}}
 
 
 def _with_signer(job: Resolved) -> Keys:
-    """Replaces the file name of a public key by the key."""
     reference = job.keys.get("reference")
     if not isinstance(reference, dict) or not isinstance(name := reference.get("key"), str):
         return job.keys
@@ -430,5 +428,5 @@ def _with_calibration(job: Resolved) -> Keys:
     return keys | {"calibration": calibration.model_dump(mode="json"), "mechanism": completed}
 
 
-def _refusal(source: str, where: Where, fault: str, allowed: str, remedy: str, places: tuple[str, ...] = ()) -> JobError:
-    return JobError(source, [Problem(dotted(where), fault, allowed, remedy, 1, places)])
+def _refusal(source: str, where: Where, fault: str, allowed: str, remedy: str, origin: tuple[str, ...] = ()) -> JobError:
+    return JobError(source, [Problem(dotted(where), fault, allowed, remedy, 1, origin)])

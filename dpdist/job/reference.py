@@ -89,16 +89,16 @@ class ReferenceForm(Frozen):
         return TextFile()
 
     @property
-    def unsaid(self) -> frozenset[str]:
+    def left_out(self) -> frozenset[str]:
         """CSV settings (encoding, separator) that the job leaves out."""
-        return self.written.unsaid
+        return self.written.left_out
 
     @model_serializer(mode="wrap")
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Writes the keys of every form; those of other forms are null."""
-        written, left_out = plain(self), info.exclude or ()
+        written, excluded = plain(self), info.exclude or ()
         others = () if info.exclude_unset or info.exclude_none else frozenset(KEYS) - UNWRITTEN
-        return {name: written.get(name) for name in KEYS if name in written or (name in others and name not in left_out)}
+        return {name: written.get(name) for name in KEYS if name in written or (name in others and name not in excluded)}
 
 
 class FileReference(TextFile, ReferenceForm):

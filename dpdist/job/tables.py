@@ -45,7 +45,6 @@ class Statistic(Frozen):
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
-        """Checks that the statistic has all constants that it needs, and no others."""
         wanted = {"ratio": {"over"}, "quantile": {"at"}, "share": {"across"}, "difference": {"of", "column", "level"}}
         stated = {name for name in _CONSTANTS if getattr(self, name) not in (None, ())}
         allowed = wanted.get(self.name, {"above"} if self.name == "proportion" else set())
@@ -114,7 +113,6 @@ def statistic_of(value: Any) -> Any:
 
 
 def _operands(name: str, operand: Any) -> dict[str, Any]:
-    """The fields of a statistic that the value behind its name gives."""
     if name == "difference":
         return {"of": statistic_of(operand)}
     if name == "share":

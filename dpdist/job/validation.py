@@ -57,12 +57,12 @@ def _nearest(path: Where, schema: type[BaseModel]) -> str | None:
 
 def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Problem:
     path = _without_tags(tuple(part for part in error["loc"] if part != "[key]"), schema)
-    places, facts = place(path, lines), error.get("ctx", {})
+    origin, facts = place(path, lines), error.get("ctx", {})
     if error["type"] == "extra_forbidden":
-        return _unknown(error["loc"], path, places, schema)
+        return _unknown(error["loc"], path, origin, schema)
     if error["type"] in ("missing", "union_tag_not_found"):
         path = path if error["type"] == "missing" else (*path, _TAG)
-        return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, places)
+        return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, origin)
     if error["type"] == REFUSED:
         allowed = "a mechanism of dpdist, or of a plug-in that can be used"
         remedy = "mend the plug-in, or take another mechanism"
@@ -71,42 +71,41 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
         return _no_option((*path, _TAG), facts["tag"], facts["expected_tags"], place((*path, _TAG), lines))
     message = error["msg"].removeprefix("Value error, ")
     if facts.get("expected") and isinstance(error["input"], str):
-        return _no_option(path, error["input"], str(facts["expected"]), places)
+        return _no_option(path, error["input"], str(facts["expected"]), origin)
     if error["type"] == "none_required":
         return Problem(
-            dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, places
+            dotted(path), "not supported by the model and mechanism of this job", "null", "leave it out", 1, origin
         )
     given = (
         "inconsistent" if isinstance(error["input"], dict) and error["type"] == "value_error" else _shown(error["input"])
     )
     allowed, remedy = _in_words(error["type"], facts, message)
-    return Problem(dotted(path), given, allowed, remedy, 1, places)
+    return Problem(dotted(path), given, allowed, remedy, 1, origin)
 
 
 _TAG = "name"
 """The key by which the members of a union are distinguished."""
 
 
-def _no_option(path: Where, given: str, expected: str, places: tuple[str, ...]) -> Problem:
-    """The problem of a name that is not among the allowed ones."""
+def _no_option(path: Where, given: str, expected: str, origin: tuple[str, ...]) -> Problem:
     options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(", ")]
     near = get_close_matches(given, options, n=1, cutoff=0.4)
     remedy = f"did you mean '{near[0]}'?" if near else "use one of these"
-    return Problem(dotted(path), f"'{given}' is not known", expected, remedy, 1, places)
+    return Problem(dotted(path), f"'{given}' is not known", expected, remedy, 1, origin)
 
 
-def _unknown(loc: Where, path: Where, places: tuple[str, ...], schema: type[BaseModel]) -> Problem:
+def _unknown(loc: Where, path: Where, origin: tuple[str, ...], schema: type[BaseModel]) -> Problem:
     """The problem of an unknown key: it belongs to another mechanism, is misspelt, or means nothing."""
     keys, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
     members = _members(_annotation(loc[:-2], schema)) if len(loc) > 1 else {}
     if others := _having(key, members):
         remedy = f"leave it out, or take {others}"
-        return Problem(dotted(path), f"'{loc[-2]}' has no {key}", keys, remedy, 1, places)
+        return Problem(dotted(path), f"'{loc[-2]}' has no {key}", keys, remedy, 1, origin)
     remedy = f"did you mean '{near}'?" if (near := _nearest(loc, schema)) else "delete the key"
     elsewhere = {name for member in members.values() for name in member.model_fields}
     if not near and (far := get_close_matches(key, sorted(elsewhere), n=1, cutoff=0.8)):
         remedy = f"delete the key; '{far[0]}' is of {_having(far[0], members)}"
-    return Problem(dotted(path), "unknown key", keys, remedy, 1, places)
+    return Problem(dotted(path), "unknown key", keys, remedy, 1, origin)
 
 
 def _having(key: str, members: Mapping[str, type[BaseModel]]) -> str:
@@ -115,7 +114,6 @@ def _having(key: str, members: Mapping[str, type[BaseModel]]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value of the file as text, shortened."""
     if value is None or value in ([], (), {}):
         return "nothing" if value is None or value == {} else "an empty list"
     return f"{value!r:.80}"
@@ -158,7 +156,6 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
 
 
 def _known_keys(path: Where, schema: type[BaseModel]) -> set[str]:
-    """Names of the keys that the schema has at a path."""
     model = _plain(_annotation(path, schema))
     return set(model.model_fields) if _is_model(model) else set()
 

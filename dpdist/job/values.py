@@ -138,7 +138,6 @@ MOST_LEVELS = 100_000
 
 
 def _ranges(value: Any) -> Any:
-    """Replaces every range in a list of levels by the levels in it."""
     listed = [value] if isinstance(value, dict) else value
     if not isinstance(listed, list | tuple):
         return value

@@ -42,8 +42,7 @@ class Base(Frozen):
         return f"{self.path}; differs in: {', '.join(self.differs) or 'nothing'}"
 
 
-def _unsaid(value: object) -> bool:
-    """True for an unset key, which is then left out of a release's job too."""
+def _unset(value: object) -> bool:
     return value is None
 
 
@@ -93,7 +92,7 @@ class JobKeys(Frozen):
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     privacy_unit: PrivacyUnit | None = Field(
-        default=None, exclude_if=_unsaid, description="whose loss the budget bounds; unset: one record's"
+        default=None, exclude_if=_unset, description="whose loss the budget bounds; unset: one record's"
     )
     frame_minimum: Annotated[int, Field(ge=FRAME_MINIMUM, exclude_if=lambda least: least == FRAME_MINIMUM)] = Field(
         default=FRAME_MINIMUM,
@@ -101,24 +100,24 @@ class JobKeys(Frozen):
     )
     public_frame: PublicFrame | None = Field(
         default=None,
-        exclude_if=_unsaid,
+        exclude_if=_unset,
         description="that sample counts so small are published all the same",
     )
     predictors: Predictors | None = Field(
         default=None,
-        exclude_if=_unsaid,
+        exclude_if=_unset,
         description="protect: sample counts of the frame are published under noise; unset: as they are",
     )
     ledger: LedgerSettings | None = Field(default=None, description="the account that the release's budget is charged to")
     accept: Acceptance | None = Field(
-        default=None, exclude_if=_unsaid, description="gates that the release must meet under noise, or it is not published"
+        default=None, exclude_if=_unset, description="gates that the release must meet under noise, or it is not published"
     )
     correction: Correction | None = Field(
-        default=None, exclude_if=_unsaid, description="of a period that was released before: its version, and why"
+        default=None, exclude_if=_unset, description="of a period that was released before: its version, and why"
     )
     approval: Literal["required"] | Approval | None = Field(
         default=None,
-        exclude_if=_unsaid,
+        exclude_if=_unset,
         description="required, or {required: true, keys: […]}: what a run makes is held aside, and `dpdist approve` alone "
         "publishes it",
     )
@@ -419,8 +418,8 @@ class Job(BudgetShares):
                         "runtime": True,
                         "ledger": True,
                         "presentation": True,
-                        "input": {"path", *self.input.unsaid},
-                        "reference": {"path", "release", "key", *(self.reference.unsaid if self.reference else ())},
+                        "input": {"path", *self.input.left_out},
+                        "reference": {"path", "release", "key", *(self.reference.left_out if self.reference else ())},
                     },
                 ),
                 (),

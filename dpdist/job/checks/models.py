@@ -85,7 +85,6 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
 
 
 def _within_support(job: Job) -> Iterator[Contradiction]:
-    """Bounds and codes of outcomes must be values that the family's law can have."""
     family, support = job.family, family_facts(job).support
     for outcome in declared(job):
         bounds = job.columns[outcome].bounds
@@ -140,7 +139,6 @@ def _of_a_program(job: Job) -> Iterator[Contradiction]:
 
 
 def _parameters(job: Job) -> Iterator[Contradiction]:
-    """A user's parameters need valid names and sizes."""
     model, columns = job.likelihood, {*job.strata, *job.likelihood.predictors}
     for name, dims in model.parameters.items():
         if name in ("chain", "draw", "stratum", *columns) or not name.isidentifier():
@@ -157,7 +155,6 @@ def _parameters(job: Job) -> Iterator[Contradiction]:
 
 
 def _without_a_program(job: Job) -> Iterator[Contradiction]:
-    """Refuses keys of a user's program under families that come with a program."""
     model = job.likelihood
     for name in ("program", "parameters", "data", "log_lik"):
         if getattr(model, name):

@@ -62,7 +62,6 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Ite
 
 
 def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
-    """Refuses a statistic that the mechanism does not provide, and names mechanisms that do."""
     spec = job.mechanism
     if statistic.name not in spec.gives:
         fault = f"'{job.mechanism.name}' gives no {statistic.name}"
@@ -83,7 +82,6 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
 
 
 def _compared(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
-    """A difference must be from a level of a column of its table."""
     if statistic.column not in table.by:
         fault = f"'{statistic.column}' is no column of table '{table.name}'"
         yield Contradiction(path, fault, "compare levels of one of its columns", listed(table.by) or "no column")
@@ -246,7 +244,6 @@ def _columns(rake: Rake) -> str:
 
 
 def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
-    """Yields sums in which two margins differ: by the columns that they share, and over all records."""
     shared = [name for name in rake.by if name in other.by]
     sums, others = (_summed(job, totals, shared) for totals in (rake, other))
     for levels in sorted(sums.keys() & others.keys()):
@@ -258,7 +255,6 @@ def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradi
 
 
 def _summed(job: Job, rake: Rake, columns: Sequence[str]) -> dict[tuple[str, ...], float]:
-    """Sums public totals by the levels of some of their columns."""
     sums: dict[tuple[str, ...], float] = {}
     for combination in _combinations(job, rake):
         by_column = dict(zip(rake.by, map(str, combination), strict=True))
@@ -377,7 +373,6 @@ def _twice(path: Where, labels: dict[str, str], what: str) -> Iterator[Contradic
 
 
 def _files(job: Job) -> Iterator[Contradiction]:
-    """No table may have the name under which another table's printed form is written."""
     names = {table.name for table in job.tables}
     for i, table in enumerate(job.tables):
         if table.name.removesuffix(WIDE) in names - {table.name}:
@@ -386,7 +381,6 @@ def _files(job: Job) -> Iterator[Contradiction]:
 
 
 def _estimator(job: Job) -> Iterator[Contradiction]:
-    """The estimator to print must be one that the release has."""
     wanted, path = job.presentation.estimator, ("presentation", "estimator")
     if wanted == "records" and job.mechanism.whole_tables:
         fault = f"'{job.mechanism.name}' makes no synthetic records"
