@@ -62,3 +62,14 @@ def test_what_every_bad_job_starts_from_is_valid(tmp_path: Path) -> None:
     bad = (FOLDER / "epsilon_in_words.yaml").read_text(encoding="utf-8")
     (tmp_path / "good.yaml").write_text(bad.replace("epsilon: plenty", 'epsilon: "10.8"'), encoding="utf-8")
     assert load_job(tmp_path / "good.yaml").dataset == "tiny"
+
+
+def test_a_file_that_is_too_long_for_a_job_is_refused_unparsed(tmp_path: Path) -> None:
+    """Parsed, 64 MiB took a minute and 2 GB. Control: a long comment."""
+    path = tmp_path / "job.yaml"
+    path.write_text("dataset: x\n" + "# a comment\n" * 1_000)
+    assert "a text of" not in problems(path)[0].found
+    path.write_text("[" + "1," * 2**22 + "1]")
+    began = time.process_time()
+    assert problems(path)[0].found == "a text of 8,388,611 characters"
+    assert time.process_time() - began < SECONDS

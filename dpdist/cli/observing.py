@@ -15,10 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from uuid import uuid4
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from dpdist.cli.tracing import traced
 from dpdist.core.errors import ClusterError, DpdistError, JobError, Problem, TaskError, WorkspaceError
@@ -26,6 +24,9 @@ from dpdist.core.files import write_json
 from dpdist.core.progress import Event, Listener
 from dpdist.storage.objects import Objects, is_url
 from dpdist.storage.paths import STATUS
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 STATUS_INTERVAL = 2.0
 """Seconds between writes of the status file within a stage."""
@@ -66,6 +67,8 @@ class Metrics:
     """Prometheus metrics of a run, in a separate registry."""
 
     def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # few runs have metrics
+
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
         self._done = Gauge("dpdist_stage_done", "Units of a stage that are done.", ["stage"], **own)
@@ -164,14 +167,15 @@ def observed(
     """Makes a listener that passes events on, records and counts them, and notes how the block ended."""
     run = uuid4().hex[:12]
     with ExitStack() as kept:
-        status, figures, lines, trace = Status(root, run), Metrics(), None, None
+        status, figures, lines, trace = Status(root, run), None, None, None
         if log is not None:
             lines = JsonLog(kept.enter_context(_opened(log)), run)
         if metrics is not None:
+            figures = Metrics()
             kept.enter_context(_served(metrics, figures.registry))
         if traces is not None:
             trace = kept.enter_context(traced(traces, run, listener))
-        sinks = [status.hear, figures.hear, *(sink.hear for sink in (lines, trace) if sink)]
+        sinks = [status.hear, *(sink.hear for sink in (figures, lines, trace) if sink)]
 
         def hear(event: Event) -> None:
             listener(event)
@@ -180,7 +184,8 @@ def observed(
                     sink(told)
 
         def tell(state: str, why: str | None) -> None:
-            figures.set_state(state)
+            if figures:
+                figures.set_state(state)
             summary = status.end(state, why)
             if lines:
                 lines.say({"event": "summary", **{k: v for k, v in summary.items() if k != "run"}})
@@ -262,6 +267,8 @@ def _opened(log: str) -> Iterator[TextIO]:
 
 @contextmanager
 def _served(place: str, registry: CollectorRegistry) -> Iterator[None]:
+    from prometheus_client import start_http_server
+
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():
         problem = Problem("--metrics", f"'{place}'", "host:port", "write 127.0.0.1:9100")

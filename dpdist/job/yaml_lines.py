@@ -26,6 +26,8 @@ Lines = Mapping[Where, str]
 
 DEEPEST = 50
 """Largest depth to which lists and mappings may be nested."""
+MOST_TEXT = 8 * 2**20
+"""Characters of a job file. Its parser takes a minute and 2 GB for eight times as many, before it can count values."""
 MOST_VALUES = 50_000
 """Largest number of values in a file. The values of an alias count each time that it is used."""
 
@@ -95,7 +97,10 @@ def value(text: str, source: str, refusal: type[ProblemsError]) -> Any:
 
 
 def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, yaml.Node | None]:
-    """The value of YAML text, and its nodes. Raises `refusal` for text that is no YAML, or has a key twice."""
+    """The value of YAML text, and its nodes. Raises `refusal` for text that is too long, is no YAML, or has a key twice."""
+    if len(text) > MOST_TEXT:
+        found, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
+        raise refusal(source, [Problem("YAML", found, allowed, "name the job file: data belong into the file under input")])
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (problem := _unreadable(node)) is not None:

@@ -68,7 +68,7 @@ def _of_trial(third: str, trial: Trial) -> Iterator[str]:
     for row in rows[rows["coverage"] + beyond < GOOD_COVERAGE].to_dict("records"):
         yield (
             f"{third}, {row['table']}, {row['statistic']}: intervals hold {row['coverage']:.2f} of the truth, direct ones "
-            f"{row['direct']:.2f}; limit {GOOD_COVERAGE:g}, less what direct ones lack of {NOMINAL:g}"
+            f"{row['direct']:.2f}; the limit is {GOOD_COVERAGE - max(NOMINAL - row['direct'], 0.0):.2f}"
         )
         yield MISSED
 
