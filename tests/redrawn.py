@@ -50,7 +50,7 @@ def _tables(fit: Fit, draws: int, scale: float) -> Iterator[pd.DataFrame]:
 def redrawn(workspace: Path, table: str, draws: int, scale: float = 1.0) -> pd.DataFrame:
     """|error| / direct standard error of counts and means of an unstratified release by field and sex: a row of (statistic,
     draw), a column of cells and margins. `scale`: of the noise, over that in force."""
-    space = Workspace.at(workspace)
+    space = Workspace.of_place(workspace)
     fit = open_fit(space, Key.read(space.key), "strata")
     direct = pd.read_parquet(workspace / "confidential" / "evaluation" / f"{table}.parquet").set_index(CELL)
     rows = {}

@@ -170,7 +170,7 @@ def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
         broken.setattr(dpdist.release, step, kill)
         with pytest.raises(Killed):
             dpdist.run(folder / f"{job}.yaml", folder / "ws", folder / "survey.parquet")
-    space = Workspace.at(folder / "ws")
+    space = Workspace.of_place(folder / "ws")
     assert not space.public.exists(), "nothing is public before the verdict"
     if step == "evaluate":
         early = command("approve", str(folder / "ws"), "--reason", "early")

@@ -42,7 +42,7 @@ def take(workspace: Path, copy: Path) -> int:
         raise WorkspaceError(str(workspace), "it has no key: no run has begun there", "name a workspace", 2)
     if copy.exists():
         raise WorkspaceError(str(copy), "it exists already", "name a new folder: copies are kept apart", 2)
-    space = Workspace.at(workspace)
+    space = Workspace.of_place(workspace)
     with space.store.alone(space.confidential / "lock"), _whole_or_not_there(copy) as made:
         shutil.copytree(workspace, made, dirs_exist_ok=True, ignore=lambda _, names: LOCKS & set(names))
         sums = {name: sha256(made / name) for name in files_of(made)}
@@ -78,7 +78,7 @@ def drill(copy: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix=".drill-", dir=copy.parent) as aside:
         place = Path(aside) / "workspace"
         said = [f"{restore([copy], place)} files restored, each with its checksum"]
-        space = Workspace.at(place)
+        space = Workspace.of_place(place)
         space.read_key()
         units = [mark.stem for mark in sorted(space.completions.glob("*.json"))]
         if broken := [unit for unit in units if not finished(space.completions, unit, space.confidential)]:

@@ -65,7 +65,7 @@ class Evaluated:
 @contextmanager
 def evaluated(workspace: str | Path) -> Iterator[Evaluated]:
     """Opens the evaluation of a finished run for the duration of the block."""
-    with Workspace.opened(workspace, soon=True) as space:
+    with Workspace.opened(workspace, reading=True) as space:
         yield Evaluated(space)
 
 
@@ -76,7 +76,7 @@ def page_to_open(workspace: str | Path) -> Path:
         raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
     with evaluated(workspace) as found:
         found.write_page()
-    return Workspace.at(workspace).report
+    return Workspace.of_place(workspace).report
 
 
 def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:

@@ -123,7 +123,7 @@ def _receipt(place: str) -> Receipt:
     from dpdist.ledger.runs import read_receipt
     from dpdist.storage.workspace import Workspace
 
-    with Workspace.opened(place, soon=True) as space:
+    with Workspace.opened(place, reading=True) as space:
         receipt = read_receipt(space)
     if receipt is None:
         raise DpdistError(f"workspace {place}: it was charged in no ledger\n    remedy:  name workspaces of charged runs")

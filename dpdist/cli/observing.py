@@ -155,7 +155,7 @@ class Status:
 
     def _put(self) -> None:
         if self._objects is None:
-            self._objects = Objects(str(self._place), soon=True)
+            self._objects = Objects(str(self._place), soon=True, reading=True)
             self._said["starts"] = int((_read(self._objects) or {}).get("starts", 0)) + 1
         self._objects.put(STATUS, json.dumps({**self._said, "updated": now()}, indent=2).encode())
 
@@ -225,7 +225,7 @@ def read_status(workspace: str | Path) -> dict[str, Any]:
 
     Raises `WorkspaceError` if there is no status.
     """
-    said = _read(Objects(str(workspace), soon=True) if is_url(workspace) else Path(workspace) / STATUS)
+    said = _read(Objects(str(workspace), soon=True, reading=True) if is_url(workspace) else Path(workspace) / STATUS)
     if said is None:
         raise WorkspaceError(str(workspace), "no run has left a status here", "name the folder given to run --workspace", 2)
     updated = datetime.fromisoformat(said["updated"])

@@ -61,7 +61,7 @@ def run_text(workspace: str | Path) -> RenderableType:
     """Formats the end of a run: which folder may be published, and which must not be."""
     from dpdist.cli.cautions import advice
 
-    with Workspace.opened(workspace, soon=True) as space:
+    with Workspace.opened(workspace, reading=True) as space:
         statement = _statement(space)
         job = read_job(space.newest, "released/job.json")
         advised, signed = advice(job, space.place), "" if job.held_on_a_verdict else "--key FILE "
@@ -99,7 +99,7 @@ def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
 
 def donates(workspace: str | Path) -> bool:
     """Whether a part of the reference's records is published with the newest release."""
-    with Workspace.opened(workspace, soon=True) as space:
+    with Workspace.opened(workspace, reading=True) as space:
         return _donates(space)
 
 
@@ -112,7 +112,7 @@ def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
 
     With `confidential`, it adds true errors beside those of other methods, and a verdict.
     """
-    with Workspace.opened(workspace, soon=True) as space:
+    with Workspace.opened(workspace, reading=True) as space:
         return _report_text(space, confidential)
 
 

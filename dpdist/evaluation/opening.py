@@ -70,7 +70,7 @@ class _Taken:
         self._url, self._name = url, name
 
     def __call__(self) -> Path:
-        self._space = Workspace.at(self._url, soon=True)
+        self._space = Workspace.of_place(self._url, reading=True)
         public = self._space.root / self._name
         self._space.store.take_folder(public)
         if not (public / MANIFEST).is_file():
@@ -102,7 +102,7 @@ def open_evaluation(workspace: str | Path) -> ParquetTables:
     >>> "direct" in dpdist.open_evaluation("doctorates-2017")["salaries"].columns
     True
     """
-    space = Workspace.at(workspace, soon=True)
+    space = Workspace.of_place(workspace, reading=True)
     found = Evaluations(space)
     if not found:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
@@ -145,7 +145,7 @@ def open_log_lik(workspace: str | Path) -> xr.Dataset:
     >>> dpdist.open_log_lik("doctorates-2017")["log_lik"].dims
     ('chain', 'draw', 'record')
     """
-    space = Workspace.at(workspace)
+    space = Workspace.of_place(workspace, reading=True)
     if not space.store.names(space.log_lik):
         remedy = "run the job, with record: {log_lik: always}"
         raise WorkspaceError(str(workspace), "it keeps no log-likelihood tensor", remedy)
@@ -174,7 +174,7 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
     >>> dpdist.open_posterior("doctorates-2017").sizes["draw"]
     100
     """
-    space = Workspace.at(workspace)
+    space = Workspace.of_place(workspace, reading=True)
     if not space.store.names(space.posterior):
         remedy = "open that of a mechanism that samples one, as weighted"
         raise WorkspaceError(str(workspace), "it keeps no posterior", remedy)

@@ -179,8 +179,8 @@ class Layout:
 
     def spans(self, stratum: int) -> list[range]:
         """The numbers of a stratum's blocks, one range for each span."""
-        own, size = self.blocks.of_stratum(stratum), blocks_of_a_part(self.draws)
-        return [range(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
+        blocks, size = self.blocks.of_stratum(stratum), blocks_of_a_part(self.draws)
+        return [range(start, min(start + size, blocks.stop)) for start in range(blocks.start, blocks.stop, size)]
 
     @cached_property
     def part_edges(self) -> tuple[int, ...]:
@@ -208,7 +208,7 @@ class Layout:
         if workers not in self._binned:
             small, times = self._small
             tasks = [(sum(times[k] for k in task), task) for task in cut(times, workers, self.bin_strata)]
-            ordered = sorted(tasks, key=lambda each: -each[0])
+            ordered = sorted(tasks, key=lambda timed: -timed[0])
             self._binned[workers] = tuple(tuple(small[k] for k in task) for _, task in ordered)
         return self._binned[workers]
 

@@ -97,8 +97,8 @@ class Expected(NamedTuple):
     @property
     def by_statistic(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yields "counts" and "means", each with the rows whose noise is known."""
-        known = self.cells[self.cells["noise"].notna()]
-        yield from ((str(name), rows) for name, rows in known.groupby("statistic", sort=True))
+        predicted = self.cells[self.cells["noise"].notna()]
+        yield from ((str(name), rows) for name, rows in predicted.groupby("statistic", sort=True))
 
 
 def expected_noise(plan: Plan) -> Expected | None:
@@ -129,10 +129,10 @@ def noise_in(job: Job, frame: Frame) -> Expected | None:
         named = [job.presentation.cell(table.by, label) for label in cells.labels]
         columns = {"table": table.name, "cell": named, "records": records.astype(int), "sums": added.astype(int)}
         columns |= {"label": cells.labels, "deviation": deviation * np.sqrt(added), "most": most * records}
-        asked = {statistic.name for statistic in table.statistics}
-        told = {"counts": "count" in asked, "means": bool(asked & MEAN_LIKE)}
-        for statistic, size in zip(told, of_one, strict=True):
-            if told[statistic]:
+        names = {statistic.name for statistic in table.statistics}
+        published = {"counts": "count" in names, "means": bool(names & MEAN_LIKE)}
+        for statistic, size in zip(published, of_one, strict=True):
+            if published[statistic]:
                 frames.append(pd.DataFrame(columns | {"statistic": statistic, "noise": size * share}))
     return Expected(pd.concat(frames, ignore_index=True), bool(getattr(model, "noise_at_least", True)))
 
@@ -143,9 +143,9 @@ def warned(plan: Plan) -> Iterator[str]:
     if noises is not None and noises.drowned:
         cells = f"{_about(noises)}{_drowned(noises)}"
         enough = epsilon_for(plan, DROWNED, every=True)
-        at = f"{enough.in_words} none" + (", by these least figures" if noises.at_least else "")
+        setting = f"{enough.in_words} none" + (", by these least figures" if noises.at_least else "")
         lean = " Figures of such cells lean on the reference." if plan.reference is not None else ""
-        yield f"at ε = {epsilon:g} noise would drown {cells}; {at} (dpdist plan tells which).{lean}"
+        yield f"at ε = {epsilon:g} noise would drown {cells}; {setting} (dpdist plan tells which).{lean}"
     elif noises is None and plan.promise.total.name != "none" and epsilon < SMALL_EPSILON:
         yield f"ε = {epsilon:g} is small, and noise is not known beforehand: dpdist rehearse measures it on public data"
 
@@ -155,11 +155,11 @@ def at_sizes_of(job: Job, frame: Frame) -> str | None:
     noises = noise_in(job, frame)
     if noises is None or not np.isfinite(noises.median):
         return None
-    said = f"noise drowns {_about(noises)}{_drowned(noises)} at this ε"
+    text = f"noise drowns {_about(noises)}{_drowned(noises)} at this ε"
     if noises.median <= DROWNED:
-        return said
+        return text
     enough = least_epsilon(job, frame, DROWNED, every=False)
-    return f"{said}; {enough.in_words} it drowns at most half of each" + (
+    return f"{text}; {enough.in_words} it drowns at most half of each" + (
         ", by these least figures" if noises.at_least else ""
     )
 
@@ -187,16 +187,16 @@ def in_words(noises: Expected) -> Iterator[str]:
     yield BOUND if noises.at_least else TYPICAL
     yield ALONE
     yield ASSUMED
-    known = noises.cells[noises.cells["noise"].notna()]
-    for table, rows in known.groupby("table", sort=False):
+    predicted = noises.cells[noises.cells["noise"].notna()]
+    for table, rows in predicted.groupby("table", sort=False):
         number = rows.groupby("statistic").cumcount()
         wide = rows.assign(row=number).pivot(index=["row", "cell", "records", "sums"], columns="statistic", values="noise")
         worst = wide.loc[wide.max(axis=1).sort_values(ascending=False, kind="stable").index].head(SHOWN + 1)
         named, sizes = worst.index.to_frame(), [_sizes(noise, noises.at_least) for _, noise in worst.iterrows()]
         listed = zip(named["cell"], named["records"], named["sums"], sizes, strict=True)
-        for cell, records, sums, said in islice(listed, SHOWN):
+        for cell, records, sums, size in islice(listed, SHOWN):
             several = f" in {sums:,} noisy sums" if sums > 1 else ""
-            yield f"{table}: {cell} ({records:,} records{several}): {said}"
+            yield f"{table}: {cell} ({records:,} records{several}): {size}"
         if len(wide) > SHOWN:
             yield f"{table}: {len(wide) - SHOWN:,} cells more, none with a larger figure than {sizes[SHOWN]}"
         far = rows[rows["noise"] > FAR].drop_duplicates("cell")
@@ -238,10 +238,10 @@ class Needed(NamedTuple):
     @property
     def changes(self) -> str:
         """Returns the command-line options that set these values."""
-        said = f"--set budget.epsilon={budget_text(self.epsilon)}"
+        options = f"--set budget.epsilon={budget_text(self.epsilon)}"
         if self.of_histograms is None:
-            return said
-        return f"{said} --set reference.histogram.epsilon={budget_text(self.of_histograms)}"
+            return options
+        return f"{options} --set reference.histogram.epsilon={budget_text(self.of_histograms)}"
 
     @property
     def in_words(self) -> str:
@@ -270,15 +270,15 @@ def epsilon_for(plan: Plan, error: float, *, every: bool = False) -> Needed:
 
 def least_epsilon(job: Job, frame: Frame, error: float, every: bool) -> Needed:
     """The same, of a job with this frame."""
-    found = noise_in(job, frame)
-    if found is None or not np.isfinite(found.median):
+    noises = noise_in(job, frame)
+    if noises is None or not np.isfinite(noises.median):
         problem = Problem("--for-error", f"noise of '{job.mechanism.name}' is not known beforehand here", KNOWN, OTHERWISE)
         raise JobError(job.dataset, [problem])
     paid = job.reference.paid if job.reference is not None else None
     left = job.epsilon_of_tables + (paid.epsilon if paid is not None else 0)
     gates = job.budget.epsilon - left
     share = paid.epsilon / left if paid is not None else None
-    epsilon = _two_digits(gates + left * Fraction(found.largest if every else found.median) / Fraction(error), ceil)
+    epsilon = _two_digits(gates + left * Fraction(noises.largest if every else noises.median) / Fraction(error), ceil)
     while True:
         settings = Needed(epsilon, None if share is None else _two_digits(share * (epsilon - gates), floor))
         there = noise_in(settings.set_in(job), frame)
@@ -295,15 +295,15 @@ def _two_digits(epsilon: Fraction, rounded: Callable[[Fraction], int]) -> Fracti
 
 def needed(plan: Plan, error: float) -> str:
     """Returns the text that `plan --for-error` prints."""
-    median, every = (epsilon_for(plan, error, every=each) for each in (False, True))
-    found = expected_noise(plan)
-    assert found is not None
-    of, least = " and ".join(name for name, _ in found.by_statistic), ", in its least figure," if found.at_least else ""
+    median, every = (epsilon_for(plan, error, every=in_every_cell) for in_every_cell in (False, True))
+    noises = expected_noise(plan)
+    assert noises is not None
+    of, least = " and ".join(name for name, _ in noises.by_statistic), ", in its least figure," if noises.at_least else ""
     size = f"the median cell's noise{least} is at most {error:g} direct standard errors ({of})"
     return (
         f"at ε = {budget_text(median.epsilon)} {size}: {median.changes}\n"
         f"at ε = {budget_text(every.epsilon)} no cell's noise{least} is more: {every.changes}\n"
-        f"{BOUND if found.at_least else TYPICAL}\n"
+        f"{BOUND if noises.at_least else TYPICAL}\n"
         f"{ALONE}"
     )
 
@@ -313,12 +313,12 @@ def drowns_most(plan: Plan) -> str:
 
     Without a reference it also warns if noise would drown half of the counts or half of the means.
     """
-    found = expected_noise(plan)
-    if found is None or not (known := int(found.cells["noise"].notna().sum())):
+    noises = expected_noise(plan)
+    if noises is None or not (predicted := int(noises.cells["noise"].notna().sum())):
         return ""
-    if found.drowned == known:
-        size = f"{found.median:,.0f}" if found.median >= 10 else f"{found.median:.2g}"
-        return f"noise would drown every cell: {_about(found)}{size} direct standard errors in the median"
-    if plan.reference is not None or all((rows["noise"] > DROWNED).mean() < 0.5 for _, rows in found.by_statistic):
+    if noises.drowned == predicted:
+        size = f"{noises.median:,.0f}" if noises.median >= 10 else f"{noises.median:.2g}"
+        return f"noise would drown every cell: {_about(noises)}{size} direct standard errors in the median"
+    if plan.reference is not None or all((rows["noise"] > DROWNED).mean() < 0.5 for _, rows in noises.by_statistic):
         return ""
-    return f"noise would drown {_about(found)}{_drowned(found)}"
+    return f"noise would drown {_about(noises)}{_drowned(noises)}"

@@ -78,13 +78,13 @@ class GoodnessOfFit:
 
     @property
     def score(self) -> float | None:
-        return min((each.within for each in self.misfits), default=None)
+        return min((misfit.within for misfit in self.misfits), default=None)
 
     def in_words(self) -> str:
         """The figures of the statistic that fits worst."""
         if not self.misfits:
             return f"not judged: no cell of the reference has {FEWEST_JUDGED} records and a standard error"
-        return min(self.misfits, key=lambda each: (each.within, -each.median)).in_words()
+        return min(self.misfits, key=lambda misfit: (misfit.within, -misfit.median)).in_words()
 
     def cautions(self, job: Job) -> Iterator[str]:
         """Warnings for the statement, and for a plan, which adds what to do."""
@@ -99,8 +99,8 @@ class GoodnessOfFit:
     def described(self) -> dict[str, Any]:
         """The figures as JSON values, for the statement."""
         shown = [
-            each._asdict() | {name: round(getattr(each, name), 4) for name in ("within", "median", "largest")}
-            for each in self.misfits
+            misfit._asdict() | {name: round(getattr(misfit, name), 4) for name in ("within", "median", "largest")}
+            for misfit in self.misfits
         ]
         score = None if self.score is None else round(self.score, 4)
         return {"law": self.law, "measure": MEASURE, "score": score, "statistics": shown}
@@ -111,9 +111,9 @@ def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
     least = job.fit.refuse_below
     if least is None or (fit.score is not None and fit.score >= least):
         return
-    told = f"the {fit.law} law on the reference: {fit.in_words()}"
+    fault = f"the {fit.law} law on the reference: {fit.in_words()}"
     remedy = "take reference_tables, or a family that fits; or lower fit.refuse_below"
-    raise JobError(job.dataset, [Problem("fit.refuse_below", told, f"at least {least:g} for every statistic", remedy)])
+    raise JobError(job.dataset, [Problem("fit.refuse_below", fault, f"at least {least:g} for every statistic", remedy)])
 
 
 def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows: None) -> GoodnessOfFit:
@@ -143,28 +143,28 @@ def compared(
     n, clustered = frame.count.astype(np.float64), job.survey.psu is not None
     sizes: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for j, outcome in enumerate(job.outcomes):
-        found = totals(_blocks(records.about(j), job.sampler.total), frame, clustered)
-        sums = [np.where(inside, n * each, 0.0) for each in (weight, products[j])]
+        sums_of_outcome = totals(_blocks(records.about(j), job.sampler.total), frame, clustered)
+        sums = [np.where(inside, n * by_row, 0.0) for by_row in (weight, products[j])]
         for table in job.tables:
             cells = _within(cross(frame, table.by, table.margins), inside)
-            estimates = direct(found, frame, cells, design, replicated[j])
-            errors = errors_given_sizes(found, frame, cells, design)
+            estimates = direct(sums_of_outcome, frame, cells, design, replicated[j])
+            errors = errors_given_sizes(sums_of_outcome, frame, cells, design)
             if clustered or replicated[j] is not None:
-                errors = np.sqrt([each.variance for each in estimates])
-            off = _expectations(cells, sums) - [each.value for each in estimates]
+                errors = np.sqrt([estimate.variance for estimate in estimates])
+            off = _expectations(cells, sums) - [estimate.value for estimate in estimates]
             judged = (cells.membership @ n >= FEWEST_JUDGED) & (errors > 0)
-            for statistic in (each for each in table.statistics if each.name in STATISTICS):
+            for statistic in (one for one in table.statistics if one.name in STATISTICS):
                 k = STATISTICS.index(statistic.name)
                 if (statistic.variable or job.outcomes[0]) == outcome:
                     for cell in np.flatnonzero(judged[k]):
                         where = f"{table.name}: {' / '.join(cells.labels[cell]) or TOTAL}"
                         sizes[statistic.text].append((abs(float(off[k, cell] / errors[k, cell])), where))
-    return GoodnessOfFit(family_facts(job).law, tuple(_misfit(name, each) for name, each in sizes.items()))
+    return GoodnessOfFit(family_facts(job).law, tuple(_misfit(name, distances) for name, distances in sizes.items()))
 
 
 def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:
     """Expected counts, means and totals of cells, (statistic, cell), from expected sums of frame rows."""
-    count, total = (cells.membership @ each for each in sums)
+    count, total = (cells.membership @ by_row for by_row in sums)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.array([count, total / count, total])
 
@@ -179,18 +179,18 @@ def _expected(job: Job, frame: Frame, records: Records) -> tuple[Floats, Floats]
     weight, products = np.full(len(frame), np.nan), np.full((len(job.outcomes), len(frame)), np.nan)
     start = np.concatenate([[0], np.cumsum(frame.count)])
     for stratum, label in enumerate(frame.stratum_labels):
-        own = frame.rows_of(stratum)
-        model = builder_of(job).build(job, frame, own)
+        rows = frame.rows_of(stratum)
+        model = builder_of(job).build(job, frame, rows)
         model = model.as_sampled() if isinstance(model, AsSampled) else model
-        part = records.part(int(start[own.start]), int(start[own.stop]))
+        part = records.part(int(start[rows.start]), int(start[rows.stop]))
         assert isinstance(model, Expectation)
         try:
             theta = _fitted(model, part, label, job.sampler.total)
         except Improper:
             continue
         for j in range(len(products)):
-            each, product = expected_of(model, theta, j)
-            weight[own], products[j, own] = each.mean(axis=0), product.mean(axis=0)
+            mean, product = expected_of(model, theta, j)
+            weight[rows], products[j, rows] = mean.mean(axis=0), product.mean(axis=0)
     return weight, products
 
 

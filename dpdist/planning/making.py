@@ -74,25 +74,25 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
 def refuse_formats(job: Job) -> None:
     """Raises `JobError` where an output format needs a library that is not installed."""
     if job.presentation.sdmx is not None and find_spec("pysdmx") is None:
-        found = "SDMX needs pysdmx, which is not installed"
-        raise JobError(job.dataset, [Problem("presentation.sdmx", found, "formats that can be written here", SDMX_EXTRA)])
+        fault = "SDMX needs pysdmx, which is not installed"
+        raise JobError(job.dataset, [Problem("presentation.sdmx", fault, "formats that can be written here", SDMX_EXTRA)])
     for i, name in enumerate(job.presentation.formats):
         if name in NEEDS_AN_EXTRA and find_spec("pyreadstat") is None:
-            where, found = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"
-            raise JobError(job.dataset, [Problem(where, found, "formats that can be written here", EXTRA)])
+            where, fault = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"
+            raise JobError(job.dataset, [Problem(where, fault, "formats that can be written here", EXTRA)])
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:
     """Raises `JobError` where the noise of a statistic is so large that sums or scores with it would be rounded."""
     scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
     if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
-        found = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
+        fault = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
         remedy = "raise epsilon, or publish fewer figures or sets"
-        raise JobError(job.dataset, [Problem("budget.epsilon", found, "a scale of at most 2^46 units", remedy)])
+        raise JobError(job.dataset, [Problem("budget.epsilon", fault, "a scale of at most 2^46 units", remedy)])
     if (score := getattr(model, "largest_score", 0)) > LARGEST_SCORE:
-        found = f"a score of {float(score):.3g} units, which is not exact"
+        fault = f"a score of {float(score):.3g} units, which is not exact"
         remedy = "raise epsilon, merge levels, or name the pairs"
-        raise JobError(job.dataset, [Problem("budget.epsilon", found, "a score of at most 2^52 units", remedy)])
+        raise JobError(job.dataset, [Problem("budget.epsilon", fault, "a score of at most 2^52 units", remedy)])
 
 
 def _check_likelihood(job: Job) -> None:
@@ -108,8 +108,8 @@ def _check_labels(job: Job, frame: Frame) -> None:
     met = Counter(frame.stratum_labels)
     twice = [label for label, number in met.items() if number > 1 or (frame.strata and label == POOLED)]
     if twice:
-        found = f"two strata would be named '{twice[0]}', or one as the pooled fit is"
-        raise JobError(job.dataset, [Problem("strata", found, "labels of their own", "rename a level in columns and data")])
+        fault = f"two strata would be named '{twice[0]}', or one as the pooled fit is"
+        raise JobError(job.dataset, [Problem("strata", fault, "labels of their own", "rename a level in columns and data")])
 
 
 def _check_calibration(job: Job, source: Source) -> None:
@@ -118,20 +118,20 @@ def _check_calibration(job: Job, source: Source) -> None:
         return
     tuned_on = job.calibration.reference
     if tuned_on.get("sha256") == source.fingerprint() or tuned_on.get("content") == content(job, source):
-        found, remedy = "its constants were tuned on the current file", "tune on an earlier period's file"
-        raise DataError(source.name, [Problem("calibration", found, "another period's file", remedy)])
+        fault, remedy = "its constants were tuned on the current file", "tune on an earlier period's file"
+        raise DataError(source.name, [Problem("calibration", fault, "another period's file", remedy)])
 
 
 def _check_memory(job: Job, layout: Layout) -> None:
     if layout.largest_task_bytes > int(job.runtime.memory_per_worker):
         needed = "more than it" if job.sizes_secret else f"{layout.largest_task_bytes / 2**30:.1f} GiB"
-        found = f"the largest stratum's task needs {needed}"
+        fault = f"the largest stratum's task needs {needed}"
         remedy = "raise it, fit finer strata, take fewer draws, or record: {log_lik: never}"
         if 2 * layout.sums > layout.largest_task_bytes - layout.process:
             remedy = (
                 "raise it, merge levels, leave columns out, or take a smaller degree: all tables that are compared are held"
             )
-        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
+        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", fault, "at least that", remedy)])
 
 
 def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:
@@ -143,20 +143,20 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
         least = len(job.outcomes)
         what = "cells" if job.mechanism.by_cell else "predictors"
         if n <= p + least:
-            found, allowed = f"{n} records, too few for p = {p} {what}", f"n > p + {least} = {p + least}"
-            problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take a larger reference"))
+            fault, allowed = f"{n} records, too few for p = {p} {what}", f"n > p + {least} = {p + least}"
+            problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or take a larger reference"))
         elif job.mechanism.sets_are_free and label in reference.census.constant:
-            found, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
-            problems.append(Problem(f"stratum {label}", found, allowed, "pool strata, or take another reference"))
+            fault, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
+            problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or take another reference"))
     if family_facts(job).on_reference:
         problems += [_constant(job, label) for label in frame.stratum_labels if label in reference.census.constant]
     if problems:
         raise DataError(reference.source.name, problems)
     needed = layout.process + (BYTES_PER_RECORD + GATHERED_BYTES) * int(counts.max())
     if needed > int(job.runtime.memory_per_worker):
-        found = f"the reference's largest stratum needs {needed / 2**30:.1f} GiB"
+        fault = f"the reference's largest stratum needs {needed / 2**30:.1f} GiB"
         remedy = "raise it, or fit finer strata"
-        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", found, "at least that", remedy)])
+        raise JobError(job.dataset, [Problem("runtime.memory_per_worker", fault, "at least that", remedy)])
 
 
 def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> GoodnessOfFit | None:
@@ -164,9 +164,9 @@ def _check_fit(job: Job, reference: ReferenceFile, listener: Listener) -> Goodne
     if not parametric(job.family):
         return None
     with stage(listener, "fit to reference", reference.source.rows) as tick:
-        found = goodness_of_fit(job, reference, tick)
-    refuse_misfit(job, found)
-    return found
+        goodness = goodness_of_fit(job, reference, tick)
+    refuse_misfit(job, goodness)
+    return goodness
 
 
 def _design_problems(job: Job, census: Census) -> list[Problem]:
@@ -190,29 +190,30 @@ def _design_problems(job: Job, census: Census) -> list[Problem]:
         return problems
     merge = "merge design strata, or state survey.lonely_psu: certainty, average or centred"
     remedy = merge if frame.design_strata else "give more records"
-    found, allowed = f"a single {unit[0]}", f"two {unit[1]} or more in each"
-    return [*problems, Problem("survey.design_strata", found, allowed, remedy, len(alone), tuple(alone[:3]))]
+    fault, allowed = f"a single {unit[0]}", f"two {unit[1]} or more in each"
+    return [*problems, Problem("survey.design_strata", fault, allowed, remedy, len(alone), tuple(alone[:3]))]
 
 
 def _population_problems(job: Job, census: Census, size: Floats, labels: list[str], units: str) -> list[Problem]:
     """Lists populations (for the FPC) that are smaller than their samples."""
-    told = census.populations
-    if told is None:
+    populations = census.populations
+    if populations is None:
         return []
-    small = [labels[k] for k in np.flatnonzero(told.strata < size)]
+    small = [labels[k] for k in np.flatnonzero(populations.strata < size)]
     problems, remedy = [], "correct the column: it holds the size of the population, not of the sample"
     if small:
-        found, allowed = f"fewer {units} in a stratum's population than in the sample", f"at least the {units} of the file"
-        problems.append(Problem(job.survey.fpc[0], found, allowed, remedy, len(small), tuple(small[:3])))
-    small_psus = 0 if told.psus is None else int((told.psus["second"] < told.psus["records"]).sum())
+        fault, allowed = f"fewer {units} in a stratum's population than in the sample", f"at least the {units} of the file"
+        problems.append(Problem(job.survey.fpc[0], fault, allowed, remedy, len(small), tuple(small[:3])))
+    psus = populations.psus
+    small_psus = 0 if psus is None else int((psus["second"] < psus["records"]).sum())
     if small_psus:
-        found, allowed = "fewer records in a PSU's population than in the sample", "at least the records of the file"
-        problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, small_psus))
-    lone = 0 if told.psus is None else int(((told.psus["records"] == 1) & (told.psus["second"] > 1)).sum())
+        fault, allowed = "fewer records in a PSU's population than in the sample", "at least the records of the file"
+        problems.append(Problem(job.survey.fpc[1], fault, allowed, remedy, small_psus))
+    lone = 0 if psus is None else int(((psus["records"] == 1) & (psus["second"] > 1)).sum())
     if lone and job.survey.lonely_psu == "error":
-        found, allowed = "a single record sampled from a larger PSU", "two records, or the whole PSU"
+        fault, allowed = "a single record sampled from a larger PSU", "two records, or the whole PSU"
         remedy = "leave the second column out, or state survey.lonely_psu: such a PSU then adds nothing to the second stage"
-        problems.append(Problem(job.survey.fpc[1], found, allowed, remedy, lone))
+        problems.append(Problem(job.survey.fpc[1], fault, allowed, remedy, lone))
     return problems
 
 
@@ -237,8 +238,8 @@ def _fit_problems(job: Job, census: Census) -> list[Problem]:
             continue
         least = len(job.outcomes)
         if n <= p + least:
-            found = f"{'records' if job.sizes_secret else f'{n} records'}, too few for p = {p} predictors"
-            problems.append(Problem(f"stratum {label}", found, f"n > p + {least} = {p + least}", remedy))
+            fault = f"{'records' if job.sizes_secret else f'{n} records'}, too few for p = {p} predictors"
+            problems.append(Problem(f"stratum {label}", fault, f"n > p + {least} = {p + least}", remedy))
         elif label in census.constant:
             allowed = f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy))

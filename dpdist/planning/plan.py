@@ -86,8 +86,8 @@ class Plan:
 def plan_lines(plan: Plan) -> str:
     """Returns the text of a plan, in ten lines or fewer: the input, the promise and the published tables."""
     job, shown = plan.job, sizes(plan)
-    said = claims.promised(plan.promise, {}) | {"exchange": job.budget.exchange}
-    claimed = {name: text for name, text in claims.headline(said).items() if name in ("guarantee", "aimed at")}
+    promised = claims.promised(plan.promise, {}) | {"exchange": job.budget.exchange}
+    claimed = {name: text for name, text in claims.headline(promised).items() if name in ("guarantee", "aimed at")}
     facts = {
         "input": plan.source.name,
         "records": records_text(plan),
@@ -95,7 +95,7 @@ def plan_lines(plan: Plan) -> str:
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **{name: shown[name] for name in (STRATA, MEMORY) if name in shown},
         **claimed,
-        **({"about": adjacency.headline(job)} if said["guarantee"] != "none" else {}),
+        **({"about": adjacency.headline(job)} if promised["guarantee"] != "none" else {}),
         "tables": ", ".join(table.name for table in job.tables) or "none",
     }
     return "\n".join([f"Plan of {job.dataset} {job.period}", *(f"  {name}: {text}" for name, text in facts.items())])
@@ -134,24 +134,24 @@ def sizes(plan: Plan) -> dict[str, str]:
 
 def design(plan: Plan) -> Iterator[str]:
     """States the design that direct standard errors assume, and which parts of it published standard errors include."""
-    said = plan.job.survey
-    units, weights = "every record is a PSU of its own", said.replicate_weights
+    survey = plan.job.survey
+    units, weights = "every record is a PSU of its own", survey.replicate_weights
     if weights is not None:
         units = f"{weights.number:,} replicate weights ({weights.columns[0]} to {weights.columns[-1]}) carry the design"
-    elif said.psu is not None:
-        units = f"{said.psu} names the PSUs"
-    columns = ", ".join(said.design_strata)
+    elif survey.psu is not None:
+        units = f"{survey.psu} names the PSUs"
+    columns = ", ".join(survey.design_strata)
     strata = f"within design strata by {columns}" if columns else "without design strata"
-    finite = "with population sizes" if said.fpc else "with replacement"
+    finite = "with population sizes" if survey.fpc else "with replacement"
     yield f"direct errors: {units}{'' if weights is not None else f', {strata}, sampled {finite}'}"
     if plan.job.local:
         return
-    known = plan.design.effects if plan.design is not None else said.stated_effects
+    effects = plan.design.effects if plan.design is not None else survey.stated_effects
     source = "of the reference" if plan.design is not None else "that the job states"
-    if known:
+    if effects:
         yield f"published errors: records within design strata, times design effects {source}"
-        yield "design effects: " + "; ".join(each.in_words for each in known)
-    elif said.clustered:
+        yield "design effects: " + "; ".join(effect.in_words for effect in effects)
+    elif survey.clustered:
         yield "published errors: records within design strata, without the clusters: too small (see cautions)"
     else:
         yield "published errors: the same"
@@ -163,7 +163,7 @@ def first_stage(job: Job) -> dict[str, str]:
     """A line on the noisy histograms that stand in for a reference, where the job pays for them; else empty."""
     if job.reference is None or job.reference.paid is None:
         return {}
-    spent, left = (budget_text(each) for each in (job.reference.paid.epsilon, job.epsilon_of_tables))
+    spent, left = (budget_text(epsilon) for epsilon in (job.reference.paid.epsilon, job.epsilon_of_tables))
     how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
     return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {left}: {how}"}
 
@@ -173,14 +173,14 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
 
     For reference tables, it has the number of cells that are collapsed because of noise.
     """
-    said = f"{opened.records:,} records"
+    text = f"{opened.records:,} records"
     if not isinstance(opened, ReferenceFile) or not isinstance(plan.model, CollapsesSmall):
-        return said
+        return text
     size, few = _cell_sizes(plan, opened)
-    said += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
+    text += f", {size.min():,} to {size.max():,} in each of {len(size):,} cells"
     small = int((size < few).sum())
     drowned = f"; {small:,} cells of fewer than {few:,.0f} records, which noise would drown, share their sums"
-    return said + (drowned if small else "")
+    return text + (drowned if small else "")
 
 
 def together(plan: Plan) -> dict[str, str]:

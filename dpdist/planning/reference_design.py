@@ -50,7 +50,7 @@ class ReferenceDesign:
 
     def described(self) -> list[dict[str, Any]]:
         """Returns the design effects as JSON values for the statement."""
-        return [each.model_dump(mode="json") for each in self.effects]
+        return [effect.model_dump(mode="json") for effect in self.effects]
 
     def in_words(self) -> Iterator[str]:
         """Formats lines on the sample's size and its direct errors."""
@@ -76,7 +76,7 @@ def reference_design(job: Job, reference: ReferenceFile) -> ReferenceDesign:
 
 def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str, float]]:
     """Returns V/V₀ of cells by statistic and columns, and the median relative direct error of every statistic."""
-    found, errors = defaultdict[Key, list[float]](list), defaultdict[str, list[float]](list)
+    ratios, errors = defaultdict[Key, list[float]](list), defaultdict[str, list[float]](list)
     alone, n, seen = records.without_clusters, records.frame.count.astype(np.float64), set[tuple[Any, ...]]()
     for table in job.tables:
         cells = cross(records.frame, table.by, table.margins)
@@ -94,14 +94,14 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
                 named = zip(cells.by, cells.labels[cell], strict=True)
                 columns = frozenset(name for name, level in named if level != TOTAL)
                 for which in (columns, None):
-                    found[base.name, base.variable, which].append(float(ratio[cell]))
+                    ratios[base.name, base.variable, which].append(float(ratio[cell]))
             errors[base.text] += error[enough & np.isfinite(error)].tolist()
-    return found, {name: float(np.median(each)) for name, each in errors.items() if each}
+    return ratios, {name: float(np.median(relative)) for name, relative in errors.items() if relative}
 
 
 def _entries(ratios_of: dict[Key, list[float]]) -> Iterator[DesignEffect]:
     """Yields the effects. Effects of named columns come first, because a figure takes the first effect that fits it."""
-    for (statistic, outcome, columns), ratios in sorted(ratios_of.items(), key=lambda each: each[0][2] is None):
+    for (statistic, outcome, columns), ratios in sorted(ratios_of.items(), key=lambda entry: entry[0][2] is None):
         effect = float(f"{max(1.0, np.mean(ratios)):.{DIGITS}g}")
         by = None if columns is None else tuple(sorted(columns))
         yield DesignEffect(effect=min(effect, float(LARGEST_EFFECT)), statistics=(statistic,), outcome=outcome, by=by)

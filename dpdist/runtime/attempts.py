@@ -44,8 +44,8 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
 
 def unit_of(task: object, key: int) -> Mapping[str, int | str]:
     """What a task works on, for logs: the task's type, and its fit and stratum or its key."""
-    said: Callable[[int], Mapping[str, int | str]] | None = getattr(task, "unit", None)
-    return {"task": type(task).__name__, **(said(key) if said else {"key": key})}
+    describe: Callable[[int], Mapping[str, int | str]] | None = getattr(task, "unit", None)
+    return {"task": type(task).__name__, **(describe(key) if describe else {"key": key})}
 
 
 def _sendable(error: Exception) -> Exception:
@@ -74,8 +74,8 @@ def raise_together(failures: list[Exception]) -> None:
         raise failures[0]
     if failures:
         first = str(failures[0]) if isinstance(failures[0], DpdistError) else type(failures[0]).__name__
-        found = f"{len(failures)} tasks failed; the first: {first}"
-        raise TaskError(found, "mend the cause; the same command resumes") from failures[0]
+        fault = f"{len(failures)} tasks failed; the first: {first}"
+        raise TaskError(fault, "mend the cause; the same command resumes") from failures[0]
 
 
 def not_started(failure: BaseException) -> TaskError:

@@ -133,8 +133,8 @@ class Dask:
         """Number of workers: in a cluster on this machine the stated number, otherwise the number last reported."""
         if self.connect is None:
             return self.runtime.workers
-        asked, workers = self._workers
-        if time.monotonic() - asked > _CHECK_INTERVAL:
+        counted_when, workers = self._workers
+        if time.monotonic() - counted_when > _CHECK_INTERVAL:
             workers = max(1, len(scheduler.workers_of(self.client)))
             self._workers = time.monotonic(), workers
         return workers
@@ -163,13 +163,13 @@ class Dask:
         External workers that run such a task are restarted, because a running task cannot be cancelled.
         """
         names = ", ".join(sorted(future.key for future in pending)[:3])
-        found = f"no task finished for {self.runtime.stall_timeout:g} s ({names})"
+        fault = f"no task finished for {self.runtime.stall_timeout:g} s ({names})"
         if self.connect is not None:
             if not scheduler.workers_of(self.client):
-                found = f"{found}: the scheduler has no workers"
+                fault = f"{fault}: the scheduler has no workers"
             scheduler.cut(self.client, pending)
         remedy = "look at the machine's load and storage, or raise runtime.stall_timeout; the same command resumes"
-        return TaskError(found, remedy)
+        return TaskError(fault, remedy)
 
     def _reconnect(self, losses: int) -> None:
         """Makes a new client of the scheduler, which may be a new process at the same address."""

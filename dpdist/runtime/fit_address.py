@@ -165,7 +165,7 @@ def _job(space: Workspace) -> Job:
     """
     job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
     began = space.read_identity()
-    if began is None or job.identity != {name: said for name, said in began.job.items() if name != REFERENCE}:
+    if began is None or job.identity != {name: setting for name, setting in began.job.items() if name != REFERENCE}:
         raise space.damaged(space.job, "is not the job that the run began with")
     return job
 

@@ -58,8 +58,8 @@ class Journal(NamedTuple):
     def left(self, round: int, part: int) -> dict[str, str]:
         """The files that a span wrote in a finished round, with their checksums."""
         with np.load(self.result(round, part)) as file:
-            said: dict[str, str] = json.loads(str(file["left"]))
-            return said
+            files: dict[str, str] = json.loads(str(file["left"]))
+            return files
 
     def partials(self, round: int, spans: int) -> Iterator[Floats]:
         """Reads the results of all spans in a finished round, one after another."""
@@ -84,8 +84,8 @@ class Journal(NamedTuple):
     def recorded(self, round: int, spans: int) -> dict[str, str]:
         """By-products of a round that spans stored outside of the journal's folder, with their checksums."""
         folder = str(self.folder.relative_to(self.confidential))
-        found = [entry for span in range(spans) for entry in self.left(round, span).items()]
-        return {name: digest for name, digest in found if not name.startswith(f"{folder}/")}
+        entries = [entry for span in range(spans) for entry in self.left(round, span).items()]
+        return {name: digest for name, digest in entries if not name.startswith(f"{folder}/")}
 
     def clear(self, before: int) -> None:
         """Deletes the files that spans wrote in rounds before `before`."""

@@ -20,11 +20,11 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        said = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        line = {"time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         if record.exc_info and record.exc_info[0] is not None:
-            said["exception"] = record.exc_info[0].__name__
-        said |= getattr(record, "facts", {})
-        return json.dumps(said)
+            line["exception"] = record.exc_info[0].__name__
+        line |= getattr(record, "facts", {})
+        return json.dumps(line)
 
 
 def log_as_json() -> None:

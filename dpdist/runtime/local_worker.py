@@ -95,9 +95,9 @@ class WorkerProcess:
         answer: asyncio.Future[Answer] = loop.create_future()
         try:
             threading.Thread(target=self._live, args=(loop, answer), name="dpdist worker", daemon=True).start()
-            said = await answer
-            if isinstance(said, tuple) and self.status == Status.starting:
-                self.worker_address, self.worker_dir = said
+            reply = await answer
+            if isinstance(reply, tuple) and self.status == Status.starting:
+                self.worker_address, self.worker_dir = reply
                 self.status = Status.running
         except BaseException:
             self.status = Status.failed if self.status == Status.starting else self.status

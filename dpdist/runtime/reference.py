@@ -89,15 +89,15 @@ def earlier_points(fit: Fit, model: LearnsFromPoints, stratum: int) -> tuple[lis
     table = read_table(fit.space.earlier_points).to_pandas()
     rows = fit.frame.rows_of(stratum)
     table = table[(table["frame"] >= rows.start) & (table["frame"] < rows.stop)]
-    found = []
+    points = []
     for outcome in range(len(model.outcomes)):
-        own = table[table["variable"] == outcome]
-        frame, none = own["frame"].to_numpy(dtype=np.int32), np.full(len(own), -1, dtype=np.int32)
-        outcomes, weights = (own[name].to_numpy() for name in ("outcome", "weight"))
-        found.append(Records(np.arange(len(own)), frame, outcomes, weights, none))
+        of_outcome = table[table["variable"] == outcome]
+        frame, none = of_outcome["frame"].to_numpy(dtype=np.int32), np.full(len(of_outcome), -1, dtype=np.int32)
+        outcomes, weights = (of_outcome[name].to_numpy() for name in ("outcome", "weight"))
+        points.append(Records(np.arange(len(of_outcome)), frame, outcomes, weights, none))
     standing = np.zeros(len(model.labels))
-    standing[model.pattern(found[0].frame)] = table.loc[table["variable"] == 0, "standing"]
-    return found, standing
+    standing[model.pattern(points[0].frame)] = table.loc[table["variable"] == 0, "standing"]
+    return points, standing
 
 
 def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
@@ -122,11 +122,11 @@ def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener
 
 def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
     """Makes the error for a reference that is insufficient for some strata."""
-    said, labels = fit.job.reference, fit.frame.stratum_labels
+    reference, labels = fit.job.reference, fit.frame.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
     problems = [Problem(f"stratum {labels[one.stratum]}", one.failure or "failed", allowed, remedy) for one in failures]
-    return DataError((said.named if said is not None else None) or "reference", problems)
+    return DataError((reference.named if reference is not None else None) or "reference", problems)
 
 
 def powers(fit: Fit) -> dict[str, float]:

@@ -59,8 +59,8 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
     guarantee, chain = plan.promise.total, earlier.carried.chain
     assert isinstance(guarantee, Strict)
     exchanged = budget_text(guarantee.substitution_epsilon)
-    own = {"epsilon": budget_text(guarantee.epsilon), "substitution_epsilon": exchanged}
-    totals = {f"chain_{name}": composed([*chain, own], name) for name in own}
+    this_release = {"epsilon": budget_text(guarantee.epsilon), "substitution_epsilon": exchanged}
+    totals = {f"chain_{name}": composed([*chain, this_release], name) for name in this_release}
     facts = {"sha256": earlier.sha256, "records": earlier.records, "period": chain[-1]["period"]}
     return {**_histograms(plan.job), **facts, **totals, "chain": chain, "root": dict(earlier.carried.root)}
 

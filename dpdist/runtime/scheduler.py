@@ -73,12 +73,12 @@ class Place:
             return cls(address, security, timeout)
         configured = dask.config.get("scheduler-address", None)
         if not configured:
-            found = "runtime.scheduler is `config`, but Dask's configuration names no scheduler-address"
-            raise ClusterError(found, "set it, or DASK_SCHEDULER_ADDRESS, or name the address in runtime.scheduler", 2)
+            fault = "runtime.scheduler is `config`, but Dask's configuration names no scheduler-address"
+            raise ClusterError(fault, "set it, or DASK_SCHEDULER_ADDRESS, or name the address in runtime.scheduler", 2)
         security = Credentials(Path(runtime.tls).absolute()).security() if runtime.tls else Security()
         if not str(configured).startswith("tls://") and not runtime.allow_plain:
-            found = f"Dask's configuration names {configured}, which is not encrypted"
-            raise ClusterError(found, "use a tls:// address, or say runtime.allow_plain: true", 2)
+            fault = f"Dask's configuration names {configured}, which is not encrypted"
+            raise ClusterError(fault, "use a tls:// address, or say runtime.allow_plain: true", 2)
         return cls(str(configured), security, timeout)
 
     def connect(self) -> Any:
@@ -91,8 +91,8 @@ class Place:
             try:
                 return Client(self.address, security=self.security, timeout=self.timeout)
             except OSError as error:
-                found = f"the scheduler at {self.address} answered and was lost again ({type(error).__name__})"
-                raise ClusterError(found, "look at its log; the same command resumes") from None
+                fault = f"the scheduler at {self.address} answered and was lost again ({type(error).__name__})"
+                raise ClusterError(fault, "look at its log; the same command resumes") from None
 
 
 def workers_of(client: Any) -> dict[str, int]:
@@ -108,9 +108,9 @@ def check_workers(client: Any, timeout: float, needs: Mapping[str, float], share
     try:
         client.wait_for_workers(1, timeout=timeout)
     except TimeoutError:
-        found = f"the scheduler at {client.scheduler.address} has no workers after {timeout:g} s"
+        fault = f"the scheduler at {client.scheduler.address} has no workers after {timeout:g} s"
         remedy = f"{_START_WORKERS}, or look at their logs: a worker with another authority's certificate is refused"
-        raise ClusterError(found, f"{remedy}; the same command resumes") from None
+        raise ClusterError(fault, f"{remedy}; the same command resumes") from None
     except broken_links():
         raise _lost_at_the_start() from None
     reached, info = _asked(client, timeout, shared)
@@ -126,48 +126,48 @@ def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict
     until = time.monotonic() + timeout
     while True:
         try:
-            said = client.run(_facts, str(shared) if shared else None, on_error="return")
+            answers = client.run(_facts, str(shared) if shared else None, on_error="return")
             info = client.scheduler_info()["workers"]
         except broken_links():
             raise _lost_at_the_start() from None
-        if any(isinstance(facts, ModuleNotFoundError) for facts in said.values()):
+        if any(isinstance(facts, ModuleNotFoundError) for facts in answers.values()):
             raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version")
-        reached = {worker: facts for worker, facts in said.items() if not isinstance(facts, Exception)}
+        reached = {worker: facts for worker, facts in answers.items() if not isinstance(facts, Exception)}
         if reached:
             return reached, info
         if time.monotonic() > until:
-            found = f"the scheduler cannot reach the workers that have registered ({', '.join(sorted(said)[:3])})"
+            fault = f"the scheduler cannot reach the workers that have registered ({', '.join(sorted(answers)[:3])})"
             remedy = "look at the workers' --host and ports, and at network policies; the same command resumes"
-            raise ClusterError(found, remedy)
+            raise ClusterError(fault, remedy)
         time.sleep(_RETRY_INTERVAL)
 
 
 def _lost_at_the_start() -> ClusterError:
-    found = "the scheduler was lost while its workers were asked for"
-    return ClusterError(found, "look at its log; the same command resumes")
+    fault = "the scheduler was lost while its workers were asked for"
+    return ClusterError(fault, "look at its log; the same command resumes")
 
 
 def _check_worker(
     worker: str, facts: Mapping[str, Any], needs: Mapping[str, float], shared: Path | str | None, info: Mapping[str, Any]
 ) -> None:
-    own = _facts(None)
+    here = _facts(None)
     for name in ("dpdist", "Python"):
-        if facts[name] != own[name]:
-            found = f"worker {worker} has {name} {facts[name]}, this driver {own[name]}"
-            raise ClusterError(found, "run driver, scheduler and workers from one image")
+        if facts[name] != here[name]:
+            fault = f"worker {worker} has {name} {facts[name]}, this driver {here[name]}"
+            raise ClusterError(fault, "run driver, scheduler and workers from one image")
     if facts["refused"]:
-        found = f"worker {worker} cannot use {shared}: {facts['refused']}"
-        raise ClusterError(found, "give the workers the same environment or mounted files with credentials as the driver")
+        fault = f"worker {worker} cannot use {shared}: {facts['refused']}"
+        raise ClusterError(fault, "give the workers the same environment or mounted files with credentials as the driver")
     if not facts["sees"]:
-        found = f"worker {worker} does not see {shared}, or may not write there"
-        raise ClusterError(found, "mount one shared folder at the same path on driver and workers, for the same user")
+        fault = f"worker {worker} does not see {shared}, or may not write there"
+        raise ClusterError(fault, "mount one shared folder at the same path on driver and workers, for the same user")
     if info and info["nthreads"] != 1:
-        found = f"worker {worker} has {info['nthreads']} threads"
-        raise ClusterError(found, f"tasks need processes of one thread: {_START_WORKERS}")
+        fault = f"worker {worker} has {info['nthreads']} threads"
+        raise ClusterError(fault, f"tasks need processes of one thread: {_START_WORKERS}")
     for name, amount in needs.items():
         if info and info["resources"].get(name, 0) < amount:
-            found = f"worker {worker} offers no resource '{name}'"
-            raise ClusterError(found, f"tasks that start subprocesses would wait for ever: {_START_WORKERS}")
+            fault = f"worker {worker} offers no resource '{name}'"
+            raise ClusterError(fault, f"tasks that start subprocesses would wait for ever: {_START_WORKERS}")
 
 
 def _facts(shared: str | None) -> dict[str, Any]:

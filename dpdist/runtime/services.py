@@ -46,8 +46,8 @@ def serve_scheduler(host: str, port: int, tls: Path, http: str, json_logs: bool 
                 host=host, port=port, protocol="tls://", security=security, dashboard=False, dashboard_address=http
             )
         except OSError as error:
-            found = f"the scheduler cannot listen on {place}, or not on {http} ({os.strerror(error.errno or 0)})"
-            raise ClusterError(found, "choose another --host or --port, or end what listens there") from None
+            fault = f"the scheduler cannot listen on {place}, or not on {http} ({os.strerror(error.errno or 0)})"
+            raise ClusterError(fault, "choose another --host or --port, or end what listens there") from None
         await _until_told(scheduler.finished())
         await scheduler.close(reason="told to end")
 
@@ -110,9 +110,9 @@ def serve_worker(
                     raise ClusterError(f"the worker's process did not start, {STARTS} times ({cause})", _START) from None
             else:
                 failed = 0
-                told = await _until_told(nanny.finished())
-                await nanny.close(reason="told to end" if told else "scheduler lost")
-                if told:
+                signalled = await _until_told(nanny.finished())
+                await nanny.close(reason="told to end" if signalled else "scheduler lost")
+                if signalled:
                     return
             await asyncio.to_thread(connect, address, security, patience)
 
@@ -126,14 +126,14 @@ async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
 
     A second signal ends the process at once.
     """
-    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    signalled, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, told.set)
-    waiting = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(finished)]
+        loop.add_signal_handler(number, signalled.set)
+    waiting = [asyncio.ensure_future(signalled.wait()), asyncio.ensure_future(finished)]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    return told.is_set()
+    return signalled.is_set()

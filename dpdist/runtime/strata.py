@@ -54,9 +54,9 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
             if stratum in left:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
                 tick(1)
-        for found in workers.map(ProtectBin(fit.address, width), bins):
-            outcomes += found
-            tick(sum(outcome.stratum in left for outcome in found))
+        for results in workers.map(ProtectBin(fit.address, width), bins):
+            outcomes += results
+            tick(sum(outcome.stratum in left for outcome in results))
     return _failures(outcomes)
 
 
@@ -69,9 +69,9 @@ def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: L
         for stratum in wanted:
             if stratum in fit.layout.giants and stratum in left:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
-        for found in workers.map(ProtectOne(fit.address), [k for k in wanted if k not in fit.layout.giants]):
-            outcomes += found
-            tick(len(found))
+        for results in workers.map(ProtectOne(fit.address), [k for k in wanted if k not in fit.layout.giants]):
+            outcomes += results
+            tick(len(results))
     return _failures(outcomes)
 
 
@@ -98,18 +98,18 @@ def gather_strata(fits: Mapping[int, Fit]) -> list[Sequence[Mapping[str, Any]]]:
         [fits[k].unit(k) for k in fit.strata],
         lambda name: name.startswith("parts/") and (not gathered or name.endswith(".json")),
     )
-    said: list[dict[str, Any]] = [released_by(fits[k], k) for k in fit.strata]
+    summaries: list[dict[str, Any]] = [released_by(fits[k], k) for k in fit.strata]
     if not gathered:
         bounds, strata = space.confidential / "bounds.parquet", space.confidential / "strata.parquet"
         parts = [space.part(fits[k].address.name, k) for k in fit.strata]
         gather(bounds, (table for part, label in zip(parts, labels, strict=True) for table in _bounds(part, label)))
         facts = {"stratum": labels, "offset": fit.layout.axis.offset, "rows": fit.layout.frame.stratum_count}
-        summary = {name: [one["summary"][name] for one in said] for name in said[0]["summary"]}
+        summary = {name: [one["summary"][name] for one in summaries] for name in summaries[0]["summary"]}
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
         space.mark(GATHERED, [bounds, strata])
     shutil.rmtree(space.journals, ignore_errors=True)
     space.store.drop([space.journals])
-    return [one["released"] for one in said]
+    return [one["released"] for one in summaries]
 
 
 def _failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -153,11 +153,11 @@ def fitted(means: Means) -> Fitted:
     create_stores(fit)
     nothing_to_pool = pooled or not fit.job.strata
     fallback = "refuse" if fit.job.mechanism.fallback == "pool" and nothing_to_pool else fit.job.mechanism.fallback
-    found = FALLBACKS[fallback](means, fit)
+    result = FALLBACKS[fallback](means, fit)
     shutil.rmtree(means.space.fits, ignore_errors=True)
-    if found.failed:
-        raise fit_error(found.fit, found.failed[0])
-    return found
+    if result.failed:
+        raise fit_error(result.fit, result.failed[0])
+    return result
 
 
 def refuse(means: Means, fit: Fit) -> Fitted:

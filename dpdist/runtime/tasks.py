@@ -114,14 +114,14 @@ class VisitPart:
         carry = journal.block_state(self.round - 1, part) if self.round else {}
         edges = np.concatenate([[0], np.cumsum([len(block) for block in blocks])])
         slices = [slice(int(a), int(b)) for a, b in pairwise(edges)]
-        carries: list[Carry] = [{name: values[own] for name, values in carry.items()} for own in slices]
+        carries: list[Carry] = [{name: values[rows] for name, values in carry.items()} for rows in slices]
         store = fit.store(self.stratum).part(part)
         recorders = [store.block(fit.block_start(self.stratum, number)) for number in numbers]
         partial = visit_blocks(request, blocks, carries, recorders)
         recorded = store.close()
         names = sorted(carries[0])
         with replaced(journal.carry(self.round, part), durable=False) as temporary, temporary.open("wb") as handle:
-            np.save(handle, np.array([np.concatenate([own[name] for own in carries]) for name in names]))
+            np.save(handle, np.array([np.concatenate([block[name] for block in carries]) for name in names]))
         left = recorded | checksums([journal.carry(self.round, part)], journal.confidential)
         with replaced(journal.result(self.round, part)) as temporary, temporary.open("wb") as handle:
             np.savez(handle, partial=partial, names=names, left=json.dumps(left))
@@ -178,8 +178,8 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
 def released_by(fit: Fit, stratum: int) -> dict[str, object]:
     """Reads what a finished stratum has released: its summary, and the parameters θ of each set."""
     path = fit.space.part(fit.address.name, stratum) / "stratum.json"
-    said: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    return said
+    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:
@@ -194,7 +194,7 @@ def fit_error(fit: Fit, outcome: Outcome) -> FitError:
 
 def _remedies(fit: Fit) -> str:
     """Remedies that the job still allows: no fallback that it already has, and none under a strict guarantee."""
-    job, own = fit.job, fit.job.mechanism.fallback
+    job, fallback_taken = fit.job, fit.job.mechanism.fallback
     ways = []
     if job.frozen and job.mechanism.tunes_weights:
         calibrated = "" if job.calibration is None else "leave calibration out and state its constants with a "
@@ -203,7 +203,7 @@ def _remedies(fit: Fit) -> str:
         ways.append("pool strata (strata: []" + (")" if job.strict else " or mechanism.fallback: pool)"))
     if job.likelihood_predictors:
         ways.append("drop predictors")
-    if own != "proper_prior" and fit.model(0).improper:
+    if fallback_taken != "proper_prior" and fit.model(0).improper:
         fallback = "" if job.strict else "mechanism.fallback: proper_prior or "
         ways.append(f"take a proper prior ({fallback}model.prior: {{name: proper}})")
     return ", ".join([*ways, "or raise the budget"]) if ways else "raise the budget"

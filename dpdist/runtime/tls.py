@@ -62,16 +62,18 @@ def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = F
     After a new authority each role still trusts the earlier ones while they are valid. So machines can get their new files
     one after the other.
     """
-    own = folder / AUTHORITY
-    for path in (folder, own, *(folder / role for role in ROLES)):
+    authority = folder / AUTHORITY
+    for path in (folder, authority, *(folder / role for role in ROLES)):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if new_authority or not (own / PRIVATE_KEY).exists():
-        _make_authority(own)
-    trusted = load_certificates(own / CA)
+    if new_authority or not (authority / PRIVATE_KEY).exists():
+        _make_authority(authority)
+    trusted = load_certificates(authority / CA)
     try:
-        key = serialization.load_pem_private_key((own / PRIVATE_KEY).read_bytes(), None)
+        key = serialization.load_pem_private_key((authority / PRIVATE_KEY).read_bytes(), None)
     except (OSError, ValueError):
-        raise ClusterError(f"{own / PRIVATE_KEY} is missing or damaged", "restore it, or say --new-authority", 2) from None
+        raise ClusterError(
+            f"{authority / PRIVATE_KEY} is missing or damaged", "restore it, or say --new-authority", 2
+        ) from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     for role, usage in ROLES.items():
         made, private = _signed(role, usage, trusted[0], key, *_from_now(days))
@@ -168,8 +170,8 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
         ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
         False,
     )
-    own = not signs_certificates
-    return x509.KeyUsage(digital_signature=own, key_cert_sign=signs_certificates, crl_sign=signs_certificates, **no)
+    of_role = not signs_certificates
+    return x509.KeyUsage(digital_signature=of_role, key_cert_sign=signs_certificates, crl_sign=signs_certificates, **no)
 
 
 def _pem(certificate: x509.Certificate) -> str:
@@ -209,16 +211,16 @@ class Credentials:
         return _security(*(str(self.folder / name) for name in (CA, CERTIFICATE, PRIVATE_KEY)))
 
     def check(self) -> None:
-        trusted, own = load_certificates(self.folder / CA), load_certificates(self.folder / CERTIFICATE)[0]
+        trusted, certificate = load_certificates(self.folder / CA), load_certificates(self.folder / CERTIFICATE)[0]
         place, now = self.folder / CERTIFICATE, datetime.now(UTC)
-        if own.not_valid_after_utc <= now:
-            raise ClusterError(f"{place} expired on {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", _RENEW, 2)
-        if own.not_valid_before_utc > now:
-            found = f"{place} is not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-            raise ClusterError(found, "set this machine's clock", 2)
-        if not any(_issued(own, authority) for authority in trusted):
-            found = f"{place} is not signed by the authority in {CA}"
-            raise ClusterError(found, "give this machine the folder of its role, whole", 2)
+        if certificate.not_valid_after_utc <= now:
+            raise ClusterError(f"{place} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", _RENEW, 2)
+        if certificate.not_valid_before_utc > now:
+            fault = f"{place} is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+            raise ClusterError(fault, "set this machine's clock", 2)
+        if not any(_issued(certificate, authority) for authority in trusted):
+            fault = f"{place} is not signed by the authority in {CA}"
+            raise ClusterError(fault, "give this machine the folder of its role, whole", 2)
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(place, self.folder / PRIVATE_KEY)
         except OSError as error:  # SSLError is one
@@ -240,9 +242,9 @@ def _security(authority: str, certificate: str, key: str) -> Any:
     from distributed import Security
 
     roles = {
-        f"tls_{role}_{what}": said
+        f"tls_{role}_{what}": pem
         for role in ("client", "scheduler", "worker")
-        for what, said in (("cert", certificate), ("key", key))
+        for what, pem in (("cert", certificate), ("key", key))
     }
     return Security(tls_ca_file=authority, require_encryption=True, **roles)
 
@@ -258,8 +260,8 @@ def connect(address: str, security: Any, timeout: float, who: str = "the schedul
         try:
             return _greeted(address, security)
         except ssl.SSLError as error:
-            if (found := _certificate_cause(error)) is not None:
-                raise ClusterError(f"{who} at {address}: {found[0]}", found[1]) from None
+            if (refusal := _certificate_cause(error)) is not None:
+                raise ClusterError(f"{who} at {address}: {refusal[0]}", refusal[1]) from None
             cause = f"{error.reason or 'the TLS handshake failed'}"
         except OSError as error:
             cause = _network_cause(error)
@@ -279,9 +281,9 @@ def address_here(address: str) -> str:
     """
     host, port = _place(address)
     family, kind, number, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, number) as asked:
-        asked.connect(target)
-        return str(asked.getsockname()[0])
+    with socket.socket(family, kind, number) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
 
 
 def _place(address: str) -> tuple[str, int]:
@@ -306,12 +308,12 @@ def _certificate_cause(error: ssl.SSLError) -> tuple[str, str] | None:
     """What is wrong with the certificates, and the remedy; None for a cause that may pass by itself."""
     reason = (error.reason or "").upper()
     if isinstance(error, ssl.SSLCertVerificationError):
-        found = f"its certificate is refused here ({error.verify_message})"
-        return found, "give both sides certificates of one authority that have not expired: `dpdist cluster certs DIR`"
+        fault = f"its certificate is refused here ({error.verify_message})"
+        return fault, "give both sides certificates of one authority that have not expired: `dpdist cluster certs DIR`"
     if "ALERT" in reason and any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "BAD_CERT")):
-        said = reason.split("ALERT_")[-1].replace("_", " ").lower()
-        found = f"it refuses the certificate of this side ({said})"
-        return found, "give both sides certificates of one authority that have not expired: `dpdist cluster certs DIR`"
+        alert = reason.split("ALERT_")[-1].replace("_", " ").lower()
+        fault = f"it refuses the certificate of this side ({alert})"
+        return fault, "give both sides certificates of one authority that have not expired: `dpdist cluster certs DIR`"
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         return (
             "it speaks no TLS",

@@ -54,7 +54,7 @@ class ReferenceSampler:
     """
 
     draws: int
-    own: Sampler
+    for_clamped: Sampler
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._of(model, posterior).many(model, posterior, rng)
@@ -64,10 +64,10 @@ class ReferenceSampler:
 
     def _of(self, model: StratumModel, posterior: Floats | Clamped) -> Sampler:
         if isinstance(posterior, Clamped):
-            return self.own
+            return self.for_clamped
         if isinstance(model, Exact):
             return ExactSampler(self.draws)
-        return GridSampler(self.draws) if isinstance(model, Gridded) else self.own
+        return GridSampler(self.draws) if isinstance(model, Gridded) else self.for_clamped
 
 
 def reference_sampler(job: Job, sampler: Sampler) -> ReferenceSampler:
@@ -88,24 +88,24 @@ def check(job: Job, model: StratumModel) -> None:
     if job.sampler.name != "stan":
         return
     assert isinstance(model, StanData)
-    found = check_program(source_of(model.program), job.sampler.toolchain)
+    declared = check_program(source_of(model.program), job.sampler.toolchain)
     if not isinstance(model, User):
         return
-    said = {name: len(dims) for name, dims in job.likelihood.parameters.items()}
-    if found["parameters"] != said:
-        listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in found["parameters"].items()) or "none"
+    stated = {name: len(dims) for name, dims in job.likelihood.parameters.items()}
+    if declared["parameters"] != stated:
+        listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in declared["parameters"].items()) or "none"
         remedy = f"list under model.parameters just those of its parameters block: {listed}"
         raise ProgramError(model.program.name, "its parameters are not those of the job", remedy)
     for name in (("y_rep", "w_rep") if model.weighted else ("y_rep",)) + (() if model.function else ("log_lik",)):
-        if found["generated quantities"].get(name) != 1:
+        if declared["generated quantities"].get(name) != 1:
             raise ProgramError(model.program.name, f"it generates no vector {name}", f"declare vector[N] {name}")
-    if "alpha" not in found["inputs"]:
+    if "alpha" not in declared["inputs"]:
         raise ProgramError(model.program.name, "it takes no privacy weights", "declare vector<lower=0>[N] alpha as data")
-    if job.mechanism.clamps and (missing := {"reference", "clamp"} - set(found["inputs"])):
+    if job.mechanism.clamps and (missing := {"reference", "clamp"} - set(declared["inputs"])):
         found_ = f"'{job.mechanism}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
         remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR
         raise ProgramError(model.program.name, found_, f"{remedy}; or use the mechanism weighted")
-    if unknown := sorted(set(found["inputs"]) - model.inputs):
+    if unknown := sorted(set(declared["inputs"]) - model.inputs):
         found_ = f"it declares data that nobody gives: {', '.join(unknown)}"
         raise ProgramError(model.program.name, found_, "add them to model.data")
     model.check_function()
@@ -123,19 +123,19 @@ def facts(job: Job) -> dict[str, Any]:
     if job.mechanism.adds_noise:
         noise = f"OpenDP's {NOISE_LAWS['gaussian' if job.mechanism.gaussian else 'laplace']}, drawn once and kept"
         return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}
-    said: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
+    stated: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
-        return said | {"total_variation": 0}
+        return stated | {"total_variation": 0}
     if job.sampler.name == "grid" and job.mechanism.clamps:
         by_rejection = (
             f"restricted to a public box of parameters; drawn by rejection; total variation at most {VARIATION:g} in tests"
         )
-        return said | {"total_variation": None, "posterior": by_rejection}
+        return stated | {"total_variation": None, "posterior": by_rejection}
     if job.sampler.name == "grid":
-        return said | {"total_variation": GRID_ERROR, "caveats": [GRID_CAVEAT]}
+        return stated | {"total_variation": GRID_ERROR, "caveats": [GRID_CAVEAT]}
     tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics
     failing = " or misses the job's diagnostics" if policy.policy == "fail" else ""
-    return said | {
+    return stated | {
         "chains": job.sampler.chains,
         "warmup": job.sampler.warmup,
         "adapt_delta": job.sampler.adapt_delta,

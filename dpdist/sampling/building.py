@@ -78,10 +78,10 @@ def run_tool(command: tuple[str, ...], what: str) -> str:
             what, f"does not compile\n{without_source(done.stderr.strip() or done.stdout.strip())}", "correct the program"
         )
     if done.returncode < 0 or "Killed signal" in done.stderr:
-        found, allowed = f"the compiler was killed while it compiled {what}", "about 3 GB of free memory"
-        raise ToolchainError(found, allowed, "free memory, or build where there is more: dpdist stan build")
-    found = f"the compiler failed on {what}\n{tail(without_source(done.stderr))}"
-    raise ToolchainError(found, "g++ 9 or later with a full C++17 library", "see what `dpdist stan doctor` finds")
+        fault, allowed = f"the compiler was killed while it compiled {what}", "about 3 GB of free memory"
+        raise ToolchainError(fault, allowed, "free memory, or build where there is more: dpdist stan build")
+    fault = f"the compiler failed on {what}\n{tail(without_source(done.stderr))}"
+    raise ToolchainError(fault, "g++ 9 or later with a full C++17 library", "see what `dpdist stan doctor` finds")
 
 
 def without_source(message: str) -> str:
@@ -96,8 +96,8 @@ def tail(text: str, lines: int = 12) -> str:
 
 @cache
 def first_line(*command: str) -> str:
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return said.splitlines()[0] if said else "unknown"
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return output.splitlines()[0] if output else "unknown"
 
 
 def find_program(name: str | Path) -> Path:
@@ -136,10 +136,10 @@ def texts(source: Path) -> Iterator[str]:
         except (OSError, UnicodeDecodeError) as error:
             if path != source:  # stanc itself reports a wrong include
                 continue
-            found = f"{path.name} cannot be read ({type(error).__name__})"
-            raise ProgramError(source.name, found, "give a UTF-8 text file") from None
+            fault = f"{path.name} cannot be read ({type(error).__name__})"
+            raise ProgramError(source.name, fault, "give a UTF-8 text file") from None
         yield text
         included = [source.parent / name for name in re.findall(r'^\s*#include\s*[<"]?\s*([^\s>"]+)', text, re.MULTILINE)]
-        if any(not each.resolve().is_relative_to(source.parent.resolve()) for each in included):
+        if any(not path.resolve().is_relative_to(source.parent.resolve()) for path in included):
             raise ProgramError(source.name, "it includes a file of another folder", "put it beside the program")
         queue += included

@@ -25,11 +25,11 @@ _MEMORY_OF_A_COMPILE = 3 * 2**30
 
 def cache_folder() -> Path:
     """The folder `stan` in $DPDIST_CACHE, or in the user's cache folder. It is created if it is missing."""
-    said = os.environ.get("DPDIST_CACHE")
-    if not said and util.find_spec("platformdirs") is None:
+    configured = os.environ.get("DPDIST_CACHE")
+    if not configured and util.find_spec("platformdirs") is None:
         raise ToolchainError("platformdirs is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'")
-    if said:
-        folder = Path(said).absolute() / "stan"
+    if configured:
+        folder = Path(configured).absolute() / "stan"
     else:
         from platformdirs import user_cache_path
 
@@ -37,8 +37,8 @@ def cache_folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        found = f"the cache folder {folder} cannot be made ({error.strerror})"
-        raise ToolchainError(found, "a folder that you may write to", "name another by DPDIST_CACHE") from None
+        fault = f"the cache folder {folder} cannot be made ({error.strerror})"
+        raise ToolchainError(fault, "a folder that you may write to", "name another by DPDIST_CACHE") from None
     return folder
 
 
@@ -106,15 +106,15 @@ def compiles_at_once() -> int:
 
 def available_memory() -> int:
     """Bytes that a new process may use: the machine's free memory, or less under a control group's limit."""
-    found = [2**63]
-    if (info := Path("/proc/meminfo")).exists() and (said := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
-        found.append(int(said[1]) * 1024)
+    limits = [2**63]
+    if (info := Path("/proc/meminfo")).exists() and (available := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
+        limits.append(int(available[1]) * 1024)
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
         try:
-            found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+            limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
         except (OSError, ValueError):  # there is no such group, or its limit is "max"
             continue
-    return max(0, min(found))
+    return max(0, min(limits))

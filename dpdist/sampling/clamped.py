@@ -51,14 +51,14 @@ def draw(model: Boxed, posterior: Clamped, draws: int, rng: np.random.Generator)
     log_mass = squares.log_height + 2.0 * np.log(squares.side)
     mass = np.cumsum(np.exp(log_mass - log_mass.max()))
     accepted: list[Floats] = []
-    found = 0
-    while found < draws:
-        uniforms = rng.random((2 * (draws - found) + 32, 4))
-        own = np.minimum(np.searchsorted(mass, uniforms[:, 0] * mass[-1], side="right"), len(mass) - 1)
-        points = _inside(model, squares.corner[own] + squares.side[own, None] * uniforms[:, 1:3])
-        kept = np.log1p(-uniforms[:, 3]) <= log_density(model, records, count, points) - squares.log_height[own]
+    number = 0
+    while number < draws:
+        uniforms = rng.random((2 * (draws - number) + 32, 4))
+        square = np.minimum(np.searchsorted(mass, uniforms[:, 0] * mass[-1], side="right"), len(mass) - 1)
+        points = _inside(model, squares.corner[square] + squares.side[square, None] * uniforms[:, 1:3])
+        kept = np.log1p(-uniforms[:, 3]) <= log_density(model, records, count, points) - squares.log_height[square]
         accepted.append(points[kept])
-        found += int(kept.sum())
+        number += int(kept.sum())
     return model.at(np.concatenate(accepted)[:draws])
 
 
@@ -66,12 +66,12 @@ def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -
     """Log of the clamped posterior density at points (point, 2) in the model's coordinates, up to a constant."""
     total = model.log_prior(points)
     for start in range(0, len(points), POINTS_AT_ONCE):
-        own = slice(start, start + POINTS_AT_ONCE)
-        for which, values, _ in model.tiles(model.at(points[own]), records.records):
+        tile = slice(start, start + POINTS_AT_ONCE)
+        for which, values, _ in model.tiles(model.at(points[tile]), records.records):
             values -= records.offset[which, None]
             values *= records.alpha[which, None]
             np.clip(values, -records.clamp, records.clamp, out=values)
-            total[own] += count[which] @ values
+            total[tile] += count[which] @ values
     return total
 
 

@@ -67,8 +67,8 @@ class CmdStan:
 
     @property
     def version(self) -> str:
-        found = re.search(r"^CMDSTAN_VERSION *:= *(\S+)", (self.folder / "makefile").read_text(), re.MULTILINE)
-        return found[1] if found else "unknown"
+        stated = re.search(r"^CMDSTAN_VERSION *:= *(\S+)", (self.folder / "makefile").read_text(), re.MULTILINE)
+        return stated[1] if stated else "unknown"
 
     @property
     def stanc(self) -> Path:

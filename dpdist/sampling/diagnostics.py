@@ -52,22 +52,22 @@ class Diagnostics:
 
     def problems(self, policy: Policy) -> list[str]:
         """Sentences on all figures that exceed the policy's limits; empty if none does."""
-        found = []
+        problems = []
         if self.not_finite:
-            found.append(f"{self.not_finite} quantities have draws that are not finite")
+            problems.append(f"{self.not_finite} quantities have draws that are not finite")
         if self.worst_rhat is not None and not self.worst_rhat <= policy.rhat:
-            found.append(f"R-hat of {self.worst_rhat_of} is {self.worst_rhat:.3f}, more than {policy.rhat}")
+            problems.append(f"R-hat of {self.worst_rhat_of} is {self.worst_rhat:.3f}, more than {policy.rhat}")
         for name, ess in (("bulk", self.min_ess_bulk), ("tail", self.min_ess_tail)):
             if ess is not None and not ess >= policy.ess:
-                found.append(f"{name} ESS is {ess:.0f}, less than {policy.ess:.0f}")
+                problems.append(f"{name} ESS is {ess:.0f}, less than {policy.ess:.0f}")
         if self.min_ebfmi is not None and not self.min_ebfmi >= policy.ebfmi:
-            found.append(f"E-BFMI is {self.min_ebfmi:.2f}, less than {policy.ebfmi}")
+            problems.append(f"E-BFMI is {self.min_ebfmi:.2f}, less than {policy.ebfmi}")
         total = self.draws * self.chains
         if self.divergences > policy.divergences * total:
-            found.append(f"{self.divergences} of {total} draws diverged")
+            problems.append(f"{self.divergences} of {total} draws diverged")
         if self.treedepth_hits > policy.treedepth_hits * total:
-            found.append(f"{self.treedepth_hits} of {total} draws reached the maximum tree depth")
-        return found
+            problems.append(f"{self.treedepth_hits} of {total} draws reached the maximum tree depth")
+        return problems
 
 
 def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> Diagnostics:
@@ -107,7 +107,9 @@ def _scalars(chains: Chains, names: tuple[str, ...] | None) -> tuple[list[str], 
     labels, parts = list[str](), [np.empty((*chains.lp.shape, 0))]
     for name in chains.draws if names is None else names:
         values = chains.draws[name]
-        labels += [f"{name}[{','.join(str(i + 1) for i in at)}]" if at else name for at in np.ndindex(values.shape[2:])]
+        labels += [
+            f"{name}[{','.join(str(i + 1) for i in index)}]" if index else name for index in np.ndindex(values.shape[2:])
+        ]
         parts.append(values.reshape(*values.shape[:2], -1))
     return labels, np.concatenate(parts, axis=2)
 

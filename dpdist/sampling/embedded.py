@@ -82,8 +82,8 @@ class Embedded:
     def identity(self) -> str:
         """Identity of the toolchain. It includes the package's folder, because executables find TBB there."""
         driver = [sha256(path) for path in sorted((shipped_folder() / "driver").iterdir())]
-        said = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *driver)
-        return "\n".join(map(str, said))
+        parts = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *driver)
+        return "\n".join(map(str, parts))
 
     @property
     def version(self) -> str:
@@ -127,7 +127,7 @@ def _record() -> Path:
 
 def _recorded() -> tuple[str, str] | None:
     try:
-        said = json.loads(_record().read_text())
-        return str(said["compiler"]), str(said["version"])
+        content = json.loads(_record().read_text())
+        return str(content["compiler"]), str(content["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

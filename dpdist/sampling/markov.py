@@ -45,14 +45,14 @@ class StanSampler:
     If an attempt fails, or exceeds a limit under `policy: fail`, it is repeated with another seed.
     """
 
-    said: Sampler
+    settings: Sampler
     policy: Diagnostics
     folder: Path
     """Folder for the private folders of fits."""
 
     def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        chains, found = self._sampled(model, posterior, self.said.chains, _seed(rng), 1)
-        return Draws(_values(model, chains, slice(None)), self.said.chains, found)
+        chains, figures = self._sampled(model, posterior, self.settings.chains, _seed(rng), 1)
+        return Draws(_values(model, chains, slice(None)), self.settings.chains, figures)
 
     def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         """The last draw of a separate chain, whose random numbers depend on 62 secret bits."""
@@ -66,23 +66,27 @@ class StanSampler:
     ) -> tuple[Chains, dict[str, float]]:
         """Runs chains, and returns them with their diagnostics. Under `policy: fail` they must meet the job's limits."""
         assert isinstance(model, StanData)
-        said, data, why = self.said, data_of(model, posterior), ""
+        settings_of_job, data, why = self.settings, data_of(model, posterior), ""
         settings = StanSettings(
-            chains=chains, warmup=said.warmup, draws=said.draws, adapt_delta=said.adapt_delta, attempts=1
+            chains=chains,
+            warmup=settings_of_job.warmup,
+            draws=settings_of_job.draws,
+            adapt_delta=settings_of_job.adapt_delta,
+            attempts=1,
         )
         names = tuple(p.name for p in model.parameters) if isinstance(model, User) else None
-        for attempt in range(said.attempts):
+        for attempt in range(settings_of_job.attempts):
             try:
-                found = fit(self.program(model), data, settings, seed_of(seed, attempt), self.folder, number)
+                sampled = fit(self.program(model), data, settings, seed_of(seed, attempt), self.folder, number)
             except StanError as error:
                 why = str(error)
                 continue
-            diagnostics = diagnose(replace(found, attempt=attempt), names)
+            diagnostics = diagnose(replace(sampled, attempt=attempt), names)
             missed = diagnostics.problems(Policy(**self.policy.model_dump(exclude={"policy"})))
             if not missed or self.policy.policy == "warn":
-                return found, {"missed": float(len(missed)), **_figures(diagnostics)}
+                return sampled, {"missed": float(len(missed)), **_figures(diagnostics)}
             why = "the chains missed the job's diagnostics"
-        raise Unconverged(f"{why}, in {said.attempts} attempts")
+        raise Unconverged(f"{why}, in {settings_of_job.attempts} attempts")
 
     def complete(self, model: StratumModel) -> StratumModel:
         """A user's model with a way to run its program, which generates `log_lik` or records.
@@ -90,11 +94,11 @@ class StanSampler:
         Other models are unchanged.
         """
         if isinstance(model, User):
-            return Generated(**vars(model), run=Runner(model.program, self.said.toolchain, self.folder))
+            return Generated(**vars(model), run=Runner(model.program, self.settings.toolchain, self.folder))
         return model
 
     def program(self, model: StanData) -> Executable:
-        return compiled(model.program, self.said.toolchain)
+        return compiled(model.program, self.settings.toolchain)
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,8 @@ class Runner:
     def __call__(self, data: Mapping[str, Any], draws: Draws, seed: int) -> dict[str, Floats]:
         """Generated quantities by name, (draw, …) each."""
         values = {name: drawn[None] for name, drawn in draws.values.items()}
-        found = generate(compiled(self.program, self.toolchain), data, values, seed, self.folder)
-        return {name: values[0] for name, values in found.items()}
+        generated = generate(compiled(self.program, self.toolchain), data, values, seed, self.folder)
+        return {name: values[0] for name, values in generated.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +140,8 @@ class Generated(User):
         frame = self.frame_rows
         placeholder = np.full(len(frame), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
         ones = np.ones(len(frame))
-        found = self.run(self.data_of(frame, placeholder, ones, ones, generate=True), theta, seed)
-        outcome, weight = found["y_rep"], found["w_rep"] if self.weighted else ones[None]
+        generated = self.run(self.data_of(frame, placeholder, ones, ones, generate=True), theta, seed)
+        outcome, weight = generated["y_rep"], generated["w_rep"] if self.weighted else ones[None]
         if outcome.shape != (1, len(frame)) or weight.shape != (1, len(frame)):
             raise ProgramError(self.program.name, "y_rep or w_rep has another size than the data", "declare vector[N]")
         if np.isnan(outcome).any() or not (np.isfinite(weight) & (weight > 0)).all():
@@ -167,8 +171,8 @@ def check_clamp(model: Generated, theta: Draws, draws: Draws, records: Records) 
         without[number] = 0.0
         factor = whole - density(without)
         if not np.allclose(factor, np.clip(centred[:, number], -clamp, clamp), atol=1e-9 * (1.0 + np.abs(whole).max())):
-            found = "on the reference's records, its target does not weigh a record by the clamped log likelihood"
-            raise ProgramError(model.program.name, found, f"weigh record n by {CLAMPED_FACTOR}, log_lik[n] being its log p")
+            fault = "on the reference's records, its target does not weigh a record by the clamped log likelihood"
+            raise ProgramError(model.program.name, fault, f"weigh record n by {CLAMPED_FACTOR}, log_lik[n] being its log p")
 
 
 @lru_cache(maxsize=32)
@@ -208,8 +212,8 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
 
 def _figures(diagnostics: Found) -> dict[str, float]:
     """Diagnostics as numbers; NaN where not defined."""
-    said = diagnostics.as_dict()
-    return {name: np.nan if value is None else float(value) for name, value in said.items() if name != "worst_rhat_of"}
+    figures = diagnostics.as_dict()
+    return {name: np.nan if value is None else float(value) for name, value in figures.items() if name != "worst_rhat_of"}
 
 
 def _seed(rng: np.random.Generator) -> int:

@@ -104,12 +104,14 @@ def generate(
     executable: Executable, data: Mapping[str, Any], draws: Mapping[str, Floats], seed: int, folder: Path
 ) -> dict[str, Floats]:
     """Generated quantities at given draws of all parameters, `draws[name]` (chain, draw, …); results have the same form."""
-    with _private(folder, executable) as own:
+    with _private(folder, executable) as private:
         shape = next(iter(draws.values())).shape[:2]
         flat = {name: np.asarray(values).reshape(-1, *np.shape(values)[2:]) for name, values in draws.items()}
-        _write_draws(own / "draws.csv", flat)
-        found = _method(executable, own, data, seed, "generate_quantities", f"fitted_params={own / 'draws.csv'}")
-        return {name: values.reshape(*shape, *values.shape[1:]) for name, values in found.items()}
+        _write_draws(private / "draws.csv", flat)
+        generated = _method(
+            executable, private, data, seed, "generate_quantities", f"fitted_params={private / 'draws.csv'}"
+        )
+        return {name: values.reshape(*shape, *values.shape[1:]) for name, values in generated.items()}
 
 
 def log_density(
@@ -124,10 +126,10 @@ def log_density(
     As in sampling, `~` statements drop constants and `target +=` keeps them. With `jacobian` it is the density of the
     unconstrained parameters.
     """
-    with _private(folder, executable) as own:
-        _write_draws(own / "points.csv", draws)
-        points = f"constrained_params={own / 'points.csv'}"
-        return _method(executable, own, data, 1, "log_prob", points, f"jacobian={int(jacobian)}")["lp__"]
+    with _private(folder, executable) as private:
+        _write_draws(private / "points.csv", draws)
+        points = f"constrained_params={private / 'points.csv'}"
+        return _method(executable, private, data, 1, "log_prob", points, f"jacobian={int(jacobian)}")["lp__"]
 
 
 def seed_of(seed: int, attempt: int) -> int:
@@ -145,9 +147,9 @@ def _fit(
     first_id: int,
 ) -> Chains:
     model = cmdstanpy().CmdStanModel(exe_file=executable.path)
-    with _private(folder, executable) as own, _environment_kept():
+    with _private(folder, executable) as private, _environment_kept():
         run = model.sample(
-            data=str(_write_data(own, data)),
+            data=str(_write_data(private, data)),
             chains=settings.chains,
             chain_ids=first_id,
             parallel_chains=1,
@@ -159,7 +161,7 @@ def _fit(
             metric=settings.metric,
             adapt_delta=settings.adapt_delta,
             max_treedepth=settings.max_treedepth,
-            output_dir=own,
+            output_dir=private,
             sig_figs=_EXACT,
             refresh=settings.warmup + settings.draws,
             show_progress=False,
@@ -200,16 +202,16 @@ def _method(
 def _private(folder: Path, executable: Executable) -> Iterator[Path]:
     """A private folder for one run. An error in the block becomes a `StanError` with Stan's message."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    own = Path(tempfile.mkdtemp(prefix="stan-", dir=folder))
+    private = Path(tempfile.mkdtemp(prefix="stan-", dir=folder))
     try:
-        yield own
+        yield private
     except (RuntimeError, ValueError, subprocess.CalledProcessError):
-        if not any(own.glob("*.txt")):  # no run has begun
+        if not any(private.glob("*.txt")):  # no run has begun
             raise
         remedy = "check the program and its data; a bad start is tried again as often as `attempts` says"
-        raise StanError(executable.program, message(_console(own)), remedy) from None
+        raise StanError(executable.program, message(_console(private)), remedy) from None
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
 
 
 @contextmanager
@@ -234,16 +236,16 @@ def message(console: str) -> str:
 
     Numbers of lines, columns and indices stay.
     """
-    said = [line.strip() for line in console.splitlines()]
-    said = [
-        line for line in said if line and not line.startswith(("Iteration", "Chain [")) and "did not finish" not in line
+    lines = [line.strip() for line in console.splitlines()]
+    lines = [
+        line for line in lines if line and not line.startswith(("Iteration", "Chain [")) and "did not finish" not in line
     ]
-    if not said:
+    if not lines:
         return "its process ended without a message (killed, or out of memory)"
-    text = re.sub(r"'[^'\n]*/([^'/\n]+)'|\S*/(\S+)", r"'\1\2'", "\n".join(dict.fromkeys(said[-8:])))
+    text = re.sub(r"'[^'\n]*/([^'/\n]+)'|\S*/(\S+)", r"'\1\2'", "\n".join(dict.fromkeys(lines[-8:])))
     place, word = r"(?:line|column) \d+|\w+\[\d+(?:, ?\d+)*\]|'[^'\n]*\.stan'", r"[^\W\d]+(?!\w)"
     number = r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?"
-    return re.sub(rf"({place}|{word})|{number}", lambda found: found[1] or "…", text)
+    return re.sub(rf"({place}|{word})|{number}", lambda match: match[1] or "…", text)
 
 
 def _write_data(folder: Path, data: Mapping[str, Any]) -> Path:

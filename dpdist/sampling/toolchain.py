@@ -68,10 +68,10 @@ def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
     """
     if not tools.compiles and not built(source, tools):
         _check(source, tools)
-        found = f"no C++ compiler: {compiler_name()} is not on the PATH, and {source.name} is not built"
+        fault = f"no C++ compiler: {compiler_name()} is not on the PATH, and {source.name} is not built"
         build = f"build it on a computer of the same system that has a compiler (dpdist stan build {source.name})"
         remedy = f"{build}, or {INSTALL_COMPILER}"
-        raise ToolchainError(found, COMPILERS, remedy)
+        raise ToolchainError(fault, COMPILERS, remedy)
 
 
 def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, dict[str, int]]:
@@ -81,9 +81,9 @@ def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dic
     """
     source, tools = find_program(program), find_toolchain(toolchain)
     _check_that_it_can_be_built(source, tools)
-    said = json.loads(_check(source, tools))
+    declared = json.loads(_check(source, tools))
     blocks = ("inputs", "parameters", "generated quantities")
-    return {block: {name: int(about["dimensions"]) for name, about in said[block].items()} for block in blocks}
+    return {block: {name: int(about["dimensions"]) for name, about in declared[block].items()} for block in blocks}
 
 
 def find_toolchain(name: ToolchainName = "auto") -> Toolchain:

@@ -185,8 +185,8 @@ def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int, f
 
 def _opened(path: Path) -> zarr.Array[Any]:
     """An array of a store. A process opens it once, and again only if its metadata file has changed."""
-    said = (path / "zarr.json").stat()
-    return _open(path, (said.st_ino, said.st_mtime_ns))
+    stat = (path / "zarr.json").stat()
+    return _open(path, (stat.st_ino, stat.st_mtime_ns))
 
 
 @lru_cache(maxsize=16)

@@ -44,9 +44,9 @@ class Bucket:
 
     shared = False
 
-    def __init__(self, url: str, soon: bool = False) -> None:
-        """Opens the bucket. With `soon`, for reading only, failures are reported after seconds."""
-        self.objects, self._scratch = Objects(url, soon), Scratch()
+    def __init__(self, url: str, reading: bool = False) -> None:
+        """Opens the bucket. With `reading`, nothing is written, and failures are reported after seconds."""
+        self.objects, self._scratch = Objects(url, reading, reading), Scratch()
         for name in ("records", "marks", "evaluation"):
             (self.root / "confidential" / name).mkdir(parents=True)
         self._lease: Lease | None = None
@@ -101,12 +101,12 @@ class Bucket:
 
         A put may be refused because of another writer's put that fails afterwards. Then it is repeated.
         """
-        own, name = path.read_bytes(), self._name(path)
+        content, name = path.read_bytes(), self._name(path)
         for attempt in range(SETTLINGS):
-            if self.objects.create(name, own) is not None:
+            if self.objects.create(name, content) is not None:
                 return True
             if self.take(path, anew=True):
-                return path.read_bytes() == own
+                return path.read_bytes() == content
             time.sleep(0.1 * 2**attempt)
         raise WorkspaceError(self.url, f"{name} can neither be written nor read", f"look at the store's log; {_AGAIN}")
 
@@ -135,11 +135,11 @@ class Bucket:
         if len(by_name) >= AT_ONCE:
             there = self.objects.between(min(by_name), max(by_name), min(len(by_name), PAGE))
             by_name = {name: mark for name, mark in by_name.items() if name in there}
-        asked = list(by_name.values())
-        standing = [mark for mark, here in zip(asked, _each(self._fresh, asked), strict=True) if here]
-        said = {mark: files for mark in standing if (files := marked(mark)) is not None}
-        kept = self._kept({self._name(root / name) for files in said.values() for name in files}, self._name(root))
-        return {mark for mark, files in said.items() if all(self._name(root / name) in kept for name in files)}
+        marks = list(by_name.values())
+        standing = [mark for mark, here in zip(marks, _each(self._fresh, marks), strict=True) if here]
+        units = {mark: files for mark in standing if (files := marked(mark)) is not None}
+        kept = self._kept({self._name(root / name) for files in units.values() for name in files}, self._name(root))
+        return {mark for mark, files in units.items() if all(self._name(root / name) in kept for name in files)}
 
     def _kept(self, names: set[str], folder: str) -> set[str]:
         """The given names that exist in a folder.
@@ -147,11 +147,11 @@ class Bucket:
         It lists the folder, or asks for each name if the folder has many other objects.
         """
         limit = LISTED * len(names) if len(names) >= AT_ONCE else 0
-        found = set(islice(self.objects.below(folder, min(limit, PAGE)), limit)) if limit else set[str]()
-        if 0 < len(found) < limit:
-            return names & found
-        left = sorted(names - found)
-        return names & found | {name for name, there in zip(left, _each(self.objects.exists, left), strict=True) if there}
+        listed = set(islice(self.objects.below(folder, min(limit, PAGE)), limit)) if limit else set[str]()
+        if 0 < len(listed) < limit:
+            return names & listed
+        left = sorted(names - listed)
+        return names & listed | {name for name, there in zip(left, _each(self.objects.exists, left), strict=True) if there}
 
     @contextmanager
     def alone(self, lock: Path) -> Iterator[None]:
@@ -195,7 +195,7 @@ class Bucket:
         return path.relative_to(self.root).as_posix()
 
 
-_AGAIN = "the same command makes it again; or restore the object's version that the mark tells of"
+_AGAIN = "the `dpdist run` that made it makes it again; or restore the object's version that the mark tells of"
 
 
 class _NotWhole(WorkspaceError):
@@ -204,8 +204,8 @@ class _NotWhole(WorkspaceError):
 
 def _each(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
     """Results of a function for each item, in order. Several calls run at a time."""
-    asked = list(things)
-    if len(asked) < 2:
-        return [act(one) for one in asked]
-    with ThreadPoolExecutor(min(AT_ONCE, len(asked))) as pool:
-        return list(pool.map(act, asked))
+    listed = list(things)
+    if len(listed) < 2:
+        return [act(one) for one in listed]
+    with ThreadPoolExecutor(min(AT_ONCE, len(listed))) as pool:
+        return list(pool.map(act, listed))

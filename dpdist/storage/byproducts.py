@@ -60,9 +60,9 @@ class StratumStore:
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
         """Keeps a summary; figures that are not defined, such as R-hat of one chain, become null."""
-        said = values.disclose_to_custodian()
-        figures = {name: None if np.isnan(value) else value for name, value in said["diagnostics"].items()}
-        self._summary = {**said, "diagnostics": figures}
+        summary = values.disclose_to_custodian()
+        figures = {name: None if np.isnan(value) else value for name, value in summary["diagnostics"].items()}
+        self._summary = {**summary, "diagnostics": figures}
 
     def part(self, number: int) -> PartStore:
         return PartStore(self, number)
@@ -83,10 +83,12 @@ class StratumStore:
         files += arrays.posterior_files(self.space.posterior, self.parameters, self.stratum, self._fits)
         if self.log_lik:
             files += self.chunks(0, int(self.axis.length[self.stratum]))
-        own = [path for path in files if path.relative_to(self.space.confidential).as_posix() not in (elsewhere or {})]
+        written_here = [
+            path for path in files if path.relative_to(self.space.confidential).as_posix() not in (elsewhere or {})
+        ]
         self.refuse_late()
-        self.space.mark(self.folder.name, own, elsewhere)
-        self.space.store.forget(own)
+        self.space.mark(self.folder.name, written_here, elsewhere)
+        self.space.store.forget(written_here)
 
 
 @dataclass

@@ -42,8 +42,8 @@ class Lease:
         if time.monotonic() - self._renewed > SILENCE and self._mine() is None:
             self._lost.set()
         if self._lost.is_set():
-            found = f"another run has taken it over, or somebody has removed {self._name}"
-            raise WorkspaceError(self._objects.url, found, "let one run work on it; the same command resumes")
+            fault = f"another run has taken it over, or somebody has removed {self._name}"
+            raise WorkspaceError(self._objects.url, fault, "let one run work on it; the same command resumes")
 
     def release(self) -> None:
         self._ended.set()
@@ -53,14 +53,14 @@ class Lease:
                 self._objects.delete([self._name])
 
     def _taken(self) -> Tag:
-        found = self._objects.get(self._name)
-        tag = self._objects.create(self._name, self._text()) if found is None else None
+        lease = self._objects.get(self._name)
+        tag = self._objects.create(self._name, self._text()) if lease is None else None
         if tag is not None and self._objects.create(self._name, self._text()) is not None:
             unsafe = "the store ignores conditional writes (If-None-Match): two writers could mix what they write"
             raise WorkspaceError(self._objects.url, unsafe, "use a store that knows them, or a shared folder", 2)
         if tag is None and (tag := self._mine()) is None:
-            old, own = self._silent(), self._text()
-            tag = self._objects.update(self._name, own, old) if old else self._objects.create(self._name, own)
+            old, content = self._silent(), self._text()
+            tag = self._objects.update(self._name, content, old) if old else self._objects.create(self._name, content)
             tag = tag or self._mine()
         if tag is None:
             raise self._held({})
@@ -74,12 +74,12 @@ class Lease:
         seen: Tag | None = None
         deadline = time.monotonic() + SILENCE
         while time.monotonic() < deadline:
-            found = self._objects.get(self._name)
-            if found is None:
+            lease = self._objects.get(self._name)
+            if lease is None:
                 return None
-            if seen is not None and found.tag != seen:
-                raise self._held(_parsed(found.data))
-            seen = found.tag
+            if seen is not None and lease.tag != seen:
+                raise self._held(_parsed(lease.data))
+            seen = lease.tag
             time.sleep(BEAT / 3)
         return seen
 
@@ -104,20 +104,20 @@ class Lease:
 
         A repeated put may have been refused only because the first one succeeded, so the lease itself is read.
         """
-        found = self._objects.get(self._name)
-        return found.tag if found is not None and _parsed(found.data).get("token") == self._token else None
+        lease = self._objects.get(self._name)
+        return lease.tag if lease is not None and _parsed(lease.data).get("token") == self._token else None
 
     def _text(self) -> bytes:
-        said = {"host": socket.gethostname(), "process": os.getpid(), "token": self._token, "beats": self._beats}
-        return json.dumps(said).encode()
+        content = {"host": socket.gethostname(), "process": os.getpid(), "token": self._token, "beats": self._beats}
+        return json.dumps(content).encode()
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(data)
+        content = json.loads(data)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 @contextmanager

@@ -40,22 +40,22 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
     (`Workspace.sealed`).
     """
     mark = space.completions / f"{_MARK}{path.stem}.json"
-    told = space.store.take(mark)
+    was_drawn = space.store.take(mark)
     if not space.store.take(path):
-        if told or space.sealed:
+        if was_drawn or space.sealed:
             raise _lost(space, path)
         _draw(space, path, facts, draw)
     _vouch(space, path, mark)
-    said, noise = _read(space, path)
-    if differing := _differences(said, facts):
-        raise _refused(space, path, f"was drawn for something else: {'; '.join(differing)}", _remedy(space, said))
+    stored, noise = _read(space, path)
+    if differing := _differences(stored, facts):
+        raise _refused(space, path, f"was drawn for something else: {'; '.join(differing)}", _remedy(space, stored))
     return noise
 
 
 def noise_once(space: Workspace, path: Path, request: Noise) -> Floats:
     """The noise for a request, drawn once and stored at `path`; in a study's run, drawn from the run's key."""
-    said = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
-    facts = {name: str(value) for name, value in said.items() if name != "set"}
+    values = request._asdict() | {name: version(name) for name in ("dpdist", "opendp")}
+    facts = {name: str(value) for name, value in values.items() if name != "set"}
     if space.keyed:
         facts["drawn"] = "from a study's key"
     return drawn_once(space, path, facts, lambda: _from_key(space, path, request) if space.keyed else fresh_noise(request))
@@ -125,11 +125,11 @@ def _vouch(space: Workspace, path: Path, mark: Path) -> None:
 def _read(space: Workspace, path: Path) -> tuple[dict[str, str], Floats]:
     try:
         with path.open("rb") as handle, np.load(handle) as file:
-            said: dict[str, str] = json.loads(str(file["facts"]))
+            facts: dict[str, str] = json.loads(str(file["facts"]))
             noise: Floats = file["noise"]
     except (zipfile.BadZipFile, OSError, ValueError, KeyError, EOFError):
         raise _refused(space, path, "is damaged") from None
-    return said, noise
+    return facts, noise
 
 
 def _damaged(space: Workspace, path: Path, mark: Path) -> WorkspaceError:
@@ -137,8 +137,8 @@ def _damaged(space: Workspace, path: Path, mark: Path) -> WorkspaceError:
 
 
 def _lost(space: Workspace, path: Path) -> WorkspaceError:
-    found = "is missing: it was drawn and used, and other noise would spend the budget again"
-    return _refused(space, path, found, "give the same --replay again" if space.replayed else _RESTORE)
+    fault = "is missing: it was drawn and used, and other noise would spend the budget again"
+    return _refused(space, path, fault, "give the same --replay again" if space.replayed else _RESTORE)
 
 
 def _differences(kept: Mapping[str, str], facts: Mapping[str, str]) -> list[str]:

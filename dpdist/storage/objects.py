@@ -41,16 +41,16 @@ _LOOK = "look at the URL, AWS_ENDPOINT_URL, AWS_REGION, the network and the stor
 
 def is_url(place: str | Path) -> bool:
     """True if the place is a URL. Raises `WorkspaceError` for a URL that is not of an object store."""
-    said = str(place)
-    if re.match(r"[a-z0-9+]+:/[^/]", said):
-        raise WorkspaceError(said, "a URL that has lost a slash", "give it as text, scheme://bucket/prefix", 2)
-    if "://" not in said:
+    text = str(place)
+    if re.match(r"[a-z0-9+]+:/[^/]", text):
+        raise WorkspaceError(text, "a URL that has lost a slash", "give it as text, scheme://bucket/prefix", 2)
+    if "://" not in text:
         return False
-    shown, remedy = said.rpartition("@")[2].partition("?")[0], "write s3://bucket/prefix, or the path of a folder"
-    if "@" in said or "?" in said or "#" in said:
-        found = "the URL holds more than scheme, bucket and prefix"
-        raise WorkspaceError(shown, found, f"{remedy}; credentials come from the environment or from mounted files", 2)
-    parts = urlsplit(said)
+    shown, remedy = text.rpartition("@")[2].partition("?")[0], "write s3://bucket/prefix, or the path of a folder"
+    if "@" in text or "?" in text or "#" in text:
+        fault = "the URL holds more than scheme, bucket and prefix"
+        raise WorkspaceError(shown, fault, f"{remedy}; credentials come from the environment or from mounted files", 2)
+    parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
         raise WorkspaceError(shown, f"'{parts.scheme}' is none of {', '.join(SCHEMES)}", remedy, 2)
     prefix = parts.path.strip("/")
@@ -66,12 +66,12 @@ class Tag(NamedTuple):
     version: str | None
 
     def match(self) -> UpdateVersion:
-        said: UpdateVersion = {}
+        version: UpdateVersion = {}
         if self.e_tag is not None:
-            said["e_tag"] = self.e_tag
+            version["e_tag"] = self.e_tag
         if self.version is not None:
-            said["version"] = self.version
-        return said
+            version["version"] = self.version
+        return version
 
 
 class Listed(NamedTuple):
@@ -82,13 +82,14 @@ class Listed(NamedTuple):
 class Objects:
     """The objects below a URL, by name.
 
-    With `soon`, errors are raised after `FIRST_TRY` and not after the library's own time.
+    With `soon`, errors are raised after `FIRST_TRY` and not after the library's own time. A command that is only `reading`
+    has nothing to resume, so its errors do not say so.
     """
 
-    def __init__(self, url: str, soon: bool = False) -> None:
+    def __init__(self, url: str, soon: bool = False, reading: bool = False) -> None:
         from obstore.store import from_url
 
-        self.url = url.rstrip("/")
+        self.url, self._afterwards = url.rstrip("/"), "" if reading else "; the same command resumes"
         options: dict[str, Any] = {"retry_config": _retries(soon)}
         if authority := os.environ.get("AWS_CA_BUNDLE"):
             plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
@@ -112,8 +113,8 @@ class Objects:
     def get(self, name: str) -> Listed | None:
         with self._errors_named():
             try:
-                said = self.store.get(name)
-                return Listed(bytes(said.bytes()), Tag(said.meta["e_tag"], said.meta["version"]))
+                stored = self.store.get(name)
+                return Listed(bytes(stored.bytes()), Tag(stored.meta["e_tag"], stored.meta["version"]))
             except FileNotFoundError:
                 return None
 
@@ -121,12 +122,12 @@ class Objects:
         """Writes an object to a file; False if the object does not exist."""
         with self._errors_named():
             try:
-                said = self.store.get(name)
+                stored = self.store.get(name)
             except FileNotFoundError:
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(path, durable=False) as temporary, temporary.open("xb") as handle:
-                for chunk in said.stream():
+                for chunk in stored.stream():
                     handle.write(chunk)
         return True
 
@@ -176,20 +177,22 @@ class Objects:
         `at_most` is the number of names to expect, and the size of a request. The list is read from the first name on, and
         no further than the last.
         """
-        found: set[str] = set()
+        inside: set[str] = set()
         with self._errors_named():
             for batch in self.store.list(first.rpartition("/")[0], offset=first[:-1], chunk_size=at_most):
                 names = [one["path"] for one in batch]
-                found.update(name for name in names if first <= name <= last)
+                inside.update(name for name in names if first <= name <= last)
                 if names and names[-1] >= last:
                     break
-        return found
+        return inside
 
     def inside(self, folder: str) -> set[str]:
         """Names of a folder's files and subfolders."""
         with self._errors_named():
-            said = self.store.list_with_delimiter(folder)
-        return {name.rpartition("/")[2] for name in (*(one["path"] for one in said["objects"]), *said["common_prefixes"])}
+            listed = self.store.list_with_delimiter(folder)
+        return {
+            name.rpartition("/")[2] for name in (*(one["path"] for one in listed["objects"]), *listed["common_prefixes"])
+        }
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes objects. It is no error if one does not exist."""
@@ -216,19 +219,23 @@ class Objects:
             raise self._refused(_cause(str(error))) from None
 
     def _refused(self, what: str) -> WorkspaceError:
-        return WorkspaceError(self.url, what, f"{_REMEDIES.get(what, _LOOK)}; the same command resumes")
+        return WorkspaceError(self.url, what, _REMEDIES.get(what, _LOOK) + self._afterwards)
 
     def _credentials(self, file: str) -> S3Credential:
         """Credentials of the profile AWS_PROFILE, from a file in Amazon's format, which every call reads."""
-        said, profile = ConfigParser(interpolation=None), os.environ.get("AWS_PROFILE", "default")
+        profiles, profile = ConfigParser(interpolation=None), os.environ.get("AWS_PROFILE", "default")
         try:
-            said.read_string(self._read(file, "AWS_SHARED_CREDENTIALS_FILE"))
-            own = said[profile]
-            key, secret, token = own["aws_access_key_id"], own["aws_secret_access_key"], own.get("aws_session_token")
+            profiles.read_string(self._read(file, "AWS_SHARED_CREDENTIALS_FILE"))
+            entries = profiles[profile]
+            key, secret, token = (
+                entries["aws_access_key_id"],
+                entries["aws_secret_access_key"],
+                entries.get("aws_session_token"),
+            )
         except (Error, KeyError):
-            found = f"{file} has no whole profile [{profile}]"
+            fault = f"{file} has no whole profile [{profile}]"
             remedy = "write aws_access_key_id and aws_secret_access_key there, or set AWS_PROFILE"
-            raise WorkspaceError(self.url, found, remedy, 2) from None
+            raise WorkspaceError(self.url, fault, remedy, 2) from None
         expires = datetime.now(UTC) + _FRESH
         return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": expires}
 
@@ -236,14 +243,14 @@ class Objects:
         try:
             return Path(file).read_text(encoding="utf-8")
         except (OSError, ValueError):
-            found = f"{file}, which {variable} names, cannot be read"
-            raise WorkspaceError(self.url, found, "mount it, or name another file", 2) from None
+            fault = f"{file}, which {variable} names, cannot be read"
+            raise WorkspaceError(self.url, fault, "mount it, or name another file", 2) from None
 
 
 def _retries(soon: bool) -> Any:
     """Settings of the library's retries. The variable AWS_MAX_ATTEMPTS limits their number, as in Amazon's tools."""
-    said = os.environ.get("AWS_MAX_ATTEMPTS", "")
-    attempts = {"max_retries": max(0, int(said) - 1)} if said.isdigit() else {}
+    limit = os.environ.get("AWS_MAX_ATTEMPTS", "")
+    attempts = {"max_retries": max(0, int(limit) - 1)} if limit.isdigit() else {}
     return {**({"retry_timeout": FIRST_TRY} if soon else {}), **attempts} or None
 
 

@@ -89,8 +89,8 @@ def _refuse_foreign_folder(space: Workspace) -> None:
     foreign = {folder: {name for name in names if not name.endswith(".part")} for folder, names in there.items()}
     if set().union(*foreign.values()) - begun:
         first = next(folder.name for folder, names in foreign.items() if names - begun)
-        found = f"it holds a folder '{first}' that no run has made"
-        raise WorkspaceError(space.place, found, "choose an empty or a new folder", exit_code=2)
+        fault = f"it holds a folder '{first}' that no run has made"
+        raise WorkspaceError(space.place, fault, "choose an empty or a new folder", exit_code=2)
 
 
 class Given(NamedTuple):
@@ -105,8 +105,8 @@ def refuse_another(space: Workspace, identity: Identity) -> None:
     if (present := space.read_identity()) is None:
         return
     if differences := identity.differences(present):
-        found = f"it belongs to another {' and another '.join(differences)}"
-        raise WorkspaceError(space.place, found, identity.remedy(present, OTHERWISE), exit_code=2)
+        fault = f"it belongs to another {' and another '.join(differences)}"
+        raise WorkspaceError(space.place, fault, identity.remedy(present, OTHERWISE), exit_code=2)
 
 
 def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
@@ -117,8 +117,8 @@ def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str 
     space.refuse_damaged([IDENTITY], RESTORE)
     key = space.read_key()
     if given is not None and given.key != key:
-        found, remedy = "it was begun under another key", "take an empty workspace"
-        raise WorkspaceError(space.place, found, remedy, exit_code=2)
+        fault, remedy = "it was begun under another key", "take an empty workspace"
+        raise WorkspaceError(space.place, fault, remedy, exit_code=2)
     _mark_begun(space)
     return key
 
@@ -133,8 +133,8 @@ def _mark_begun(space: Workspace) -> None:
 def _begin(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
     """Writes key and identity, in this order, unless another process has written them."""
     if given is None and space.replayed:
-        found, remedy = "a study or a replay began here and did not get far", "take an empty folder, or empty this one"
-        raise WorkspaceError(space.place, found, remedy, exit_code=2)
+        fault, remedy = "a study or a replay began here and did not get far", "take an empty folder, or empty this one"
+        raise WorkspaceError(space.place, fault, remedy, exit_code=2)
     drawn = Key.from_os() if given is None else given.key
     if given is not None:
         write_text(space.replay, given.mark)
@@ -143,11 +143,11 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
     space.store.put_if_absent(space.key)
     if (key := Key.read(space.key)) != drawn and given is not None:
         raise space.damaged(space.key, "is not the one that was given")
-    said = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
-    said["key"] = key.child("identity").hex()
+    content = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
+    content["key"] = key.child("identity").hex()
     if given is not None:
-        said["mark"] = given.mark
-    write_json(space.identity, said)
+        content["mark"] = given.mark
+    write_json(space.identity, content)
     if not space.store.put_if_absent(space.identity):
         return _adopt(space, identity, given, date)
     _mark_begun(space)
@@ -185,13 +185,13 @@ def _take_noise(space: Workspace, source: Workspace) -> None:
 
 def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:
     """Copies the given files as far as the other workspace has them."""
-    for own in files:
-        there = source.root / own.relative_to(space.root)
-        own.parent.mkdir(exist_ok=True)
-        if source.store.take(there) and not space.store.take(own):
-            with replaced(own) as temporary:
+    for here in files:
+        there = source.root / here.relative_to(space.root)
+        here.parent.mkdir(exist_ok=True)
+        if source.store.take(there) and not space.store.take(here):
+            with replaced(here) as temporary:
                 shutil.copyfile(there, temporary)
-            space.store.put_if_absent(own)
+            space.store.put_if_absent(here)
 
 
 def _sweep(space: Workspace) -> None:
@@ -210,7 +210,7 @@ def _sweep(space: Workspace) -> None:
 def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
     """The workspace of the run to repeat, and its key."""
     parent, _, name = str(replay if is_url(replay) else Path(replay).absolute()).rstrip("/").rpartition("/")
-    source = Workspace.at(parent or "/")
+    source = Workspace.of_place(parent or "/")
     if name != "confidential" or not source.store.take(source.key) or (other := source.read_identity()) is None:
         raise WorkspaceError(
             str(replay),

@@ -201,15 +201,15 @@ def mark_unit(
     If two tasks finish a unit, the first mark stays. Files that do not match it are replaced by those of the second task.
     On machines of one type, the files of a unit always have the same bytes.
     """
-    own = list(files)
-    said, path = checksums(own, root), folder / f"{unit}.json"
+    written_here = list(files)
+    digests, path = checksums(written_here, root), folder / f"{unit}.json"
     if elsewhere:
-        said = dict(sorted({**elsewhere, **said}.items()))
-    store.keep(own)
-    write_json(path, said)
+        digests = dict(sorted({**elsewhere, **digests}.items()))
+    store.keep(written_here)
+    write_json(path, digests)
     if not store.put_if_absent(path):
-        write_json(path, said)
-        store.keep(own)
+        write_json(path, digests)
+        store.keep(written_here)
         store.keep([path])
 
 

@@ -68,8 +68,8 @@ def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]
         low, high = max(start, first), min(stop, last)
         if low < high:
             records = _records(reader.get_batch(k))
-            for at in range(low, high, most):
-                yield records.part(at - first, min(at + most, high) - first)
+            for begin in range(low, high, most):
+                yield records.part(begin - first, min(begin + most, high) - first)
 
 
 def each_block(path: Path) -> Iterator[Records]:
@@ -84,8 +84,8 @@ def _batches(path: Path) -> tuple[pa.RecordBatchFileReader, Ints]:
 
     Batches are read, not memory-mapped. So a process holds only the batches that it uses, however large the file is.
     """
-    said = path.stat()
-    return _opened(path, (said.st_ino, said.st_mtime_ns))
+    stat = path.stat()
+    return _opened(path, (stat.st_ino, stat.st_mtime_ns))
 
 
 @lru_cache(maxsize=4)

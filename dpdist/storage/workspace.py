@@ -42,17 +42,17 @@ class Identity:
         """
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
-        changed = [each for each in zip(keys, theirs, mine, strict=True) if each[1] != each[2]]
+        changed = [triple for triple in zip(keys, theirs, mine, strict=True) if triple[1] != triple[2]]
         shown = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
-        found = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
-        found += ["input (its content)"] if self.input != other.input else []
-        return found + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
+        texts = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
+        texts += ["input (its content)"] if self.input != other.input else []
+        return texts + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
 
     def remedy(self, other: Identity, otherwise: str) -> str:
         """A remedy where only the version differs; else `otherwise`."""
-        same, known = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
+        same, stated = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
         install = f"install dpdist {other.version}, which drew the noise that is kept; or "
-        return (install if same and known and self._recoded(other) else "") + otherwise
+        return (install if same and stated and self._recoded(other) else "") + otherwise
 
     def _recoded(self, other: Identity) -> bool:
         return self.version != other.version and self.adds_noise
@@ -89,19 +89,22 @@ class Workspace(WorkspacePaths):
     store: Store = FOLDER
 
     @classmethod
-    def at(cls, place: str | Path, soon: bool = False) -> Workspace:
-        """The workspace in a folder, or at a URL of an object store, which must answer; with `soon`, within seconds."""
+    def of_place(cls, place: str | Path, reading: bool = False) -> Workspace:
+        """The workspace in a folder, or at a URL of an object store, which must answer.
+
+        With `reading`, nothing is written, and failures are reported within seconds.
+        """
         if not is_url(place):
             return cls(Path(place).absolute())
-        Objects(str(place), soon=True).check()
-        bucket = Bucket(str(place), soon)
+        Objects(str(place), soon=True, reading=reading).check()
+        bucket = Bucket(str(place), reading)
         return cls(bucket.root, bucket)
 
     @classmethod
     @contextmanager
-    def opened(cls, place: str | Path, soon: bool = False) -> Iterator[Workspace]:
-        """As `at`, for the length of a block; local copies of objects are removed at its end."""
-        space = cls.at(place, soon)
+    def opened(cls, place: str | Path, reading: bool = False) -> Iterator[Workspace]:
+        """As `of_place`, for the length of a block; local copies of objects are removed at its end."""
+        space = cls.of_place(place, reading)
         try:
             yield space
         except WorkspaceError as error:
@@ -116,7 +119,7 @@ class Workspace(WorkspacePaths):
     def of_run(cls, place: str, run: str) -> Workspace:
         """The workspace of a run that has begun. A process opens it once."""
         if (place, run) not in _OPENED:
-            return cls.at(place).opened_for(run)
+            return cls.of_place(place).opened_for(run)
         return _OPENED[place, run]
 
     def opened_for(self, run: str) -> Workspace:
@@ -153,8 +156,8 @@ class Workspace(WorkspacePaths):
                     shutil.rmtree(self.public)
                     yield
                     return
-                found = "its public folder has no manifest: a release that is not wholly there"
-                raise WorkspaceError(self.place, found, "finish it with the command that ran it", exit_code=2)
+                fault = "its public folder has no manifest: a release that is not wholly there"
+                raise WorkspaceError(self.place, fault, "finish it with the command that ran it", exit_code=2)
             yield
 
     @property
@@ -175,8 +178,8 @@ class Workspace(WorkspacePaths):
 
     def finished_of(self, units: Iterable[str]) -> set[str]:
         """The given units that are finished."""
-        found = self.store.finished([self.completions / f"{unit}.json" for unit in units], self.confidential)
-        return {path.stem for path in found}
+        marks = self.store.finished([self.completions / f"{unit}.json" for unit in units], self.confidential)
+        return {path.stem for path in marks}
 
     def take_units(self, units: Iterable[str], wanted: Callable[[str], bool] = lambda name: True) -> None:
         """Copies wanted files of finished units to this process."""
@@ -252,10 +255,10 @@ class Workspace(WorkspacePaths):
         return str((self._read_identity_file() or {}).get("mark", ""))
 
     def read_identity(self) -> Identity | None:
-        if (said := self._read_identity_file()) is None:
+        if (content := self._read_identity_file()) is None:
             return None
         try:
-            return Identity(dict(said["job"]), said["input"], said.get("version", "not stated"))
+            return Identity(dict(content["job"]), content["input"], content.get("version", "not stated"))
         except (ValueError, KeyError, TypeError):
             raise self.damaged(self.identity, "is damaged") from None
 
@@ -271,8 +274,8 @@ class Workspace(WorkspacePaths):
     @property
     def date(self) -> str | None:
         """The date on which the run, or the run that it repeats, began; None for a run of an earlier version."""
-        found = (self._read_identity_file() or {}).get("date")
-        return None if found is None else str(found)
+        date = (self._read_identity_file() or {}).get("date")
+        return None if date is None else str(date)
 
     def read_key(self) -> Key:
         """The key that the run began with. Raises `WorkspaceError` if it is missing or changed."""
@@ -286,15 +289,17 @@ class Workspace(WorkspacePaths):
             raise self.damaged(self.key, "is not the one that the run began with")
         return key
 
-    def damaged(self, path: Path, found: str) -> WorkspaceError:
-        return WorkspaceError(self.place, f"{path.relative_to(self.root)} {found}", RESTORE, exit_code=2)
+    def damaged(self, path: Path, fault: str) -> WorkspaceError:
+        return WorkspaceError(self.place, f"{path.relative_to(self.root)} {fault}", RESTORE, exit_code=2)
 
     def others(self) -> list[str]:
         """Files in the folder that belong to no run. An object store is not searched."""
         if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
             return []
-        own = {self.public.name, self.held.name, self.confidential.name, "status.json"}
-        return sorted(path.name for path in self.root.iterdir() if path.name not in own and not path.name.startswith("."))
+        of_runs = {self.public.name, self.held.name, self.confidential.name, "status.json"}
+        return sorted(
+            path.name for path in self.root.iterdir() if path.name not in of_runs and not path.name.startswith(".")
+        )
 
 
 def _result(path: Path) -> str:

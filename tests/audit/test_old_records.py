@@ -36,7 +36,7 @@ MECHANISMS = ("{name: modips, law: normal, truncation: bounded}", "{name: laplac
 def released(job: str, folder: Path) -> Workspace:
     rows = {"field": np.repeat(["arts", "law"], 50), "y": np.linspace(1.0, 2.0, 100), "weight": np.full(100, 100.0)}
     dpdist.run(job, folder, pd.DataFrame(rows), counted=False)
-    return Workspace.at(folder)
+    return Workspace.of_place(folder)
 
 
 def stored_unclipped(space: Workspace) -> None:

@@ -283,7 +283,7 @@ def test_noise_of_gates_serves_the_gates_and_the_records_that_it_was_drawn_for(
     """A run that goes on with other facts is refused, as with any other kept noise; control: with the same it goes on."""
     text, limit = JOB + GATES, other.pop("limit", "0.9")
     sums = {"salary": ROWS}
-    space = Workspace.at(tmp_path / "ws")
+    space = Workspace.of_place(tmp_path / "ws")
     space.completions.mkdir(parents=True)
     first = gate_noise(space, dpdist.parse_job(text.replace("LIMIT", "0.9")), sums)
     assert np.array_equal(gate_noise(space, dpdist.parse_job(text.replace("LIMIT", "0.9")), sums), first)

@@ -111,7 +111,7 @@ def test_at_given_weights_no_record_costs_more_than_the_bound_says(found):
 
 def test_an_audit_is_confidential_until_it_is_written_to_the_confidential_folder(found, tmp_path):
     assert all(type(table) is Confidential for tables in found.values() for table in tables)
-    space = Workspace.at(tmp_path)
+    space = Workspace.of_place(tmp_path)
     space.evaluation.mkdir(parents=True)
     space.completions.mkdir()
     keep_audit(space, "linear", found["linear"][0])
@@ -240,7 +240,7 @@ def test_what_has_no_closed_form_is_not_audited(released, tmp_path):
     began = json.loads(identity.read_text())
     began["job"] = job.identity  # in both, so that it is the job that the run began with
     identity.write_text(json.dumps(began))
-    space = Workspace.at(other)
+    space = Workspace.of_place(other)
     space.mark("records", [space.job, space.frame, space.records])
     with pytest.raises(WorkspaceError, match="censor_uw"):
         audit(other)

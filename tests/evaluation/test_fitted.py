@@ -103,7 +103,7 @@ def test_a_comparator_is_the_release_that_it_stands_for(how: str, strata: str, r
         strict = Job.model_validate(strict.model_dump() | {"rake": [{"by": ["field"], "totals": TOTALS}]})
     plain = comparator(strict, how)
     dpdist.run(Job.model_validate(plain.model_dump() | {"rake": strict.rake}), tmp_path / "ws")
-    space, scratch = Workspace.at(tmp_path / "ws"), tmp_path / "scratch"
+    space, scratch = Workspace.of_place(tmp_path / "ws"), tmp_path / "scratch"
     scratch.mkdir()
     frame = frame_from_table(read_table(space.frame))
     found = fitted(strict, frame, space.records, Key.read(space.key), scratch)

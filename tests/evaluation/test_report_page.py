@@ -235,12 +235,12 @@ def test_times_are_the_finished_runs(workspace: Path, html: str) -> None:
     assert [row[0] for row in table(html, "Stages of the run")] == list(said)
     (workspace / "status.json").rename(workspace / "status.kept")
     try:
-        write_report(material_of(Workspace.at(workspace)))
+        write_report(material_of(Workspace.of_place(workspace)))
         again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
         assert "The status of a run has them once it has ended" in again
     finally:
         (workspace / "status.kept").rename(workspace / "status.json")
-        write_report(material_of(Workspace.at(workspace)))
+        write_report(material_of(Workspace.of_place(workspace)))
     assert (workspace / "confidential" / "report.html").read_text(encoding="utf-8") == html
 
 

@@ -491,7 +491,7 @@ def test_no_count_passes_the_public_bound_of_its_weights(files: Path, tmp_path: 
         folder=files, epsilon="1", adjacency="substitution", reference="before.parquet", current="x.parquet"
     ).replace("survey:", "  weight: {bounds: [1, 1000], outside: clip}\nsurvey:")
     dpdist.run(parse_job(plain), tmp_path / "ws", input=tmp_path / "x.parquet", counted=False)
-    space = Workspace.at(tmp_path / "ws")
+    space = Workspace.of_place(tmp_path / "ws")
     fit = open_fit(space, Key.read(space.key), "strata")
     model, known = fit.fitted(0), fit.learned(0)
     assert isinstance(model, ReferenceCells)

@@ -23,7 +23,7 @@ FACTS = {"law": "laplace", "scale": "3/2", "size": "5", "query": "a", "sums": "b
 
 
 def workspace(folder: Path) -> Workspace:
-    space = Workspace.at(folder)
+    space = Workspace.of_place(folder)
     space.completions.mkdir(parents=True)
     return space
 

@@ -52,15 +52,15 @@ def test_a_new_or_an_empty_folder_has_no_remark(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damaged", ["identity.json", "key"])
 def test_a_remedy_that_spends_the_budget_again_says_so(damaged: str, tmp_path: Path) -> None:
     identity = Identity({"budget.epsilon": "1"}, "input")
-    with owned(Workspace.at(tmp_path / "ws"), identity, None):
+    with owned(Workspace.of_place(tmp_path / "ws"), identity, None):
         pass
     with (
         pytest.raises(WorkspaceError) as refused,
-        owned(Workspace.at(tmp_path / "ws"), Identity({"a": "2"}, "input"), None),
+        owned(Workspace.of_place(tmp_path / "ws"), Identity({"a": "2"}, "input"), None),
     ):
         pass
     assert "spends a budget of its own beside this one's" in refused.value.remedy
     (tmp_path / "ws" / "confidential" / damaged).write_text("damaged", encoding="utf-8")
-    with pytest.raises(WorkspaceError) as refused, owned(Workspace.at(tmp_path / "ws"), identity, None):
+    with pytest.raises(WorkspaceError) as refused, owned(Workspace.of_place(tmp_path / "ws"), identity, None):
         pass
     assert "a new folder spends the budget again" in refused.value.remedy

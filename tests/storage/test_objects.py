@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from object_server import ALLOWED, BUCKET, KEY, SECRET, Link, ObjectServer, free_port
+from typer.testing import CliRunner
 
+from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.scratch import Scratch
 from dpdist.storage.objects import Objects, is_url
@@ -94,6 +96,19 @@ def test_no_credentials_no_bucket_no_encryption_no_answer_are_told(s3: ObjectSer
     environment.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     assert "no credentials" in refused().found
     assert "AWS_SHARED_CREDENTIALS_FILE" in refused().remedy
+
+
+@pytest.mark.parametrize("command", [["report"], ["report", "--confidential"], ["status"]], ids=" ".join)
+def test_a_command_that_only_reads_a_store_does_not_say_that_it_resumes(s3: ObjectServer, environment, command) -> None:
+    """Control: what writes there says so."""
+    for name, value in s3.environment(port=free_port()).items():
+        environment.setenv(name, value)
+    ended = CliRunner().invoke(app, [*command, f"s3://{BUCKET}/reading"])
+    assert ended.exit_code != 0
+    assert "the store does not answer" in ended.output
+    assert "AWS_ENDPOINT_URL" in ended.output
+    assert "resumes" not in ended.output
+    assert refused(write=True).remedy.endswith("; the same command resumes")
 
 
 def test_a_short_loss_of_the_store_is_tried_again_by_the_library(s3: ObjectServer, environment) -> None:

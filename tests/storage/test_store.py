@@ -30,7 +30,7 @@ def views(place: str | Path) -> Iterator[View]:
     made: list[Workspace] = []
 
     def see() -> Workspace:
-        space = Workspace.at(place)
+        space = Workspace.of_place(place)
         space.completions.mkdir(parents=True, exist_ok=True)
         made.append(space)
         return space

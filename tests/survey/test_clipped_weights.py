@@ -71,7 +71,7 @@ def test_a_run_stores_clipped_weights_and_compares_with_the_files_own(mechanism:
     job = parse_job(JOB.replace("laplace_strict", mechanism))
     few = rows(np.where(WEIGHTS > 1e6, 1000.0, WEIGHTS))
     dpdist.run(job, tmp_path / "ws", few)
-    stored = np.concatenate([block.weight for block in each_block(Workspace.at(tmp_path / "ws").records)])
+    stored = np.concatenate([block.weight for block in each_block(Workspace.of_place(tmp_path / "ws").records)])
     assert (stored.min(), stored.max()) == (2.0, 200.0)
     compared = pd.read_parquet(tmp_path / "ws" / "confidential" / "evaluation" / "t.parquet")
     of_counts = compared[compared["statistic"] == "count"].set_index("field")
