@@ -38,7 +38,7 @@ def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
 
 def _registered(name: str, mechanism: Any, jobs: Sequence[Job]) -> Iterator[str]:
     if name not in SPECS:
-        yield f"{name}: no job can name it: write its specification in dpdist/job/mechanisms.py, a member of Mechanism"
+        yield f"{name}: no job can name it: write the place of its specification into PLACES in dpdist/job/specs.py"
     if not jobs or not any(fate == EXACT and case.startswith(f"{name}-") for case, fate in reach().items()):
         yield f"{name}: no small job stands for it: add what a job under it says to tests/small_jobs.py"
     if mechanism.scope not in SCOPES:

@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 from shipped_surveys import single, small
 
-from dpdist.job import SAMPLERS, SPECS, STATISTICS, Adjacency, Family, Job
+from dpdist.job import SAMPLERS, SPECS, Adjacency, Family, Job
 from dpdist.job.checks import contradictions
 from dpdist.job.families import BINARY, COUNT, FAMILIES, UNIT, FamilyFacts, Support, facts_of
 from dpdist.job.loading import find_job, parse_job
@@ -95,7 +95,7 @@ def _facts(mechanism: str, family: str) -> FamilyFacts:
 
 def said(mechanism: str, adjacency: Adjacency, family: str) -> Said:
     """A small job under the three names; it may be one that is refused."""
-    fitted = family not in STATISTICS.values()
+    fitted = family in FAMILIES
     facts, own = _facts(mechanism, family), _MECHANISMS.get(mechanism, _NEW)
     outcome = _OF_SUPPORT.get(facts.support, "salary") if fitted else _OUTCOMES.get(family, "salary")
     both = facts.predictors or (not fitted and outcome == "salary")
@@ -133,7 +133,7 @@ def crossed() -> Iterator[tuple[str, Said]]:
     """Every mechanism × adjacency × family that a job can name, with a name of its own."""
     for mechanism in SPECS:
         for adjacency in get_args(Adjacency):
-            own = (STATISTICS[mechanism],) if mechanism in STATISTICS else ()
+            own = (statistics,) if (statistics := SPECS[mechanism].statistics) is not None else ()
             for family in (*own, *get_args(Family)):
                 yield f"{mechanism}-{adjacency}-{family}", said(mechanism, adjacency, family)
 

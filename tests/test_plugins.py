@@ -25,7 +25,7 @@ from dpdist.core.errors import JobError
 from dpdist.core.plugins import Refused
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Measurement
-from dpdist.job.mechanisms import SPECS, third_party
+from dpdist.job.specs import SPECS
 from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
@@ -217,7 +217,7 @@ def test_a_faulty_plugin_is_refused_by_name_and_all_else_works(
     name, text, reason = FAULTS[what]
     install(tmp_path, name, text)
     installed.syspath_prepend(str(tmp_path))
-    members, refusals = third_party()
+    members, refusals = SPECS.usable()
     assert list(members) == ["yes_no_counts"]
     (refusal,) = refusals
     assert f"plug-in '{name}' of faulty 0.1 (faulty:Faulty)" in str(refusal)
@@ -232,9 +232,9 @@ def test_a_faulty_plugin_is_refused_by_name_and_all_else_works(
 def test_two_plugins_of_one_name_are_refused(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(tmp_path, "yes_no_counts", "")
     installed.syspath_prepend(str(tmp_path))
-    assert third_party()[0] == {}
+    assert SPECS.usable()[0] == {}
     with pytest.raises(Refused, match=r"several plug-ins have one name: .*dpdist-counts 1\.2\.0.* and .*faulty 0\.1"):
-        plugins.loaded(plugins.MECHANISMS, "yes_no_counts", SPECS, lambda *_: "")
+        SPECS.plugged_in("yes_no_counts")
 
 
 def test_a_promise_below_its_loss_and_rounds_of_its_own_are_refused(installed: pytest.MonkeyPatch) -> None:

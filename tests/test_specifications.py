@@ -27,6 +27,7 @@ class New(Noisy):
     """A strict mechanism of sums under noise that says nothing of weights."""
 
     name: Literal["laplace_strict"] = "laplace_strict"
+    package: ClassVar[str] = "dpdist.mechanisms.laplace_cells"
     statistics: ClassVar[str | None] = "cell_sums"
     tabulates: ClassVar[bool] = True
 

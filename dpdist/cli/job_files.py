@@ -26,10 +26,10 @@ def show(
 def schema() -> None:
     """Print the JSON schema of a job file, for editors, with the plug-ins that are installed."""
     from dpdist.job import Job
-    from dpdist.job.mechanisms import third_party
+    from dpdist.job.specs import SPECS
 
     def act() -> None:
-        for refusal in third_party()[1]:
+        for refusal in SPECS.usable()[1]:
             print(refusal, file=sys.stderr)
         print(json.dumps(Job.model_json_schema(), indent=2))
 

@@ -1,20 +1,22 @@
-"""Finds plug-ins: members of dpdist that other installed distributions bring, by entry points.
+"""Lists the members of one kind, dpdist's and those of plug-ins, by name and place; each is imported at its first use.
 
-A plug-in states `CONTRACT`, the version of dpdist's contract that it was written for. One that cannot be used is refused by
-its name and its distribution's, and only where it is asked for; all else works. Entry points are read when they are needed.
+A plug-in is a member that another installed distribution brings, by an entry point. It states `CONTRACT`, the version of
+dpdist's contract that it was written for. One that cannot be used is refused by its name and its distribution's, and only
+where a job names it; all else works. Entry points are read when they are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, NamedTuple, TypeVar
 
 CONTRACT = 1
 """The version of the contract between dpdist and plug-ins."""
 MECHANISMS = "dpdist.mechanisms"
 """The group of entry points that name the specifications of mechanisms."""
+T = TypeVar("T")
 
 
 class Plugin(NamedTuple):
@@ -51,40 +53,71 @@ def declared(group: str) -> tuple[Plugin, ...]:
     )
 
 
-def loaded(group: str, name: str, taken: Collection[str], fault: Callable[[str, Any], str]) -> tuple[Plugin, Any]:
-    """The plug-in of this name, with its object.
+class Members(Mapping[str, T], Generic[T]):
+    """Dpdist's members of one kind by name. Methods lead to plug-ins, too.
 
-    `taken` has the names of dpdist's members. `fault` says why an object is no member of the group, or nothing.
-    Raises `KeyError` where no plug-in has the name, and `Refused` where one cannot be used.
+    `group` is the group of entry points of plug-ins. `places` has the places of dpdist's members, as entry points write
+    them: `module:object`. `fault` says why an object is no member of a name, or nothing.
     """
-    same = [plugin for plugin in declared(group) if plugin.name == name]
-    if not same:
-        raise KeyError(name)
-    if name in taken:
-        raise Refused(f"plug-in {same[0]} has the name of a member of dpdist: its author has to rename it")
-    if len(same) > 1:
-        raise Refused(f"several plug-ins have one name: {' and '.join(map(str, same))}: uninstall all but one")
-    (plugin,) = same
-    try:
-        member = plugin.load()
-    except Exception as error:  # code of others may fail in any way
-        raise Refused(f"plug-in {plugin} cannot be imported ({type(error).__name__}: {error})") from error
-    if (stated := getattr(member, "CONTRACT", None)) != CONTRACT:
-        versions = "states no CONTRACT" if stated is None else f"is written for contract {stated}"
-        raise Refused(f"plug-in {plugin} {versions}, and this dpdist has contract {CONTRACT}: install a version that fits")
-    if reason := fault(name, member):
-        raise Refused(f"plug-in {plugin} {reason}")
-    return plugin, member
 
+    def __init__(self, group: str, places: Mapping[str, str], fault: Callable[[str, Any], str]) -> None:
+        self._group, self._fault = group, fault
+        self._points = {name: EntryPoint(name, place, group) for name, place in places.items()}
+        self._imported = dict[str, T]()
 
-def usable(
-    group: str, taken: Collection[str], fault: Callable[[str, Any], str]
-) -> tuple[Mapping[str, tuple[Plugin, Any]], tuple[Refused, ...]]:
-    """The plug-ins of a group that can be used, by name, and the refusals of all others."""
-    members, refusals = dict[str, tuple[Plugin, Any]](), list[Refused]()
-    for name in dict.fromkeys(plugin.name for plugin in declared(group)):
+    def __getitem__(self, name: str) -> T:
+        if name not in self._imported:
+            member = self._points[name].load()
+            if reason := self._fault(name, member):
+                raise TypeError(f"'{name}' ({self._points[name].value}) {reason}")
+            self._imported[name] = member
+        return self._imported[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._points
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._points)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def named(self, name: str) -> T:
+        """The member of this name, dpdist's or a plug-in's. Raises as `plugged_in` does."""
+        return self[name] if name in self else self.plugged_in(name)[1]
+
+    def plugged_in(self, name: str) -> tuple[Plugin, T]:
+        """The plug-in of this name, with its object.
+
+        Raises `KeyError` where no plug-in has the name, and `Refused` where one cannot be used.
+        """
+        same = [plugin for plugin in declared(self._group) if plugin.name == name]
+        if not same:
+            raise KeyError(name)
+        if name in self:
+            raise Refused(f"plug-in {same[0]} has the name of a member of dpdist: its author has to rename it")
+        if len(same) > 1:
+            raise Refused(f"several plug-ins have one name: {' and '.join(map(str, same))}: uninstall all but one")
+        (plugin,) = same
         try:
-            members[name] = loaded(group, name, taken, fault)
-        except Refused as refusal:
-            refusals.append(refusal)
-    return members, tuple(refusals)
+            member = plugin.load()
+        except Exception as error:  # code of others may fail in any way
+            raise Refused(f"plug-in {plugin} cannot be imported ({type(error).__name__}: {error})") from error
+        if (stated := getattr(member, "CONTRACT", None)) != CONTRACT:
+            versions = "states no CONTRACT" if stated is None else f"is written for contract {stated}"
+            raise Refused(
+                f"plug-in {plugin} {versions}, and this dpdist has contract {CONTRACT}: install a version that fits"
+            )
+        if reason := self._fault(name, member):
+            raise Refused(f"plug-in {plugin} {reason}")
+        return plugin, member
+
+    def usable(self) -> tuple[Mapping[str, tuple[Plugin, T]], tuple[Refused, ...]]:
+        """The plug-ins that can be used, by name, and the refusals of all others."""
+        members, refusals = dict[str, tuple[Plugin, T]](), list[Refused]()
+        for name in dict.fromkeys(plugin.name for plugin in declared(self._group)):
+            try:
+                members[name] = self.plugged_in(name)
+            except Refused as refusal:
+                refusals.append(refusal)
+        return members, tuple(refusals)

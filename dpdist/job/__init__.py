@@ -9,29 +9,25 @@ from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import DesignEffect, ReplicateWeights
 from dpdist.job.families import SAMPLERS, Family
 from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.mechanisms import SPECS, STATISTICS, Mechanism, spec_of, those
 from dpdist.job.model import Model, Prior, Program
-from dpdist.job.modips import Modips
 from dpdist.job.names import (
     RULE_CONSTANTS,
     Adjacency,
     Comparator,
     Guarantee,
-    Law,
     Lonely,
     Measure,
     NoiseName,
     SamplerName,
-    Sanitization,
     StatisticName,
     Synthesis,
     Toolchain,
-    Truncation,
     WeightRule,
 )
 from dpdist.job.publication import Gate
 from dpdist.job.reference import Fit, Reference
 from dpdist.job.runtime import Diagnostics, Runtime, Sampler
+from dpdist.job.specs import SPECS, Mechanism, spec_of, those
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
 from dpdist.job.weights import RuleOrName, Weights
@@ -43,7 +39,6 @@ __all__ = [
     "RULE_CONSTANTS",
     "SAMPLERS",
     "SPECS",
-    "STATISTICS",
     "TOO_LITTLE",
     "Adjacency",
     "Budget",
@@ -58,7 +53,6 @@ __all__ = [
     "Gate",
     "Guarantee",
     "Job",
-    "Law",
     "LedgerSettings",
     "Limits",
     "Lonely",
@@ -66,7 +60,6 @@ __all__ = [
     "Mechanism",
     "MechanismSpec",
     "Model",
-    "Modips",
     "Name",
     "NoiseName",
     "Prior",
@@ -78,7 +71,6 @@ __all__ = [
     "Runtime",
     "Sampler",
     "SamplerName",
-    "Sanitization",
     "Simulate",
     "Statistic",
     "StatisticName",
@@ -86,7 +78,6 @@ __all__ = [
     "Table",
     "TextFile",
     "Toolchain",
-    "Truncation",
     "WeightRule",
     "Weights",
     "Window",

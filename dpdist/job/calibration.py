@@ -9,9 +9,9 @@ from pydantic import Field
 from dpdist.job.budget import PrivacyUnit, ReleaseBudget
 from dpdist.job.data import Column, Keep
 from dpdist.job.design import Survey
-from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import Measure
+from dpdist.job.specs import Mechanism
 from dpdist.job.values import Frozen, Name, Period
 from dpdist.job.yaml_lines import written
 

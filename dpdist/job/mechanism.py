@@ -34,8 +34,8 @@ class MechanismSpec(Frozen):
         description="where a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
     )
 
-    package: ClassVar[str] = "dpdist.mechanisms.pseudo_posterior"
-    """The package with the mechanism's code; it is imported at its first use."""
+    package: ClassVar[str]
+    """The package with the mechanism's code, which is imported at its first use. Unset: the one that `spec.py` is in."""
     statistics: ClassVar[str | None] = None
     """Name of the statistics that the mechanism sums if it fits no likelihood. Its jobs then have no `model`."""
     adds_noise: ClassVar[bool] = False
@@ -87,10 +87,15 @@ class MechanismSpec(Frozen):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Checks at import that a named specification states its guarantee."""
+        """Checks at import that a named specification states its guarantee, and finds its package."""
         super().__pydantic_init_subclass__(**settings)
-        if cls.model_fields["name"].annotation is not str and cls.guarantee is MechanismSpec.guarantee:
+        name = cls.model_fields["name"].annotation
+        if name is not str and cls.guarantee is MechanismSpec.guarantee:
             raise TypeError(f"{cls.__name__} does not say its guarantee: write guarantee(job) in its class")
+        bases = (base for base in cls.__bases__ if issubclass(base, MechanismSpec))
+        named: list[Any] = [base.model_fields["name"].annotation for base in bases]
+        if name not in named and "package" not in vars(cls):
+            cls.package = cls.__module__.rpartition(".")[0]
 
     def __str__(self) -> str:
         """The mechanism's name, for messages."""
@@ -135,6 +140,11 @@ class MechanismSpec(Frozen):
     @property
     def gaussian(self) -> bool:
         """True if the noise is Gaussian. The budget then has a δ."""
+        return False
+
+    @property
+    def draws_within_domain(self) -> bool:
+        """True if noisy sums are drawn within a domain that takes the weight's public bounds as true."""
         return False
 
     def aim_on_reference(self, target: float) -> float:

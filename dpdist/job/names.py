@@ -8,10 +8,6 @@ from typing import Literal, get_args
 Synthesis = Literal["fbs", "fbp"]
 Guarantee = Literal["strict", "asymptotic", "none"]
 """Whether a promise holds for every file, or for the file at hand, or nothing is promised."""
-Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
-"""Laws whose sufficient statistics get noise in `modips`."""
-Sanitization = Literal["conjoint", "individual"]
-Truncation = Literal["clamped", "bounded", "renormalised"]
 WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]

@@ -14,7 +14,7 @@ from dpdist.core.errors import Problem, ProblemsError
 from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import Family
 from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.mechanisms import REFUSED, SPECS, STATISTICS, third_party
+from dpdist.job.specs import REFUSED, SPECS, every_spec, those
 from dpdist.job.values import NAME, PATTERNS
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
@@ -191,13 +191,13 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
     """Members of a union by the name that distinguishes them: a tag, or the only value that the key `name` can have."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
+    if annotation is MechanismSpec:
+        return dict[str, type[BaseModel]](every_spec())
     if get_origin(annotation) not in (Union, UnionType):
         return {}
     members = dict[str, type[BaseModel]]()
     for member in get_args(annotation):
         members |= _members(member) or {tag: _plain(member) for tag in _tags(member)}
-    if any(isinstance(member, type) and issubclass(member, MechanismSpec) for member in members.values()):
-        members |= {name: spec for name, (_, spec) in third_party()[0].items()}
     return members
 
 
@@ -238,8 +238,9 @@ def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
         allowed = "family, predictors, synthesis, prior and what else is the likelihood's"
         remedy = f"move it out of model, to a line of its own: outcome: {names}"
         yield Contradiction(("model", "outcome"), "an outcome is no part of the model", remedy, allowed)
-    if model.get("family") in STATISTICS.values():
-        fault = f"'{model['family']}' is no likelihood: the mechanism's name says it all"
+    family = model.get("family")
+    if isinstance(family, str) and family not in get_args(Family) and those(lambda spec: spec.statistics == family):
+        fault = f"'{family}' is no likelihood: the mechanism's name says it all"
         remedy = "delete model; outcome stands beside mechanism"
         yield Contradiction(("model", "family"), fault, remedy, f"one of {', '.join(get_args(Family))}")
 
@@ -248,5 +249,5 @@ def _constants_of_others(mechanism: object) -> Iterator[str]:
     """Yields constants that belong to other mechanisms; in an earlier format every job had the constants of all."""
     spec = SPECS.get(str(mechanism.get("name"))) if isinstance(mechanism, dict) else None
     if spec is not None and isinstance(mechanism, dict):
-        others = {name for other in SPECS.values() for name in other.model_fields} - spec.model_fields.keys()
-        yield from (name for name in mechanism if name in others)
+        foreign = [name for name in mechanism if name not in spec.model_fields]
+        yield from (name for name in foreign if those(lambda other, name=name: name in other.model_fields))

@@ -14,7 +14,6 @@ from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.families import SAMPLERS
-from dpdist.job.mechanisms import Mechanism
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
     Comparator,
@@ -23,6 +22,7 @@ from dpdist.job.presentation import Presentation
 from dpdist.job.publication import Acceptance, Approval, Correction
 from dpdist.job.reference import HISTOGRAM_SHARE, Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
+from dpdist.job.specs import Mechanism
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 from dpdist.job.zcdp import rho_of

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from dpdist.job import SPECS
-from dpdist.job.mechanisms import spec_named
 
 T = TypeVar("T")
 REQUIRED = {
@@ -70,11 +69,11 @@ def check(name: str) -> None:
     """Checks that a mechanism has all of its parts; raises `Incomplete` if one is missing."""
     for part, (module, what) in REQUIRED.items():
         Parts[Any](part, module, what)[name]
-    if spec_named(name).adds_noise:
+    if SPECS.named(name).adds_noise:
         for part, (module, what) in MEASURED.items():
             Parts[Any](part, module, what)[name]
         words: Any = Parts[Any]("WORDS", *REQUIRED["WORDS"])[name]
-        for text in ("errors", *(("density",) if spec_named(name).statistics is not None else ())):
+        for text in ("errors", *(("density",) if SPECS.named(name).statistics is not None else ())):
             if not getattr(words, text):
                 raise missing(name, "post", f"WORDS.{text}", "a text that a release of noisy statistics needs")
 
@@ -85,13 +84,13 @@ def missing(name: str, module: str, part: str, what: str) -> Incomplete:
 
 
 def _path(name: str, module: str) -> str:
-    return f"{spec_named(name).package.replace('.', '/')}/{module}.py"
+    return f"{SPECS.named(name).package.replace('.', '/')}/{module}.py"
 
 
 def _module(name: str, module: str, part: str, what: str) -> ModuleType:
-    path = f"{spec_named(name).package}.{module}"
-    if part in FORMER and find_spec(spec_named(name).package) is not None and find_spec(path) is None:
-        former = f"{spec_named(name).package}.{FORMER[part]}"
+    path = f"{SPECS.named(name).package}.{module}"
+    if part in FORMER and find_spec(SPECS.named(name).package) is not None and find_spec(path) is None:
+        former = f"{SPECS.named(name).package}.{FORMER[part]}"
         path = former if find_spec(former) is not None else path
     try:
         return import_module(path)

@@ -7,8 +7,7 @@ from typing import Any
 
 from dpdist.core.confidential import Confidential
 from dpdist.engine.protocol import Mechanism
-from dpdist.job import Job
-from dpdist.job.mechanisms import plugin_of
+from dpdist.job import SPECS, Job
 from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
 from dpdist.mechanisms.stratum_sums import NoisySums
 
@@ -23,7 +22,8 @@ def mechanism_of(job: Job) -> Mechanism:
     """The mechanism that a job names; raises `Incomplete` if one of its parts is missing."""
     check(job.mechanism.name)
     mechanism = MECHANISMS[job.mechanism.name]
-    if (plugin := plugin_of(job.mechanism.name)) is not None and not _held(mechanism):
+    if job.mechanism.third_party and not _held(mechanism):
+        plugin, _ = SPECS.plugged_in(job.mechanism.name)
         raise Incomplete(
             f"plug-in {plugin}: its rounds are not held to its queries. Derive it from NoisySums, and leave promise and "
             "protect as they are there"

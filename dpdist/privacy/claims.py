@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil, exp, expm1, log
 from typing import Any, NamedTuple
 
-from dpdist.job import Job, Modips, budget_text
+from dpdist.job import Job, budget_text
 from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
@@ -160,7 +160,7 @@ def _light_weights(job: Job) -> bool:
     column = job.columns.get(job.survey.weight or "")
     if column is None or column.bounds is None or column.outside != "clip" or column.bounds[0] <= 0:
         return False
-    return isinstance(job.mechanism, Modips) and job.mechanism.truncation == "bounded" and not job.mechanism.counted
+    return job.mechanism.draws_within_domain
 
 
 ADVISORIES = (

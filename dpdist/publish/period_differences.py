@@ -17,7 +17,7 @@ import pandas as pd
 from dpdist.core.errors import AnalysisError
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import t_interval
-from dpdist.job.mechanisms import those
+from dpdist.job.specs import those
 from dpdist.publish.opened import Release
 
 OF_A_FIGURE = ("statistic", "variable", "estimator")

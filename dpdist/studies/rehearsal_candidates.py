@@ -13,8 +13,8 @@ from dpdist.core.errors import JobError
 from dpdist.job import Family, Job, budget_text
 from dpdist.job.families import COUNT, FAMILIES
 from dpdist.job.loading import differences, job_of
-from dpdist.job.mechanisms import SPECS
 from dpdist.job.reference import HISTOGRAM_SHARE
+from dpdist.job.specs import SPECS
 from dpdist.job.yaml_lines import dotted, flow
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee

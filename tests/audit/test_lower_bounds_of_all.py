@@ -27,9 +27,9 @@ from dpdist.evaluation.likelihood_ratios import Compared, compared
 from dpdist.evaluation.lower_bounds import bound_of_scores
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
-from dpdist.job.mechanisms import SPECS
-from dpdist.job.privbayes import SELECTION as PARENTS
+from dpdist.job.specs import SPECS
 from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.privbayes.spec import SELECTION as PARENTS
 from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, ROUNDS, SELECTION, SINGLES
 from dpdist.sampling import sampler_of
 

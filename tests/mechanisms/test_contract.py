@@ -203,7 +203,7 @@ def test_a_name_that_is_not_registered_cannot_be_imported(names: Any, registered
 
 def test_a_mechanism_that_no_job_can_name_is_told_so() -> None:
     assert problems("frobenius", Unlisted(), []) == [
-        "frobenius: no job can name it: write its specification in dpdist/job/mechanisms.py, a member of Mechanism",
+        "frobenius: no job can name it: write the place of its specification into PLACES in dpdist/job/specs.py",
         "frobenius: no small job stands for it: add what a job under it says to tests/small_jobs.py",
     ]
 

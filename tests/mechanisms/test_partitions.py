@@ -279,8 +279,8 @@ def test_all_of_epsilon_in_every_layer_or_in_counts_beside_selections_is_found_o
     """Controls: two layers of counts with all that counts have, and selections that counts do not leave room for."""
     made = job('name: steps, layers: 2, selection: "1/2"')
     if fact == "layers_of":
-        monkeypatch.setattr("dpdist.job.partitions.Steps.layers_of", lambda *_: wrong)
-        monkeypatch.setattr("dpdist.job.partitions.Steps.selections", lambda *_: 1)
+        monkeypatch.setattr("dpdist.mechanisms.partitions.spec.Steps.layers_of", lambda *_: wrong)
+        monkeypatch.setattr("dpdist.mechanisms.partitions.spec.Steps.selections", lambda *_: 1)
         assert spent(made) > 1.0
     else:
         model = modelled(made)

@@ -19,11 +19,11 @@ from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
 from dpdist.job.loading import parse_job
-from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.weight_regularisation.post import RegularisedCells
 from dpdist.mechanisms.weight_regularisation.query import Distances, MovedSums, WeightRegularisation, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
+from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation as Settings
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
 from dpdist.publish.standard_errors import normal_variance

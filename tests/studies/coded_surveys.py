@@ -15,7 +15,7 @@ import yaml
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
-from dpdist.job.mechanisms import SPECS
+from dpdist.job.specs import SPECS
 
 POPULATION, SAMPLE = 40_000, 1_200
 LEVELS = {"field": ("arts", "law", "physics")}

@@ -19,7 +19,6 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Adjacency, Job
-from dpdist.job.marginals import levels_of, texts_of
 from dpdist.mechanisms.coded_tables import records as microdata
 from dpdist.mechanisms.coded_tables.beyond_bound import (
     ReferenceWeights,
@@ -35,6 +34,7 @@ from dpdist.mechanisms.coded_tables.described import describe, recall
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, fitted_once, sums_in
 from dpdist.mechanisms.coded_tables.other_margins import noised, sampled_again
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT
+from dpdist.mechanisms.coded_tables.spec import levels_of, texts_of
 from dpdist.mechanisms.coded_tables.tables_beside import tables_beside
 from dpdist.mechanisms.coded_tables.value_sums import ValueSums
 from dpdist.mechanisms.sums_model import LinearSumsModel

@@ -19,13 +19,13 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.least_squares import LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
-from dpdist.job.noisy_mechanisms import WholeTables
 from dpdist.mechanisms.laplace_tables.sensitivity import (
     figures,
     local_scale,
     outcome_needed,
     public_scale,
 )
+from dpdist.mechanisms.laplace_tables.spec import WholeTables
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import design
 from dpdist.models.protocol import Draws, Parameter

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpdist.job import Modips
 from dpdist.mechanisms.figures import (
     LAPLACE,
     SUM_OF_ABSENT,
@@ -14,6 +13,7 @@ from dpdist.mechanisms.figures import (
 from dpdist.mechanisms.modips.moments import Moments
 from dpdist.mechanisms.modips.sanitized_sums import Sanitized, sums_of
 from dpdist.mechanisms.modips.sensitivity import groups, together
+from dpdist.mechanisms.modips.spec import Modips
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 from dpdist.privacy.queries import moves

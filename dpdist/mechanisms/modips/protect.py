@@ -12,9 +12,9 @@ import numpy as np
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Query, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
-from dpdist.job import Modips as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.modips.sanitized_sums import Sanitized, queries_of
+from dpdist.mechanisms.modips.spec import Modips as Settings
 from dpdist.mechanisms.modips.statement import (
     LEVELS_SANITIZED,
     LOCATION_SANITIZED,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dpdist.job import Job, Modips
+from dpdist.job import Job
 from dpdist.mechanisms.modips.levels import LevelCounts
 from dpdist.mechanisms.modips.moments import Moments
+from dpdist.mechanisms.modips.spec import Modips
 
 
 def model_of(job: Job) -> type[LevelCounts | Moments]:

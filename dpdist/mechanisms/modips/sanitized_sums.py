@@ -20,8 +20,9 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame
-from dpdist.job import Adjacency, Job, Law, Modips, Truncation
+from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.modips.sensitivity import UNIT, groups, sanitization
+from dpdist.mechanisms.modips.spec import Law, Modips, Truncation
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, counted_again, design, patterns
 from dpdist.models.protocol import Draws, Parameter

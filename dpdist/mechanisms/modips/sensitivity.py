@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from dpdist.job import Adjacency, Law, Modips, Sanitization, Truncation
+from dpdist.job import Adjacency
+from dpdist.mechanisms.modips.spec import Law, Modips, Sanitization, Truncation
 from dpdist.privacy.queries import Moved, Neighbour, NoisyQuery
 
 UNIT = 2**20

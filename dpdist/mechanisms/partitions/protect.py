@@ -12,11 +12,11 @@ from typing import Any
 from dpdist.core.records import Floats, Ints
 from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.job.partitions import Partitioned
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.partitions.release import PartitionCounts, scales_of
 from dpdist.mechanisms.partitions.selection import scores
 from dpdist.mechanisms.partitions.sensitivity import layer_counts, selection
+from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.mechanisms.partitions.statement import COUNTED, LAYERS, MOVES, SELECTED
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released

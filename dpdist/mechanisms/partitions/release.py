@@ -20,9 +20,9 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
-from dpdist.job.partitions import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.partitions.attributes import Attribute
 from dpdist.mechanisms.partitions.sensitivity import UNIT, count_scale, score_scale
+from dpdist.mechanisms.partitions.spec import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.partitions.tree import Tree, chosen, codes_of, consistent, ordered
 from dpdist.mechanisms.sums_model import LinearSumsModel
 from dpdist.models.design import design

@@ -17,9 +17,9 @@ import numpy as np
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
-from dpdist.job.noisy_mechanisms import PerturbedHistogram
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.perturbed_histogram.sensitivity import scale_of
+from dpdist.mechanisms.perturbed_histogram.spec import PerturbedHistogram
 from dpdist.mechanisms.words import Words
 from dpdist.models.design import design
 from dpdist.models.outputs import ReleaseView

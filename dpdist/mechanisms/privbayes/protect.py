@@ -8,13 +8,13 @@ import numpy as np
 
 from dpdist.engine.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.job.privbayes import PrivBayes as Settings
 from dpdist.mechanisms.coded_tables.rounds import measured
 from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
 from dpdist.mechanisms.coded_tables.statement import ENTERED
 from dpdist.mechanisms.privbayes.network import chosen
 from dpdist.mechanisms.privbayes.release import Network
 from dpdist.mechanisms.privbayes.sensitivity import parents, score_scale
+from dpdist.mechanisms.privbayes.spec import PrivBayes as Settings
 from dpdist.mechanisms.privbayes.statement import CHOSEN, TABLES
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.stratum_sums import NoisySums, released

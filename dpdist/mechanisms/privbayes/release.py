@@ -12,12 +12,12 @@ from math import comb, prod
 from typing import Any
 
 from dpdist.job import Job
-from dpdist.job.privbayes import MOST_CELLS, PrivBayes
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.model import CodedTables
 from dpdist.mechanisms.coded_tables.records import Filling
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
 from dpdist.mechanisms.privbayes.sensitivity import score_scale
+from dpdist.mechanisms.privbayes.spec import MOST_CELLS, PrivBayes
 
 
 @dataclass(frozen=True)

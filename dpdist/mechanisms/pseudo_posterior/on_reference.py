@@ -17,10 +17,10 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.job import Job
-from dpdist.job.posteriors import Centred
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.centring import kappa_of, power, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
+from dpdist.mechanisms.pseudo_posterior.spec import Centred
 from dpdist.mechanisms.pseudo_posterior.tilted import Frozen, Weigh, fits
 from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.copula.reference_summary import Facts

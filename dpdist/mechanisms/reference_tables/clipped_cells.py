@@ -17,8 +17,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job
-from dpdist.job.noisy_mechanisms import ReferenceTables
 from dpdist.mechanisms.reference_tables.sensitivity import cone, noise_scales, simplex
+from dpdist.mechanisms.reference_tables.spec import ReferenceTables
 from dpdist.mechanisms.sums_model import SumsModel
 from dpdist.models.design import counted, design
 from dpdist.privacy.queries import record_epsilon

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.estimation.weighted_points import REFERENCE_FILE
-from dpdist.job.noisy_mechanisms import ReferenceTables
+from dpdist.mechanisms.reference_tables.spec import ReferenceTables
 from dpdist.mechanisms.words import Words
 from dpdist.models.outputs import ReleaseView, looked_through
 from dpdist.reference.saturation import ALARM

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
-from dpdist.job.noisy_mechanisms import SanitizedStatistics as Settings
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.promises import of_frame, parallel, promise_of, referred, with_frame
 from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal, scale_of
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, whitened_sums
+from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics as Settings
 from dpdist.mechanisms.sanitized_lognormal.statement import LOGNORMAL_SHAPE, SANITIZED, SANITIZED_GAUSSIAN, SETS_ARE_FREE
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released

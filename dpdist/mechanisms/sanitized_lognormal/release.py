@@ -19,9 +19,9 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
-from dpdist.job.noisy_mechanisms import SanitizedStatistics
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
+from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     Fitted,
     Whitened,

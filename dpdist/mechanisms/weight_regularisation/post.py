@@ -16,7 +16,6 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
-from dpdist.job.noisy_mechanisms import WeightRegularisation
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.laplace_cells.post import NEAREST_WITHIN, RAW_SUMS, WITHHELD, CellSums, WordsOfCells
 from dpdist.mechanisms.weight_regularisation.sensitivity import (
@@ -28,6 +27,7 @@ from dpdist.mechanisms.weight_regularisation.sensitivity import (
     scale_of,
     scales_of,
 )
+from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.public_model import PublicModel

@@ -10,7 +10,6 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.job.noisy_mechanisms import WeightRegularisation as Settings
 from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.laplace_cells.query import BaseCells
@@ -18,6 +17,7 @@ from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.weight_regularisation.post import RegularisedCells, moved
 from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left, scales_of, stage
+from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation as Settings
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import SENSITIVITY, UNIT

@@ -31,7 +31,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.job import Job
-from dpdist.job.noisy_mechanisms import WeightRegularisation
+from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation
 from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
 from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.job.marginals import WeightedMarginals as Settings
-from dpdist.job.marginals import candidates, forest
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.rounds import measured, under_noise
 from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
@@ -34,6 +32,8 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import (
     choice_scale,
     scales_of_round,
 )
+from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals as Settings
+from dpdist.mechanisms.weighted_marginals.spec import candidates, forest
 from dpdist.mechanisms.weighted_marginals.statement import ADAPTIVE, CHOSEN, LISTED, OUTRIGHT, REFERRED, of_sums
 from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws

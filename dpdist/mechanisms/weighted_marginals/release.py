@@ -19,7 +19,6 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.job import Job
-from dpdist.job.marginals import WeightedMarginals, candidates, forest
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.model import CodedTables
@@ -36,6 +35,7 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import (
     choice_scale,
     scales_of_round,
 )
+from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals, candidates, forest
 from dpdist.models.protocol import Draws
 
 Value = tuple[int, int | None]

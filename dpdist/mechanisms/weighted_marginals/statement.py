@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.job import Job
-from dpdist.job.marginals import WeightedMarginals
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
 from dpdist.mechanisms.coded_tables.statement import SAMPLED
 from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as PART_OUTRIGHT
 from dpdist.mechanisms.weighted_marginals.sensitivity import SINGLES
+from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals
 from dpdist.mechanisms.words import WIDE, Words
 from dpdist.models.outputs import ReleaseView
 from dpdist.privacy.queries import record_epsilon

@@ -18,7 +18,7 @@ from dpdist.core.errors import DpdistError, Problem, StudyError
 from dpdist.core.keys import Key
 from dpdist.job import Adjacency, Budget, Frozen, Guarantee, Job, Name
 from dpdist.job.loading import job_of, load_job
-from dpdist.job.mechanisms import SPECS
+from dpdist.job.specs import SPECS
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS, PopulationName, population, population_job
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.repeated_samples import SIZE, sampled

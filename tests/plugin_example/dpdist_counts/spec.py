@@ -17,7 +17,6 @@ class YesNoCounts(Noisy):
 
     name: Literal["yes_no_counts"] = Field(description="noisy counts of an outcome's two values in every cell")
     CONTRACT: ClassVar[int] = 1
-    package: ClassVar[str] = "dpdist_counts"
     statistics: ClassVar[str | None] = "yes_no_counts"
     counts_records: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True

@@ -12,9 +12,13 @@ from pydantic import Field
 from dpdist.job.contradiction import Contradiction, JobView, against_levels, declared, levels_between
 from dpdist.job.data import Column
 from dpdist.job.mechanism import Noisy
-from dpdist.job.names import Guarantee, Law, Sanitization, Truncation
+from dpdist.job.names import Guarantee
 from dpdist.job.values import budget_text
 
+Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
+"""Laws whose sufficient statistics get noise."""
+Sanitization = Literal["conjoint", "individual"]
+Truncation = Literal["clamped", "bounded", "renormalised"]
 MOST_LEVELS = 1_000
 WIDEST = 1e30
 """Largest absolute public bound of a normal or lognormal law; for the lognormal law, also the bounds' largest ratio."""
@@ -42,7 +46,6 @@ class Modips(Noisy):
     nested: Annotated[int, Field(ge=1, le=1_000)] = Field(
         default=1, description="synthetic sets for every sanitization, which share its part of ε"
     )
-    package: ClassVar[str] = "dpdist.mechanisms.modips"
     statistics: ClassVar[str | None] = "sufficient"
     tabulates: ClassVar[bool] = True
 
@@ -61,6 +64,10 @@ class Modips(Noisy):
     def counted(self) -> bool:
         """True if the law is one of levels."""
         return self.law in ("bernoulli", "multinomial")
+
+    @property
+    def draws_within_domain(self) -> bool:
+        return self.truncation == "bounded" and not self.counted
 
     def against_noisy_frame(self, job: JobView) -> str:
         if self.truncation != "bounded":

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import comb
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from dpdist.job.contradiction import Contradiction, JobView
-from dpdist.job.marginals import CodedColumns
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget
+from dpdist.mechanisms.coded_tables.spec import CodedColumns
 
 MOST_PARENTS = 3
 MOST_CELLS = 10_000
@@ -42,7 +42,6 @@ class PrivBayes(CodedColumns):
     selection: Budget | None = Field(
         default=None, description='part of ε for the choice of parents, as in "3/10" (the default); the rest is for tables'
     )
-    package: ClassVar[str] = "dpdist.mechanisms.privbayes"
 
     @property
     def parents(self) -> int:

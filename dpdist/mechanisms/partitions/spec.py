@@ -32,7 +32,6 @@ class Partitioned(Noisy):
     bins: dict[ColumnName, Bins] = Field(
         default={}, description="of outcomes without levels: into how many equal bins their public bounds are cut"
     )
-    package: ClassVar[str] = "dpdist.mechanisms.partitions"
     statistics: ClassVar[str | None] = "partition"
     several_outcomes: ClassVar[bool] = True
 

@@ -1,0 +1,123 @@
+"""Lists the specification of every mechanism, from which a job's key `mechanism: {name: …}` selects one.
+
+A specification is the file `spec.py` of the mechanism's folder. It is imported where a job names the mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, get_args
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from dpdist.core.plugins import MECHANISMS, Members, Refused
+from dpdist.job.mechanism import MechanismSpec
+
+PLACES = {
+    "weighted": "dpdist.mechanisms.pseudo_posterior.spec:Weighted",
+    "unweighted": "dpdist.mechanisms.pseudo_posterior.spec:Unweighted",
+    "weighted_e": "dpdist.mechanisms.pseudo_posterior.spec:WeightedE",
+    "censor_w": "dpdist.mechanisms.pseudo_posterior.spec:CensorW",
+    "censor_uw": "dpdist.mechanisms.pseudo_posterior.spec:CensorUW",
+    "centred": "dpdist.mechanisms.pseudo_posterior.spec:Centred",
+    "perturbed_histogram": "dpdist.mechanisms.perturbed_histogram.spec:PerturbedHistogram",
+    "laplace": "dpdist.mechanisms.laplace_tables.spec:Laplace",
+    "laplace_composed": "dpdist.mechanisms.laplace_tables.spec:LaplaceComposed",
+    "laplace_strict": "dpdist.mechanisms.laplace_cells.spec:LaplaceStrict",
+    "weight_regularisation": "dpdist.mechanisms.weight_regularisation.spec:WeightRegularisation",
+    "reference_tables": "dpdist.mechanisms.reference_tables.spec:ReferenceTables",
+    "sanitized_statistics": "dpdist.mechanisms.sanitized_lognormal.spec:SanitizedStatistics",
+    "modips": "dpdist.mechanisms.modips.spec:Modips",
+    "flat_laplace": "dpdist.mechanisms.partitions.spec:FlatLaplace",
+    "universal_histogram": "dpdist.mechanisms.partitions.spec:UniversalHistogram",
+    "steps": "dpdist.mechanisms.partitions.spec:Steps",
+    "weighted_marginals": "dpdist.mechanisms.weighted_marginals.spec:WeightedMarginals",
+    "privbayes": "dpdist.mechanisms.privbayes.spec:PrivBayes",
+}
+"""Places of dpdist's specifications by the mechanism's name. Those of plug-ins are entry points."""
+REFUSED = "plugin_refused"
+"""The type of pydantic's error for a plug-in that cannot be used; its context has the reason."""
+
+
+def _fault(name: str, member: Any) -> str:
+    """Why an object is no specification of this name; empty where it is one."""
+    if not (isinstance(member, type) and issubclass(member, MechanismSpec)):
+        return "is no class derived from MechanismSpec"
+    if get_args(member.model_fields["name"].annotation) != (name,):
+        return f"has another name in its class: write name: Literal['{name}']"
+    if member.package.startswith("dpdist.") and name not in PLACES:
+        return f"runs code of {member.package}: write package, the one with its own code"
+    return ""
+
+
+SPECS: Members[type[MechanismSpec]] = Members(MECHANISMS, PLACES, _fault)
+"""Specifications by the name of the mechanism."""
+
+
+def every_spec() -> dict[str, type[MechanismSpec]]:
+    """All specifications by name: dpdist's, and those of plug-ins that can be used."""
+    return {**SPECS, **{name: spec for name, (_, spec) in SPECS.usable()[0].items()}}
+
+
+class _ByName:
+    """Makes a field of the union of all specifications, which the key `name` distinguishes.
+
+    A value is validated by the specification that it names, and no other one is imported.
+    """
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(_validated, serialization=core_schema.simple_ser_schema("any"))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(_union(*every_spec().values()).core_schema)
+
+
+Mechanism = Annotated[MechanismSpec, _ByName()]
+"""The mechanism of a job: one of all specifications, or of a plug-in's."""
+
+
+def _validated(value: Any) -> MechanismSpec:
+    name = value.name if isinstance(value, MechanismSpec) else value.get("name") if isinstance(value, Mapping) else None
+    try:
+        specs = [SPECS.named(name)] if isinstance(name, str) else [*every_spec().values()]
+    except Refused as refusal:
+        raise PydanticCustomError(REFUSED, "{reason}", {"reason": str(refusal)}) from None
+    except KeyError:
+        specs = [*every_spec().values()]
+    return _union(*specs).validate_python(value)
+
+
+@dataclass(frozen=True)
+class _Union:
+    """A union of these specifications; it may have a single one."""
+
+    specs: tuple[type[MechanismSpec], ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        names = [get_args(spec.model_fields["name"].annotation)[0] for spec in self.specs]
+        schemas = map(handler.generate_schema, self.specs)
+        return core_schema.tagged_union_schema(dict(zip(names, schemas, strict=True)), discriminator="name")
+
+
+@cache
+def _union(*specs: type[MechanismSpec]) -> TypeAdapter[MechanismSpec]:
+    return TypeAdapter(Annotated[Any, _Union(specs)])
+
+
+def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
+    """The specification that a job's settings, by dotted key, name as mechanism.
+
+    None where they name no known mechanism.
+    """
+    try:
+        return SPECS.named(settings.get("mechanism.name", ""))
+    except KeyError:
+        return None
+
+
+def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:
+    """Names, for messages, of the mechanisms for which a fact holds."""
+    return tuple(name for name, spec in SPECS.items() if fact(spec))

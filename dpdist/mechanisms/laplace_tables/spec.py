@@ -1,0 +1,75 @@
+"""Settings of `laplace` and `laplace_composed`: the sensitivity of tables, and whether margins are made consistent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, JobView
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Consistency, Guarantee, Sensitivity, StatisticName
+
+
+class WholeTables(Noisy):
+    """Figures of whole tables under noise.
+
+    Its two forms, `laplace` and `laplace_composed`, differ only in how ε is shared.
+    """
+
+    sensitivity: Sensitivity = Field(
+        default="local", description="the file's own, which promises nothing, or by public bounds"
+    )
+    consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
+    statistics: ClassVar[str | None] = "noisy_tables"
+    tabulates: ClassVar[bool] = True
+    whole_tables: ClassVar[bool] = True
+    gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
+    shape: ClassVar[bool] = False
+
+    def against_noisy_frame(self, job: JobView) -> str:
+        return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
+
+    @classmethod
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "", {"sensitivity": "public"}  # sensitivities of the file itself promise nothing
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "none" if self.sensitivity == "local" else "strict"
+
+    def clips(self, job: JobView) -> bool:
+        return self.sensitivity == "public"
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if self.sensitivity == "local" and job.budget.adjacency == "substitution":
+            found = f"'{self.name}' with local sensitivities promises nothing, under no adjacency"
+            yield Contradiction(("budget", "adjacency"), found, "leave it out, or take laplace_strict")
+        if job.strata:
+            found = f"'{self.name}' noises tables with their margins over the whole file"
+            yield Contradiction(("strata",), found, "leave strata out")
+        if job.synthetic_sets != 1:
+            found = f"'{self.name}' releases one set of tables, on which all of ε is best spent"
+            yield Contradiction(("synthetic_sets",), found, "write 1")
+        if job.rake:
+            found = f"'{self.name}' releases figures, and no weights that could be raked"
+            yield Contradiction(("rake",), found, "leave rake out")
+
+
+class Laplace(WholeTables):
+    """Noisy tables in which every figure has all of ε, as in the literature; this promises nothing."""
+
+    name: Literal["laplace"] = Field(description="noisy tables; every figure has all of ε, which promises nothing")
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if self.sensitivity == "public":
+            found = "'laplace' spends all of ε in every figure, with sensitivities of the file itself, as in the literature"
+            yield Contradiction(("mechanism", "sensitivity"), found, "take laplace_composed or laplace_strict")
+
+
+class LaplaceComposed(WholeTables):
+    """Noisy tables in which a record's figures share ε."""
+
+    name: Literal["laplace_composed"] = Field(description="noisy tables; ε is divided among the figures of a record")

@@ -1,0 +1,35 @@
+"""Settings of `perturbed_histogram`: how many bins a histogram has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, JobView, declared
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Guarantee
+
+
+class PerturbedHistogram(Noisy):
+    """A noisy histogram of the outcome with equal bins, in every stratum."""
+
+    name: Literal["perturbed_histogram"] = Field(description="a noisy histogram in equal bins, in every stratum")
+    bins: int | None = Field(
+        default=None, ge=1, le=10_000, description="how many; unset: ln n, rounded up, of the mean stratum"
+    )
+    statistics: ClassVar[str | None] = "histogram"
+    counts_records: ClassVar[bool] = True
+    gates: ClassVar[bool] = True
+    scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        for outcome in declared(job):
+            if job.columns[outcome].whole:
+                found = "a histogram is uniform within its bins"
+                yield Contradiction(("columns", outcome, "whole"), found, "leave whole out")

@@ -1,0 +1,53 @@
+"""Settings of `sanitized_statistics`: the law of the noise, and whether cells are shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, JobView, declared
+from dpdist.job.mechanism import Noisy
+from dpdist.job.model import Prior
+from dpdist.job.names import Guarantee, NoiseName
+from dpdist.job.runtime import Sampler
+
+
+class SanitizedStatistics(Noisy):
+    """Noisy moments of logarithms, winsorised at limits from a reference. Synthetic sets follow from the fit to them."""
+
+    name: Literal["sanitized_statistics"] = Field(description="noisy moments of logarithms, winsorised by a reference")
+    shrinkage: bool = Field(default=True, description="move cells towards each other as noise moved them apart")
+    noise: NoiseName = Field(
+        default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
+    )
+    by_cell: ClassVar[bool] = True
+    tabulates: ClassVar[bool] = True
+    sets_are_free: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
+    @property
+    def gaussian(self) -> bool:
+        return self.noise == "gaussian"
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        if job.likelihood.family != "lognormal":
+            found = f"'{self.name}' releases statistics of the lognormal law"
+            yield Contradiction(("model", "family"), found, "take family: lognormal")
+            return
+        if job.sampler != Sampler(name="exact"):
+            yield Contradiction(("sampler",), f"'{self.name}' draws from no posterior", "leave sampler out")
+        if job.likelihood.prior != Prior():
+            found = f"'{self.name}' has the reference in place of a prior"
+            yield Contradiction(("model", "prior"), found, "leave prior out")
+        for outcome in declared(job):
+            if (bounds := job.columns[outcome].bounds) is not None and bounds[0] <= 0:
+                found = f"'{self.name}' is strict, and whether an outcome is 0 depends on the records"
+                remedy = "give bounds from above 0, to which lower values are clipped"
+                yield Contradiction(("columns", outcome, "bounds"), found, remedy)
