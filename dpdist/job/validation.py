@@ -249,5 +249,6 @@ def _constants_of_others(mechanism: object) -> Iterator[str]:
     """Yields constants that belong to other mechanisms; in an earlier format every job had the constants of all."""
     spec = SPECS.get(str(mechanism.get("name"))) if isinstance(mechanism, dict) else None
     if spec is not None and isinstance(mechanism, dict):
-        foreign = [name for name in mechanism if name not in spec.model_fields]
-        yield from (name for name in foreign if those(lambda other, name=name: name in other.model_fields))
+        for name in (name for name in mechanism if name not in spec.model_fields):
+            if any(name in other.model_fields for other in SPECS.values()):
+                yield name
