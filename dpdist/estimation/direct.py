@@ -102,8 +102,8 @@ def direct(
     figures = _figures(sums, frame, cells, Design() if design is None else design, replicated)
     noise = _rounding(sums.sums, frame, cells, figures[1].value)
     count, mean, total = (
-        each._replace(variance=np.where(each.variance <= most, 0.0, each.variance))
-        for each, most in zip(figures, noise, strict=True)
+        estimate._replace(variance=np.where(estimate.variance <= most, 0.0, estimate.variance))
+        for estimate, most in zip(figures, noise, strict=True)
     )
     return count, mean, total
 
@@ -123,7 +123,9 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design)
     fraction[finest.design_stratum] = design.stage(stratum_sizes(frame)).fraction[frame.design_stratum]
     figures = counts_and_means(sums.sums, finest, cells, Stage(size, fraction, "certainty"))
     most = _rounding(sums.sums, frame, cells, figures[1].value)
-    return np.sqrt([np.where(each.variance <= m, 0.0, each.variance) for each, m in zip(figures, most, strict=True)])
+    return np.sqrt(
+        [np.where(estimate.variance <= m, 0.0, estimate.variance) for estimate, m in zip(figures, most, strict=True)]
+    )
 
 
 def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:

@@ -160,12 +160,12 @@ def ratio(sample: Sample, domains: scipy.sparse.csr_array, numerator: Floats, de
 
 def quantile(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:
     """Estimates quantiles by Woodruff's method; the standard error is NaN where the interval of the share leaves [0, 1]."""
-    found = []
+    quantiles = []
     for k in range(domains.shape[0]):
         rows = domains.indices[domains.indptr[k] : domains.indptr[k + 1]]
         rows = rows[np.argsort(outcome[rows], kind="stable")]
-        found.append(_quantile(sample.part(rows), outcome[rows], share))
-    return Estimates(*(np.array(column) for column in zip(*found, strict=True)))
+        quantiles.append(_quantile(sample.part(rows), outcome[rows], share))
+    return Estimates(*(np.array(column) for column in zip(*quantiles, strict=True)))
 
 
 def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, float, float]:
@@ -187,8 +187,8 @@ def _at(outcome: Floats, weight: Floats, share: float) -> float:
     if not used.any():
         return float("nan")
     reached = np.cumsum(weight[used])
-    at = int(np.searchsorted(reached, share * reached[-1] * (1.0 - ROUNDING)))
-    return float(outcome[used][min(at, len(reached) - 1)])
+    position = int(np.searchsorted(reached, share * reached[-1] * (1.0 - ROUNDING)))
+    return float(outcome[used][min(position, len(reached) - 1)])
 
 
 def _estimates(sample: Sample, domains: scipy.sparse.csr_array, value: Floats, variance: Floats) -> Estimates:

@@ -64,13 +64,13 @@ class Donors:
         """
         for shared in range(codes.shape[1], -1, -1):
             if shared == codes.shape[1]:
-                own = np.arange(*np.searchsorted(self.cell, [cell, cell + 1]))
+                positions = np.arange(*np.searchsorted(self.cell, [cell, cell + 1]))
             else:
-                own = np.flatnonzero((codes[self.cell, :shared] == codes[cell, :shared]).all(axis=1))
-                own = own[np.lexsort((self.weight[own], *self.outcomes[own].T[::-1]))]
-            if len(own) >= FEWEST:
+                positions = np.flatnonzero((codes[self.cell, :shared] == codes[cell, :shared]).all(axis=1))
+                positions = positions[np.lexsort((self.weight[positions], *self.outcomes[positions].T[::-1]))]
+            if len(positions) >= FEWEST:
                 break
-        return own
+        return positions
 
     def drawn(self, cell: int, codes: Codes, count: int, rng: np.random.Generator) -> Ints:
         """Positions of `count` donors for a cell: a systematic sample in order of the first outcome, from a random start.
@@ -78,8 +78,8 @@ class Donors:
         At any value, the sample's distribution function is within one record of the donors' own. The positions are
         returned in random order.
         """
-        own = self.of_cell(cell, codes)
-        return np.asarray(rng.permutation(own[_evenly(rng.random(), count, len(own))]))
+        positions = self.of_cell(cell, codes)
+        return np.asarray(rng.permutation(positions[_evenly(rng.random(), count, len(positions))]))
 
 
 def _evenly(start: float, count: int, size: int) -> Ints:
@@ -89,12 +89,14 @@ def _evenly(start: float, count: int, size: int) -> Ints:
 
 def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Table:
     """A table of every stratum's donors, one row each; a cell's number is its position in the released parameters."""
-    labels = np.repeat(np.arange(len(donors), dtype=np.int32), [len(each) for each in donors.values()])
+    labels = np.repeat(np.arange(len(donors), dtype=np.int32), [len(stratum_donors) for stratum_donors in donors.values()])
     stratum = pa.DictionaryArray.from_arrays(pa.array(labels), pa.array(list(donors), pa.string()))
-    cell, weight = (np.concatenate([getattr(each, name) for each in donors.values()]) for name in ("cell", "weight"))
-    values = np.concatenate([each.outcomes for each in donors.values()])
+    cell, weight = (
+        np.concatenate([getattr(stratum_donors, name) for stratum_donors in donors.values()]) for name in ("cell", "weight")
+    )
+    values = np.concatenate([stratum_donors.outcomes for stratum_donors in donors.values()])
     columns = {OUTCOME + name: pa.array(values[:, k].copy()) for k, name in enumerate(outcomes)}
-    further = [each.copied for each in donors.values() if each.copied is not None]
+    further = [stratum_donors.copied for stratum_donors in donors.values() if stratum_donors.copied is not None]
     copied = pa.concat_tables(further) if further else pa.table({})
     columns |= {COPIED + name: column for name, column in zip(copied.column_names, copied.columns, strict=True)}
     return pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
@@ -109,6 +111,6 @@ def donors_from_table(table: pa.Table, outcomes: Sequence[str], copied: Sequence
     masks: list[NDArray[np.bool_]] = [codes == k for k in range(len(labels))]
     further = table.select([COPIED + name for name in copied]).rename_columns(list(copied)) if copied else None
     return {
-        label: Donors(cell[own], weight[own], values[own], None if further is None else further.filter(pa.array(own)))
-        for label, own in zip(labels, masks, strict=True)
+        label: Donors(cell[rows], weight[rows], values[rows], None if further is None else further.filter(pa.array(rows)))
+        for label, rows in zip(labels, masks, strict=True)
     }

@@ -31,21 +31,21 @@ def frame_table(frame: Frame) -> pa.Table:
         levels = frame.levels[name]
         columns[name] = pa.array([levels[code] for code in codes], type=pa.infer_type(list(levels)))
     columns["count"] = pa.array(frame.count)
-    said = {
+    layout = {
         "levels": {name: list(levels) for name, levels in frame.levels.items()},
         "strata": frame.strata,
         "design_strata": frame.design_strata,
     }
-    return pa.table(columns).replace_schema_metadata({"dpdist.frame": json.dumps(said)})
+    return pa.table(columns).replace_schema_metadata({"dpdist.frame": json.dumps(layout)})
 
 
 def frame_from_table(table: pa.Table) -> Frame:
     """The inverse of `frame_table`."""
-    said = json.loads(table.schema.metadata[b"dpdist.frame"])
-    levels: dict[str, tuple[Level, ...]] = {name: tuple(values) for name, values in said["levels"].items()}
-    codes = {name: _codes(table.column(name).to_pylist(), known) for name, known in levels.items()}
+    layout = json.loads(table.schema.metadata[b"dpdist.frame"])
+    levels: dict[str, tuple[Level, ...]] = {name: tuple(values) for name, values in layout["levels"].items()}
+    codes = {name: _codes(table.column(name).to_pylist(), column_levels) for name, column_levels in levels.items()}
     count = table.column("count").to_numpy().astype(np.int64)
-    return Frame(codes, levels, count, tuple(said["strata"]), tuple(said["design_strata"]))
+    return Frame(codes, levels, count, tuple(layout["strata"]), tuple(layout["design_strata"]))
 
 
 EARLIER_FORM = (
@@ -73,7 +73,7 @@ def read_frame(folder: Path, name: str, job: Job) -> Frame:
     rows must be ordered by stratum.
     """
     levels = {column: tuple(job.columns[column].levels or ()) for column in job.categories}
-    types = {column: pa.infer_type(list(known)) for column, known in levels.items()} | {"count": pa.int64()}
+    types = {column: pa.infer_type(list(column_levels)) for column, column_levels in levels.items()} | {"count": pa.int64()}
     table = read_columns(folder, name, types, prod(map(len, levels.values())))
     try:
         frame = frame_from_table(table)

@@ -17,7 +17,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Design
 from dpdist.estimation.domains import replication
 from dpdist.estimation.estimators import Estimate, stratum_sizes
-from dpdist.estimation.linear import Figures, asked, variance
+from dpdist.estimation.linear import Figures, figures_of, variance
 from dpdist.estimation.unit_sums import Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Job, Statistic
@@ -71,14 +71,14 @@ class Direct:
         held = replace(cells, membership=scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
         column = self.job.outcome_columns.get((statistic.of or statistic).variable or "")
         domain = None if column is None else (column.bounds or (-np.inf, np.inf), column.whole)
-        figures = asked(statistic, held, self.job.outcomes)
+        figures = figures_of(statistic, held, self.job.outcomes)
         return Estimate(*figures.of_records(self._units(self.weight), domain, self._variance))
 
     def _units(self, weight: Floats) -> Units:
         def below(outcome: int, record: Ints, value: Floats) -> Floats:
             return np.asarray((weight[record] * (self.outcomes[outcome][record] <= value))[None])
 
-        products = [(weight * each)[None] for each in self.outcomes]
+        products = [(weight * products)[None] for products in self.outcomes]
         return Units(np.ones(len(weight)), weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
@@ -86,11 +86,11 @@ class Direct:
 
         PSUs are the first sampling stage; later stages are left out.
         """
-        units, said = self._units(self.weight), self.job.survey.replicate_weights
-        if said is not None:
+        units, weights = self._units(self.weight), self.job.survey.replicate_weights
+        if weights is not None:
             assert self.replicates is not None
             again = np.concatenate([figures.of(self._units(weight)) for weight in self.replicates.T])
-            return replication(said).variance(figures.of(units)[0], again)
+            return replication(weights).variance(figures.of(units)[0], again)
         shares, stratum = figures.shares(units), self.frame.design_stratum[self.row].astype(np.int64)
         if self.job.survey.psu is None:
             return variance(shares, np.ones(len(self.row)), stratum, self.design.stage(stratum_sizes(self.frame)))

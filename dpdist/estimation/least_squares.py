@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.job import StatisticName
 
@@ -56,8 +56,8 @@ class LeastSquares:
         cells, rows = membership.shape
         square = (membership @ membership.T if cells <= rows else membership.T @ membership).toarray()
         values, vectors = scipy.linalg.eigh(square, overwrite_a=True, check_finite=False)
-        known = values > ZERO * values.max(initial=0.0)
-        return cls(membership, vectors[:, known] / np.sqrt(values[known]))
+        positive = values > ZERO * values.max(initial=0.0)
+        return cls(membership, vectors[:, positive] / np.sqrt(values[positive]))
 
     def solve(self, noisy: Floats) -> Solution:
         """The solutions for noisy figures, (draw, cell)."""
@@ -106,13 +106,38 @@ def consistent_table(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dic
 
 def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Floats]:
     """Replaces means by total over count where a table has all three."""
-    found = dict(figures)
-    if {"count", "mean", "total"} <= set(found):
+    consistent_figures = dict(figures)
+    if {"count", "mean", "total"} <= set(consistent_figures):
         with np.errstate(divide="ignore", invalid="ignore"):
-            found["mean"] = found["total"] / found["count"]
-    return found
+            consistent_figures["mean"] = consistent_figures["total"] / consistent_figures["count"]
+    return consistent_figures
 
 
 def stacked(tables: Sequence[Cells]) -> scipy.sparse.csr_array:
     """Membership of the cells of several tables in one matrix, (cell, frame row)."""
     return scipy.sparse.csr_array(scipy.sparse.vstack([cells.membership for cells in tables]))
+
+
+def nearest_on_simplex(values: Floats, total: Floats) -> Floats:
+    """The nearest non-negative values with the given sum, along the last axis, in least squares.
+
+    They are max(values − t, 0), with t such that they sum to `total` (…,), which is at least 0 (Held, Wolfe & Crowder
+    1974). Sorting the values gives t.
+    """
+    ordered = -np.sort(-values, axis=-1)
+    number = np.arange(1, values.shape[-1] + 1)
+    level = (np.cumsum(ordered, axis=-1) - total[..., None]) / number
+    last = np.maximum((ordered > level).sum(axis=-1, keepdims=True) - 1, 0)
+    return np.asarray(np.maximum(values - np.take_along_axis(level, last, axis=-1), 0.0))
+
+
+def nearest_on_simplices(values: Floats, group: Ints, total: Floats) -> Floats:
+    """The same projection within groups: `values` and `group` are (value,), and `total` is (group,). No group is empty."""
+    order = np.lexsort((-values, group))
+    ordered, group_of_sorted = values[order], group[order]
+    start = np.searchsorted(group_of_sorted, np.arange(len(total)))
+    summed = np.concatenate([[0.0], np.cumsum(ordered)])
+    number = np.arange(len(values)) - start[group_of_sorted] + 1
+    level = (summed[1:] - summed[start[group_of_sorted]] - total[group_of_sorted]) / number
+    last = np.maximum(np.bincount(group_of_sorted, weights=ordered > level, minlength=len(total)).astype(np.int64) - 1, 0)
+    return np.asarray(np.maximum(values - level[start + last][group], 0.0))

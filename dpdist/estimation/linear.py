@@ -48,14 +48,14 @@ class Figures:
         """
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = total_of(above, units)
+            values = total_of(above, units)
             if below is not None:
-                found = found / total_of(below, units)
+                values = values / total_of(below, units)
             if self.base.name == "proportion" and self.base.above is not None:
-                found = 1.0 - found
+                values = 1.0 - values
             if self.slope is not None:
-                found = -(found - (self.base.level_of_quantile or 0.0)) / self.slope
-        return found if self.statistic.of is None else self.less(found)
+                values = -(values - (self.base.level_of_quantile or 0.0)) / self.slope
+        return values if self.statistic.of is None else self.less(values)
 
     def shares(self, units: Units) -> scipy.sparse.csr_array:
         """What one unit, without its repetitions, adds to the linearised form under the first draw, (cell, unit)."""
@@ -96,8 +96,8 @@ class Figures:
         """Quantiles of the outcome under the first draw, (cell,); `level` is one for all cells, or (cell,)."""
         levels = np.broadcast_to(np.asarray(level, dtype=np.float64), (len(self.cells),))
         outcome = self.outcomes.index(self.base.variable or "")
-        found = quantiles(self.cells, units, outcome, levels, bounds)
-        return np.asarray(np.rint(found)) if whole else found
+        values = quantiles(self.cells, units, outcome, levels, bounds)
+        return np.asarray(np.rint(values)) if whole else values
 
     def of_records(
         self, units: Units, domain: tuple[tuple[float, float], bool] | None, variance: Callable[[Figures], Floats]
@@ -111,11 +111,11 @@ class Figures:
         if level is None:
             return self.of(units)[0], variance(self)
         assert domain is not None
-        at = self.quantiles(units, level, *domain)
-        error = np.sqrt(variance(replace(self, statistic=self.base, cut=at)))
+        cut = self.quantiles(units, level, *domain)
+        error = np.sqrt(variance(replace(self, statistic=self.base, cut=cut)))
         ends = woodruff(lambda share: self.quantiles(units, share, *domain), level, error, np.inf)
-        linear = replace(self, cut=at, slope=ends.slope)
-        value = at if self.statistic.of is None else linear.less(at[None])[0]
+        linear = replace(self, cut=cut, slope=ends.slope)
+        value = cut if self.statistic.of is None else linear.less(cut[None])[0]
         return value, np.where(np.isfinite(ends.error), variance(linear), np.nan)
 
     @property
@@ -134,7 +134,7 @@ class Figures:
         return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
 
 
-def asked(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
+def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> Figures:
     """The figures of a statistic in all cells, before they are computed.
 
     A proportion is the share of values above a limit, one limit for all cells.
@@ -148,8 +148,8 @@ def across(cells: Cells, columns: Sequence[str]) -> scipy.sparse.csr_array:
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
     whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
-    number = {each: k for k, each in enumerate(dict.fromkeys(rest))}
-    group = np.array([number[each] for each in rest])
+    number = {others: k for k, others in enumerate(dict.fromkeys(rest))}
+    group = np.array([number[others] for others in rest])
     base = np.flatnonzero(whole)
     held = (
         scipy.sparse.csr_array((np.ones(len(base)), (group[base], base)), shape=(len(number), len(cells)))
@@ -176,7 +176,7 @@ def variance(
     if calibrated is None:
         squares = shares.copy()
         squares.data = squares.data**2
-        total, square = ((each @ into).toarray().reshape(-1) for each in (shares, squares))
+        total, square = ((summed @ into).toarray().reshape(-1) for summed in (shares, squares))
     else:
         left, dense = _residuals(shares, times, *calibrated), into.toarray()
         total, square = (left @ dense).reshape(-1), (left**2 @ dense).reshape(-1)
@@ -188,3 +188,18 @@ def _residuals(shares: scipy.sparse.csr_array, times: Floats, margins: Floats, w
     gram = np.linalg.pinv((margins * times * weight) @ margins.T)
     slopes = np.asarray(shares @ (times[:, None] * margins.T)) @ gram
     return np.asarray(shares.toarray() - slopes @ (margins * weight))
+
+
+SMALLEST_SHARE = 1e-12
+"""Eigenvalues below this share of the largest one are 0: they are what rounding leaves of a matrix without full rank."""
+
+
+def symmetric_root(covariance: Floats) -> Floats:
+    """R (…, k, k) with R = R' and RR = covariance (…, k, k), which is symmetric and has no eigenvalue below 0.
+
+    Eigenvectors alone would be a root, too. But their signs, and their directions where eigenvalues are alike, hang on
+    the last digits of the matrix, so that the same normal draws would become others on another processor.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    kept = np.where(values > SMALLEST_SHARE * values[..., -1:], np.maximum(values, 0.0), 0.0)
+    return np.asarray((vectors * np.sqrt(kept)[..., None, :]) @ vectors.swapaxes(-1, -2))

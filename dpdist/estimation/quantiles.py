@@ -39,8 +39,8 @@ def woodruff(quantile: Callable[[Floats], Floats], level: float, error: Floats, 
     """
     critical = float(scipy.special.stdtrit(df, NOMINAL))
     lower, upper = (quantile(level + sign * critical * np.nan_to_num(error)) for sign in (-1.0, 1.0))
-    known = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
-    lower, upper = (np.where(known, each, np.nan) for each in (lower, upper))
+    finite = np.isfinite(error) & np.isfinite(lower) & np.isfinite(upper)
+    lower, upper = (np.where(finite, limit, np.nan) for limit in (lower, upper))
     with np.errstate(divide="ignore", invalid="ignore"):
         reach = (upper - lower) / (2.0 * critical)
         return Ends(lower, upper, reach, error / reach)
@@ -52,14 +52,14 @@ def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: t
     It is NaN for a cell without weight. Levels of 0 or less, and of 1 or more, give the outcome's bounds.
     """
     weight = total_of(Sum(cells.membership, units.weight), units)[0]
-    found = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
+    value = _sorted(cells, units, outcome, level) if units.outcomes is not None else np.empty(0)
     if units.outcomes is None:
-        low, found = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
+        low, value = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
         for _ in range(HALVINGS):
-            middle = (low + found) / 2.0
+            middle = (low + value) / 2.0
             reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
-            low, found = np.where(reached, low, middle), np.where(reached, middle, found)
-    held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], found))
+            low, value = np.where(reached, low, middle), np.where(reached, middle, value)
+    held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], value))
     return np.where(weight > 0, held, np.nan)
 
 
@@ -67,15 +67,15 @@ def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
     """Quantiles of units that are records, (cell,), by sorting."""
     assert units.outcomes is not None
     values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
-    found = np.full(len(cells), np.nan)
+    values_of_cells = np.full(len(cells), np.nan)
     for cell in range(len(cells)):
-        own = inside.indices[inside.indptr[cell] : inside.indptr[cell + 1]]
-        if len(own):
-            own = own[np.argsort(values[own], kind="stable")]
-            reached = np.cumsum(weight[own])
-            at = np.searchsorted(reached, level[cell] * reached[-1] * (1.0 - ROUNDING))
-            found[cell] = values[own[min(int(at), len(own) - 1)]]
-    return found
+        rows = inside.indices[inside.indptr[cell] : inside.indptr[cell + 1]]
+        if len(rows):
+            rows = rows[np.argsort(values[rows], kind="stable")]
+            reached = np.cumsum(weight[rows])
+            position = np.searchsorted(reached, level[cell] * reached[-1] * (1.0 - ROUNDING))
+            values_of_cells[cell] = values[rows[min(int(position), len(rows) - 1)]]
+    return values_of_cells
 
 
 def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:

@@ -59,13 +59,13 @@ class Room(NamedTuple):
 
 
 def margins_of(job: Job, frame: Frame) -> list[Margin]:
-    found = []
-    for said in job.rake:
-        cells = cross(frame, said.by, margins=False)
-        found.append(
-            Margin(cells.membership, np.array([said.totals[" / ".join(label) or TOTAL] for label in cells.labels]))
+    margins = []
+    for rake in job.rake:
+        cells = cross(frame, rake.by, margins=False)
+        margins.append(
+            Margin(cells.membership, np.array([rake.totals[" / ".join(label) or TOTAL] for label in cells.labels]))
         )
-    return found
+    return margins
 
 
 def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None) -> Floats:
@@ -81,14 +81,14 @@ def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(flat > 0, start / flat, 1.0)
     for _ in range(ROUNDS):
-        apart = np.zeros(len(flat))
+        distance = np.zeros(len(flat))
         for margin in margins:
             ratio = _ratio(margin, flat * factor)
             factor *= (margin.membership.T @ ratio.T).T
-            apart = np.maximum(apart, np.abs(ratio - 1.0).max(axis=1, initial=0.0))
-        if apart.max(initial=0.0) < MET:
+            distance = np.maximum(distance, np.abs(ratio - 1.0).max(axis=1, initial=0.0))
+        if distance.max(initial=0.0) < MET:
             return factor.reshape(weights.shape)
-    for k in np.flatnonzero(apart >= MET):
+    for k in np.flatnonzero(distance >= MET):
         factor[k] *= _solved(flat[k] * factor[k], margins)
     return factor.reshape(weights.shape)
 
@@ -110,17 +110,17 @@ def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
     totals = np.concatenate([margin.totals for margin in margins])
     power = np.zeros(weights.shape[0])
 
-    def cost(at: Floats, along: float) -> float:
-        return float((weights * np.exp(np.minimum(at, 500.0))).sum()) - along
+    def cost(powers: Floats, along: float) -> float:
+        return float((weights * np.exp(np.minimum(powers, 500.0))).sum()) - along
 
     reached = 0.0
     for _ in range(NEWTON_STEPS):
-        own = weights * np.exp(power)
-        now = x @ own
+        scaled = weights * np.exp(power)
+        now = x @ scaled
         if np.abs(now - totals).max() <= MET * totals.max() and np.abs(_apart(now, totals)).max() < MET:
             return np.asarray(np.exp(power))
         scale = 1.0 / np.sqrt(np.maximum(now, np.finfo(float).tiny))
-        curvature = (x * own) @ x.T * np.outer(scale, scale)
+        curvature = (x * scaled) @ x.T * np.outer(scale, scale)
         step = scale * np.linalg.lstsq(curvature, scale * (totals - now), rcond=1e-14)[0]
         length, gain = 1.0, float(totals @ step)
         while length > 1e-10 and cost(power + length * (x.T @ step), reached + length * gain) > cost(power, reached):
@@ -144,12 +144,12 @@ def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
     for _ in range(ROUNDS):
         before = placed[:, free]
         for margin in margins:
-            membership, own = margin.membership[:, free], placed[:, free]
-            of_free = (membership @ own.T).T
+            membership, sums = margin.membership[:, free], placed[:, free]
+            of_free = (membership @ sums.T).T
             rest = (margin.membership @ placed.T).T - of_free
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = np.where(of_free > 0, np.maximum(margin.totals - rest, 0.0) / of_free, 1.0)
-            placed[:, free] = np.clip(own * (membership.T @ ratio.T).T, least, most)
+            placed[:, free] = np.clip(sums * (membership.T @ ratio.T).T, least, most)
         if np.allclose(placed[:, free], before, rtol=MET, atol=0.0):
             break
     return placed
@@ -167,8 +167,8 @@ def within_totals(weights: Floats, margins: Sequence[Margin], room: Room) -> Roo
             low, high = (held.T @ (margin.totals - held @ ends) + ends for ends in (most, least))
             least = np.where(room.free, np.maximum(least, low), least)
             most = np.where(room.free, np.minimum(most, high), most)
-    told = most - least <= TOLD * np.abs(weights)
-    return Room(np.where(told, weights, np.minimum(least, weights)), np.where(told, weights, np.maximum(most, weights)))
+    fixed = most - least <= TOLD * np.abs(weights)
+    return Room(np.where(fixed, weights, np.minimum(least, weights)), np.where(fixed, weights, np.maximum(most, weights)))
 
 
 def raked(sums: Sums, factor: Floats) -> Sums:
@@ -194,7 +194,7 @@ def raked_counts_and_means(
     counted = _residual(inside, np.zeros_like(inside), plain, x, gram)
     averaged = _residual(-np.nan_to_num(mean)[:, None] * np.nan_to_num(share), np.nan_to_num(share), plain, x, gram)
     added = _residual(np.zeros_like(inside), inside, plain, x, gram)
-    variances = [_variance(*each, sums, frame, stage) for each in (counted, averaged, added)]
+    variances = [_variance(*coefficients, sums, frame, stage) for coefficients in (counted, averaged, added)]
     averages = Estimate(mean, np.where(count > 0, variances[1], np.nan))
     return Estimate(count, variances[0]), averages, Estimate(total, variances[2])
 

@@ -32,8 +32,8 @@ def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
     `sampling` and `noise` (cell,) are known variances. The variance A of true values between cells is estimated by
     moments (DerSimonian & Laird). A value keeps (A + sampling)/(A + sampling + noise) of its distance from the mean.
     """
-    known = np.maximum(sampling + noise, KNOWN_VARIANCE)
-    weight = 1.0 / known
+    variances = np.maximum(sampling + noise, KNOWN_VARIANCE)
+    weight = 1.0 / variances
     share, excess = weight / weight.sum(), values - np.average(values, weights=weight)
     room = float((weight * (1.0 - share)).sum())
     drift = (
@@ -41,39 +41,41 @@ def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
         if room > KNOWN_VARIANCE * weight.sum()
         else 0.0
     )
-    mean = float(np.average(values, weights=1.0 / (drift + known)))
-    kept = (drift + known - noise) / (drift + known)
+    mean = float(np.average(values, weights=1.0 / (drift + variances)))
+    kept = (drift + variances - noise) / (drift + variances)
     return Shrunk(kept, mean + kept * (values - mean), mean, drift)
 
 
 class Composite(NamedTuple):
     """Result of mixing own and borrowed estimates, (cell,) each.
 
-    `own` is the weight of a cell's own estimate, and `error` is the mean squared error of the mixture.
+    `kept` is the weight of a cell's own estimate, and `error` is the mean squared error of the mixture.
     """
 
-    own: Floats
+    kept: Floats
     error: Floats
     unlike: Floats
     """Standard deviation of a cell's true value about the value that it borrows, (cell,)."""
 
 
-def composite(apart: Floats, sampling: Floats) -> Composite:
+def composite(difference: Floats, sampling: Floats) -> Composite:
     """Mixes own and borrowed estimates by precision; the own estimate has the weight 1 − V/max(V + τ², d²).
 
-    d, `apart`, is the own less the borrowed estimate, and V, `sampling`, is the sampling variance of d; both are (cell,).
+    d, `difference`, is the own less the borrowed estimate, and V, `sampling`, is the sampling variance of d. Both are (cell,).
     The variance τ² between cells follows from the moments of all differences (DerSimonian & Laird). A cell with d² above
     V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.
 
     An infinite V, or NaN in d, means a cell without records. Such a cell takes the whole borrowed estimate, with the
     error τ².
     """
-    known = np.isfinite(sampling)
-    unlike = shrunk(apart[known], np.zeros(int(known.sum())), sampling[known]).drift if known.any() else 0.0
-    own, error = np.zeros(len(apart)), np.full(len(apart), unlike)
-    variance = np.maximum(np.maximum(unlike + sampling[known], apart[known] ** 2), SMALLEST)
-    own[known] = 1.0 - sampling[known] / variance
-    error[known] = own[known] * sampling[known]
-    far = np.full(len(apart), np.sqrt(unlike))
-    far[known] = np.sqrt(variance - sampling[known])
-    return Composite(own, error, far)
+    measured = np.isfinite(sampling)
+    unlike = (
+        shrunk(difference[measured], np.zeros(int(measured.sum())), sampling[measured]).drift if measured.any() else 0.0
+    )
+    weight, error = np.zeros(len(difference)), np.full(len(difference), unlike)
+    variance = np.maximum(np.maximum(unlike + sampling[measured], difference[measured] ** 2), SMALLEST)
+    weight[measured] = 1.0 - sampling[measured] / variance
+    error[measured] = weight[measured] * sampling[measured]
+    far = np.full(len(difference), np.sqrt(unlike))
+    far[measured] = np.sqrt(variance - sampling[measured])
+    return Composite(weight, error, far)

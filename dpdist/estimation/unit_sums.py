@@ -70,13 +70,13 @@ def below_of(inside: scipy.sparse.csr_array, units: Units, outcome: int, cut: Fl
     """The weight with an outcome of at most `cut` (cell,), (draw, cell), computed in batches of cells."""
     assert units.below is not None
     draws, sizes = len(units.weight), np.diff(inside.indptr)
-    found = np.zeros((draws, len(cut)))
+    weight_below = np.zeros((draws, len(cut)))
     batch = np.cumsum(sizes * draws) // ENTRIES
     for number in np.unique(batch):
-        own = np.flatnonzero(batch == number)
-        part = inside if len(own) == len(cut) else scipy.sparse.csr_array(inside[own])
-        row, value = part.indices.astype(np.int64), np.repeat(cut[own], np.diff(part.indptr))
-        each = units.times[row] * units.below(outcome, row, value)
-        ends = np.concatenate([np.zeros((draws, 1)), np.cumsum(each, axis=1)], axis=1)
-        found[:, own] = np.diff(ends[:, part.indptr], axis=1)
-    return found
+        members = np.flatnonzero(batch == number)
+        part = inside if len(members) == len(cut) else scipy.sparse.csr_array(inside[members])
+        row, value = part.indices.astype(np.int64), np.repeat(cut[members], np.diff(part.indptr))
+        weights = units.times[row] * units.below(outcome, row, value)
+        ends = np.concatenate([np.zeros((draws, 1)), np.cumsum(weights, axis=1)], axis=1)
+        weight_below[:, members] = np.diff(ends[:, part.indptr], axis=1)
+    return weight_below

@@ -105,11 +105,11 @@ def stratified(
     if stage.lonely == "centred":
         grand = _sums(cell, total, cells) / stage.size.sum()
         part = np.where(alone, free * (total - grand[cell]) ** 2, part)
-    found = _sums(cell, part, cells)
+    by_cell = _sums(cell, part, cells)
     if stage.lonely == "average":
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = found * np.bincount(cell, minlength=cells) / _sums(cell, (~alone).astype(float), cells)
-    return found
+            by_cell = by_cell * np.bincount(cell, minlength=cells) / _sums(cell, (~alone).astype(float), cells)
+    return by_cell
 
 
 def linearised(
@@ -134,14 +134,14 @@ def linearised(
         present = np.bincount(group, minlength=len(between))
         # Σ t² is summed as deviations from the stratum's mean, so that it is exactly 0 where PSUs do not differ.
         squares = _sums(group, (t - mean[group]) ** 2, len(between)) + (n - present) * mean**2 + total**2 / n
-        found = stratified(total, squares, between // len(stages.first.size), stratum, stages.first, cells)
+        by_cell = stratified(total, squares, between // len(stages.first.size), stratum, stages.first, cells)
         if stages.second is not None:
             moments = variable.bb[met.col] - 2.0 * r * variable.ab[met.col] + r**2 * variable.aa[met.col]
             within = _sums(entry, moments / d**2, len(pair))
             second = Stage(stages.second.size, stages.second.fraction, "certainty")
             share = stages.first.fraction[stages.stratum[unit]]
-            found = found + _sums(cell, share * _within(t, within, unit, second), cells)
-    return found
+            by_cell = by_cell + _sums(cell, share * _within(t, within, unit, second), cells)
+    return by_cell
 
 
 def _within(total: Floats, squares: Floats, unit: Ints, stage: Stage) -> Floats:
@@ -185,9 +185,9 @@ class Replication(NamedTuple):
         used = there & (self.factors > 0)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.where(used, replicates, 0.0).sum(axis=0) / used.sum(axis=0)
-        apart = np.where(used, replicates - (mean if self.about_mean else value), 0.0)
-        found = self.scale * (self.factors[:, None] * apart**2).sum(axis=0)
-        return np.where(used.any(axis=0), found, np.nan)
+        deviation = np.where(used, replicates - (mean if self.about_mean else value), 0.0)
+        by_cell = self.scale * (self.factors[:, None] * deviation**2).sum(axis=0)
+        return np.where(used.any(axis=0), by_cell, np.nan)
 
 
 def crossed_products(replicates: Floats) -> Floats:

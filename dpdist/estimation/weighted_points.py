@@ -51,23 +51,25 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
     numbers finite.
     """
     levels: dict[str, list[Level]] = {CELL + column: list(job.columns[column].levels or ()) for column in job.cell_columns}
-    types = {column: pa.infer_type(known) for column, known in levels.items()}
+    types = {column: pa.infer_type(allowed_levels) for column, allowed_levels in levels.items()}
     types |= {"variable": pa.string(), **dict.fromkeys(("standing", "weight", "outcome"), pa.float64())}
-    most = prod(len(known) for known in levels.values()) * len(job.outcomes) * MOST_POINTS
+    most = prod(len(allowed_levels) for allowed_levels in levels.values()) * len(job.outcomes) * MOST_POINTS
     table = read_columns(folder, name, types, most)
     if not len(table):
         raise Damaged(name, "no points", "points of every cell")
     known_values = levels | {"variable": list(job.outcomes)}
-    for column, known in known_values.items():
+    for column, allowed_values in known_values.items():
         for value in pc.unique(table.column(column)).to_pylist():
-            if value not in known:
-                allowed = f"one of {', '.join(str(each) for each in known)}"
+            if value not in allowed_values:
+                allowed = f"one of {', '.join(str(value_allowed) for value_allowed in allowed_values)}"
                 raise Damaged(name, f"the {printable(column)} '{printable(value)}'", printable(allowed, 200))
     for column in ("weight", "standing"):
         _check_within(name, column, table.column(column).to_numpy(), LEAST_WEIGHT, LARGEST_WEIGHT)
     variable, outcome = table.column("variable").to_numpy(), table.column("outcome").to_numpy()
-    for each, domain in job.outcome_columns.items():
-        _check_within(name, f"outcome of {each}", outcome[variable == each], *(domain.bounds or (0.0, 1.0)))
+    for name_of_outcome, domain in job.outcome_columns.items():
+        _check_within(
+            name, f"outcome of {name_of_outcome}", outcome[variable == name_of_outcome], *(domain.bounds or (0.0, 1.0))
+        )
     _check_cells(name, table, list(levels), len(job.outcomes))
     return table
 

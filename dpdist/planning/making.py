@@ -27,11 +27,11 @@ from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
 from dpdist.sampling import check
 from dpdist.survey.census import Census, take_census
+from dpdist.survey.checks import rake_problems
 from dpdist.survey.earlier_release import ReferenceRelease, open_release
 from dpdist.survey.reference_file import ReferenceFile, open_reference
 from dpdist.survey.same_file import content
 from dpdist.survey.source import Input, Source, open_source
-from dpdist.survey.totals_checks import rake_problems
 
 
 def make_plan(job: Job, input: Input, listener: Listener) -> Plan:

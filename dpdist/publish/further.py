@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval, combine_sets, stratum_sizes, t_interval
-from dpdist.estimation.linear import Figures, across, asked, variance
+from dpdist.estimation.linear import Figures, across, figures_of, variance
 from dpdist.estimation.quantiles import woodruff
 from dpdist.estimation.raking import margins_of
 from dpdist.estimation.unit_sums import Units
@@ -150,7 +150,7 @@ class Estimated(NamedTuple):
 
 def further(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
     """Returns a statistic's intervals by estimator, the default estimator first."""
-    figures = asked(statistic, cells, material.release.job.outcomes)
+    figures = figures_of(statistic, cells, material.release.job.outcomes)
     known = material.expected is not None and (not statistic.of_shape or material.distributions.known)
     parameters = _from_parameters(material, figures) if known else None
     found = {} if parameters is None else {"parameters": parameters.interval}

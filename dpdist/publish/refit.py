@@ -16,7 +16,7 @@ import numpy as np
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
-from dpdist.estimation.symmetric_root import symmetric_root
+from dpdist.estimation.linear import symmetric_root
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, Synthesizer, expected_of
 from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weights import (

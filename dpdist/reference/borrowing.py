@@ -86,7 +86,7 @@ def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats,
     differences = np.array([np.log(cell.mean / other.mean) for cell, other in zip(cells, borrowed, strict=True)])
     sampling = np.array([_tail(other) / cell.records for cell, other in zip(cells, borrowed, strict=True)])
     mixture = composite(differences, sampling)
-    return mixture.own, mixture.unlike
+    return mixture.kept, mixture.unlike
 
 
 def _tail(cell: Cell) -> float:

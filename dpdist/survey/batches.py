@@ -39,8 +39,8 @@ def checked_batches(
         raise DataError(source.name, problems)
     missing = [name for name in needed if name not in columns]
     if source.text_only and len(missing) == len(needed):
-        found, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
-        raise DataError(source.name, [Problem("file", found, ", ".join(needed), remedy)])
+        fault, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
+        raise DataError(source.name, [Problem("file", fault, ", ".join(needed), remedy)])
     if missing:
         empty = pa.schema([(name, pa.string()) for name in source.columns])
         raise DataError(source.name, check_schema(job, empty, text_only=True))

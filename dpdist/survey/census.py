@@ -74,15 +74,15 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
             psus |= set(checked.psu.unique().to_pylist())
         if job.survey.fpc:
             unit = "" if checked.psu is None else checked.psu.to_pylist()
-            told = pd.DataFrame(checked.population, columns=["first", "second"][: len(job.survey.fpc)])
-            told = told.assign(key=key, psu=unit, records=1)
-            sizes.append(told.groupby([name for name in told if name != "records"], as_index=False).sum())
+            sizes_stated = pd.DataFrame(checked.population, columns=["first", "second"][: len(job.survey.fpc)])
+            sizes_stated = sizes_stated.assign(key=key, psu=unit, records=1)
+            sizes.append(sizes_stated.groupby([name for name in sizes_stated if name != "records"], as_index=False).sum())
     if findings.problems:
         raise DataError(source.name, findings.placed(source.lines))
     if not tallies:
-        found = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
+        fault = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
         raise DataError(
-            source.name, [Problem("file", found, "at least one record", "check the file and the job's universe")]
+            source.name, [Problem("file", fault, "at least one record", "check the file and the job's universe")]
         )
     tally = _added(pd.concat(tallies).groupby(level=0))
     keys = tally.index.to_numpy()
@@ -109,9 +109,9 @@ def _one_weight(job: Job, source: Source, frame: Frame, tally: pd.DataFrame) -> 
         return
     extent = _added(tally.groupby([frame.codes[name] for name in columns]))
     if (extent["w_high"] - extent["w_low"] > SAME_WEIGHT * extent["w_high"].abs()).any():
-        found = f"weights vary within a combination of {', '.join(columns)}"
+        fault = f"weights vary within a combination of {', '.join(columns)}"
         remedy = "name the columns of the design under survey.weights_constant_in, or leave it out"
-        raise DataError(source.name, [Problem(str(job.survey.weight), found, "one weight in each combination", remedy)])
+        raise DataError(source.name, [Problem(str(job.survey.weight), fault, "one weight in each combination", remedy)])
 
 
 def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
@@ -119,39 +119,39 @@ def _psus(frame: Frame, units: set[tuple[int | str, ...]]) -> Ints:
     names = frame.design_strata
     codes = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in names)])
     stratum = dict(zip(map(tuple, codes[:, 1:].tolist()), frame.design_stratum.tolist(), strict=True))
-    found = np.array([stratum[unit[:-1]] for unit in units if unit[:-1] in stratum], dtype=np.int64)
-    return np.bincount(found, minlength=int(frame.design_stratum.max()) + 1)
+    stratum_of_unit = np.array([stratum[unit[:-1]] for unit in units if unit[:-1] in stratum], dtype=np.int64)
+    return np.bincount(stratum_of_unit, minlength=int(frame.design_stratum.max()) + 1)
 
 
 def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list[pd.DataFrame]) -> Populations:
     """Population sizes by design stratum and PSU. Raises `DataError` if records of one stratum or PSU state several."""
-    told = pd.concat(sizes)
-    told["stratum"] = frame.design_stratum[np.searchsorted(keys, told["key"])]
+    stated = pd.concat(sizes)
+    stated["stratum"] = frame.design_stratum[np.searchsorted(keys, stated["key"])]
     problems = []
     remedy = "correct the column: it holds the size of the population that the record's stratum or PSU was sampled from"
     for column, name, by in zip(("first", "second"), job.survey.fpc, (["stratum"], ["stratum", "psu"]), strict=False):
-        several = int((told.groupby(by)[column].nunique() > 1).sum())
+        several = int((stated.groupby(by)[column].nunique() > 1).sum())
         if several:
             which = "design stratum" if column == "first" else "PSU"
             problems.append(Problem(name, f"different sizes in one {which}", f"one size a {which}", remedy, several))
     if problems:
         raise DataError(source.name, problems)
-    strata = told.groupby("stratum")["first"].first().to_numpy(dtype=float)
+    strata = stated.groupby("stratum")["first"].first().to_numpy(dtype=float)
     if len(job.survey.fpc) == 1:
         return Populations(strata, None)
-    psus = told.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"), records=("records", "sum"))
+    psus = stated.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"), records=("records", "sum"))
     return Populations(strata, psus)
 
 
 def _tally(key: Ints, scaled: Mapping[str, Floats]) -> pd.DataFrame:
     """Number of records, and range of every outcome and of the weight, per combination; under a lognormal law of logs."""
     row, keys = pd.factorize(key, sort=True)
-    found: dict[str, Any] = {"records": np.bincount(row, minlength=len(keys))}
+    ranges: dict[str, Any] = {"records": np.bincount(row, minlength=len(keys))}
     for name, values in scaled.items():
         for end, start, extreme in (("low", np.inf, np.minimum), ("high", -np.inf, np.maximum)):
-            extreme.at(own := np.full(len(keys), start), row, values)
-            found[f"{name}_{end}"] = own
-    return pd.DataFrame(found, index=keys)
+            extreme.at(ends := np.full(len(keys), start), row, values)
+            ranges[f"{name}_{end}"] = ends
+    return pd.DataFrame(ranges, index=keys)
 
 
 def _added(groups: Any) -> pd.DataFrame:
@@ -163,10 +163,10 @@ def _added(groups: Any) -> pd.DataFrame:
 
 def design_of(job: Job, census: Census) -> Design:
     """The facts of the design that the frame does not have: population sizes by stratum and by (stratum, PSU code)."""
-    told, none = census.populations, np.empty(0)
+    populations, none = census.populations, np.empty(0)
     psus = None
-    if told is not None and told.psus is not None:
-        code = pd.Index(census.psu_levels).get_indexer(pd.Index(told.psus["psu"]))
-        psus = told.psus.assign(psu=code).set_index(["stratum", "psu"])["second"]
+    if populations is not None and populations.psus is not None:
+        code = pd.Index(census.psu_levels).get_indexer(pd.Index(populations.psus["psu"]))
+        psus = populations.psus.assign(psu=code).set_index(["stratum", "psu"])["second"]
     lonely = job.survey.lonely_record if job.sizes_secret else job.survey.lonely_psu
-    return Design(lonely, none if told is None else told.strata, psus, census.psus.astype(np.float64))
+    return Design(lonely, none if populations is None else populations.strata, psus, census.psus.astype(np.float64))

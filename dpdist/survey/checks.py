@@ -10,10 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.core.records import Codes, Floats, Ints, Level
+from dpdist.core.errors import Problem
+from dpdist.core.records import TOTAL, Codes, Floats, Frame, Ints, Level
+from dpdist.core.table_cells import cross
+from dpdist.estimation.raking import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED
 from dpdist.job.families import families_for, family_facts
+from dpdist.job.tables import Rake
 from dpdist.survey.findings import Batch, Findings, Mask, positions
 from dpdist.survey.schema import garbled, replicates
 
@@ -89,7 +93,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     if job.survey.psu:
         findings.units |= _units(job, job.survey.psu, b)
     for keep in job.universe:
-        b.drop(b.each(keep.column, partial(_outside, keep.keep)), f"{keep.column}: outside the universe")
+        b.drop(b.of_plain_values(keep.column, partial(_outside, keep.keep)), f"{keep.column}: outside the universe")
     raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
     outcome, *others = clipped
     codes = {name: _category(name, job.columns[name], b) for name in job.categories}
@@ -134,8 +138,8 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
         missing = pa.array(np.asarray(pc.is_null(values, nan_is_null=True)))
         number = np.asarray(pc.if_else(missing, 0.0, values), dtype=np.float64)
         unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_NAME)
-        found, allowed = "a number that names no unit: it has a fraction, or is beyond 2^53", "whole numbers, or texts"
-        b.wrong(unnamed, column, found, allowed, "store the column as whole numbers or as texts")
+        fault, allowed = "a number that names no unit: it has a fraction, or is beyond 2^53", "whole numbers, or texts"
+        b.wrong(unnamed, column, fault, allowed, "store the column as whole numbers or as texts")
         whole = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=np.asarray(missing))
         values = pc.cast(whole, pa.string())
     return _complete(pc.cast(values, pa.string()), column, "unit", b)
@@ -143,19 +147,19 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
 
 def _numbers(names: Sequence[str], b: Batch, what: str, allowed: str, wrong: Callable[[Floats], Mask]) -> Floats:
     """Values of numeric design columns, (record, column). Values for which `wrong` is true are noted as problems."""
-    found = np.empty((len(b.row), len(names)))
+    values_by_column = np.empty((len(b.row), len(names)))
     for k, name in enumerate(names):
         values, missing = b.numbers(name)
         b.wrong(missing, name, f"missing {what}", allowed, "complete the column")
         b.wrong(np.isinf(values) | wrong(values), name, f"{what} that cannot be", allowed, "correct the file")
-        found[:, k] = values
-    return found
+        values_by_column[:, k] = values
+    return values_by_column
 
 
 def _units(job: Job, psu: str, b: Batch) -> set[tuple[int | str, ...]]:
     """The distinct PSUs of a batch, each with the codes of its design strata, from records that have all of these."""
     levels = [(name, job.columns[name].levels or ()) for name in job.survey.design_strata]
-    codes = [positions(b.text(name), known, exact=not b.text_only) for name, known in levels]
+    codes = [positions(b.text(name), levels_of_column, exact=not b.text_only) for name, levels_of_column in levels]
     names = pc.cast(b.text(psu), pa.string())
     there = np.array(pc.is_valid(names))
     for code in codes:
@@ -253,17 +257,17 @@ def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, 
     level = positions(_plain(values), _plain(pa.array(texts)).to_pylist(), exact=True)
     ways = {"levels but for spaces before or after them": outer}
     ways["levels but for no-break spaces, or for several spaces in a row"] = level
-    for found, meant in ways.items():
+    for fault, meant in ways.items():
         spaced = (codes < 0) & (meant >= 0) & b.keep
-        b.wrong(spaced, name, found, f"as the job writes them: {shown}", remedy, repr)
+        b.wrong(spaced, name, fault, f"as the job writes them: {shown}", remedy, repr)
     lower = positions(pc.utf8_lower(values), [text.lower() for text in texts], exact=True)
     capitals = f"write the levels in columns.{name}.levels as the file has them, or correct the file"
-    found = "levels but for capital letters"
-    b.wrong((codes < 0) & (lower >= 0) & b.keep, name, found, f"as the job writes them: {shown}", capitals, repr)
-    read = [each for text in texts for each in garbled(text)]
+    fault = "levels but for capital letters"
+    b.wrong((codes < 0) & (lower >= 0) & b.keep, name, fault, f"as the job writes them: {shown}", capitals, repr)
+    read = [spelling for text in texts for spelling in garbled(text)]
     if read:
-        found, utf8 = "levels as a text in UTF-8 looks in another encoding", "write encoding: utf-8 beside the file's path"
-        b.wrong((codes < 0) & (positions(values, read, exact=True) >= 0), name, found, "text in UTF-8", utf8)
+        fault, utf8 = "levels as a text in UTF-8 looks in another encoding", "write encoding: utf-8 beside the file's path"
+        b.wrong((codes < 0) & (positions(values, read, exact=True) >= 0), name, fault, "text in UTF-8", utf8)
 
 
 def _plain(texts: pa.Array) -> pa.Array:
@@ -279,12 +283,12 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
         missing = pc.is_null(plain, nan_is_null=True)
         return pc.if_else(missing, NOT_REPORTED, pc.cast(plain, pa.string())) if absent else plain
 
-    missing = b.each(name, lambda plain: np.asarray(pc.is_null(values(plain), nan_is_null=True)))
+    missing = b.of_plain_values(name, lambda plain: np.asarray(pc.is_null(values(plain), nan_is_null=True)))
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
     also = f"state columns.{name}.missing: category, for a level '{NOT_REPORTED}', or drop; or name a universe"
     b.wrong(missing, name, "missing values", "one of the declared levels", also)
-    codes = b.each(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
+    codes = b.of_plain_values(name, lambda plain: positions(values(plain), levels, exact=not b.text_only))
     shown = ", ".join(map(str, levels[:8])) + (", …" if len(levels) > 8 else "")
     if np.any((codes < 0) & b.keep):  # Most batches have none, and patterns cost more than the rest of the check.
         texts = values(b.text(name))
@@ -293,3 +297,45 @@ def _category(name: str, column: Column, b: Batch) -> Codes:
     remedy = f"add the level to columns.{name}.levels, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", shown, remedy)
     return codes
+
+
+def rake_problems(job: Job, frame: Frame) -> list[Problem]:
+    """Problems of raking totals: cells without a record, totals beyond public bounds, totals that contradict each other."""
+    margins, problems = margins_of(job, frame), []
+    for rake, margin in zip(job.rake, margins, strict=True):
+        empty = [
+            label
+            for label, n in zip(cross(frame, rake.by, False).labels, margin.membership @ frame.count, strict=True)
+            if not n
+        ]
+        if empty:
+            fault, remedy = "totals of cells without a sample record", "merge levels, or rake to coarser totals"
+            where = f"rake {', '.join(rake.by) or 'all records'}"
+            places = tuple(" / ".join(label) for label in empty[:3])
+            problems.append(Problem(where, fault, "a record in every cell that has a total", remedy, len(empty), places))
+        problems += _beyond_bounds(job, frame, rake, margin)
+    if not problems and margins:
+        try:
+            factors(frame.count.astype(np.float64), margins)
+        except NotMet:
+            fault, remedy = "no weights of this sample meet all totals", "merge levels, or leave one margin out"
+            problems.append(Problem("rake", fault, "totals that the sample's combinations can reach", remedy))
+    return problems
+
+
+def _beyond_bounds(job: Job, frame: Frame, rake: Rake, margin: Margin) -> list[Problem]:
+    """Problems of totals that no weights within the public bounds can meet; clipped weights could not meet them either."""
+    column = job.columns.get(job.survey.weight or "")
+    if column is None or column.bounds is None:
+        return []
+    count = margin.membership @ frame.count.astype(np.float64)
+    low, high = (count * bound for bound in column.bounds)
+    labels = [" / ".join(label) or TOTAL for label in cross(frame, rake.by, False).labels]
+    beyond = (count > 0) & ((margin.totals < low * (1.0 - 1e-9)) | (margin.totals > high * (1.0 + 1e-9)))
+    if not beyond.any():
+        return []
+    fault = f"totals beyond what weights from {column.bounds[0]:.10g} to {column.bounds[1]:.10g} can add up to"
+    remedy = "give totals of the population that the weights are of, or state wider bounds"
+    places = tuple(label for label, outside in zip(labels, beyond, strict=True) if outside)[:3]
+    where = f"rake {', '.join(rake.by) or 'all records'}"
+    return [Problem(where, fault, "records times the weight's public bounds", remedy, int(beyond.sum()), places)]

@@ -15,7 +15,7 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
 from dpdist.survey.csv_text import UTF8, Written, lines_of, misread, wide_header
 from dpdist.survey.schema import CSV_NULLS
-from dpdist.survey.unreadable import unreadable
+from dpdist.survey.typed_file import unreadable
 
 CSV_BLOCK_BYTES = 1 << 22
 
@@ -91,8 +91,8 @@ class CsvSource:
             return DataError(self.name, [problem])
         line = re.search(r"Row #(\d+)", str(error))
         if "straddling" in str(error):
-            found, remedy = f"a line of more than {CSV_BLOCK_BYTES:,} bytes", "shorten it, or store the file as Parquet"
-            return DataError(self.name, [Problem("file", found, "shorter lines", remedy)])
+            fault, remedy = f"a line of more than {CSV_BLOCK_BYTES:,} bytes", "shorten it, or store the file as Parquet"
+            return DataError(self.name, [Problem("file", fault, "shorter lines", remedy)])
         if line is None:
             return unreadable(self.name, "not a readable CSV file", "give a CSV file with a header line")
         place = (f"line {line[1]}",)

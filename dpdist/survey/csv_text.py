@@ -49,9 +49,9 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
     shown = codecs.lookup(written.encoding).name.upper()
     try:
         if (fault := _undecoded(path, written.encoding)) is not None:
-            at, found = (f"line {fault.line}",), f"bytes that are not {shown}"
+            places, finding = (f"line {fault.line}",), f"bytes that are not {shown}"
             likely = fault.likely if written.encoding == "utf-8" else guessed(path).encoding
-            return Problem("file", found, f"text in {shown}", _add(path, "encoding", likely), 1, at)
+            return Problem("file", finding, f"text in {shown}", _add(path, "encoding", likely), 1, places)
         header = _header(path, written.encoding)
     except (OSError, EOFError):
         return None
@@ -59,8 +59,8 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
         return None
     for mark, name in SEPARATORS.items():
         if mark in header:
-            found, remedy = f"its fields are separated by {name}", _add(path, "separator", mark)
-            return Problem("file", found, SEPARATORS.get(written.separator, written.separator), remedy, 1, ("line 1",))
+            finding, remedy = f"its fields are separated by {name}", _add(path, "separator", mark)
+            return Problem("file", finding, SEPARATORS.get(written.separator, written.separator), remedy, 1, ("line 1",))
     return None
 
 
@@ -74,8 +74,8 @@ def wide_header(path: Path, written: Written, most: int) -> Problem | None:
                 break
     if size <= most:
         return None
-    found, allowed = f"a first line of {size:,} bytes, with {separators + 1:,} columns", f"one of at most {most:,} bytes"
-    return Problem("file", found, allowed, "store it with the columns that the job names, or as Parquet", 1, ("line 1",))
+    finding, allowed = f"a first line of {size:,} bytes, with {separators + 1:,} columns", f"one of at most {most:,} bytes"
+    return Problem("file", finding, allowed, "store it with the columns that the job names, or as Parquet", 1, ("line 1",))
 
 
 def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int, int]:
@@ -83,20 +83,20 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
 
     Line breaks within quotes count as lines; empty lines are no rows.
     """
-    found: dict[int, int] = {}
+    line_of_row: dict[int, int] = {}
     try:
         with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text:
             reader, row, above = csv.reader(text, delimiter=written.separator), -2, 0
             for fields in reader:
                 row += bool(fields)
                 if fields and row in rows:
-                    found[row] = above + 1
+                    line_of_row[row] = above + 1
                 above = reader.line_num
-                if len(found) == len(rows):
+                if len(line_of_row) == len(rows):
                     break
     except (OSError, EOFError, csv.Error, UnicodeError):
         return {}
-    return found
+    return line_of_row
 
 
 def _add(path: Path, key: str, value: str) -> str:

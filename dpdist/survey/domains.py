@@ -56,7 +56,7 @@ class Domain:
 
     def of_number(self) -> Domain:
         """The same domain for an outcome or a weight: whole-number levels become bounds."""
-        if self.levels is None or not all(str(each).lstrip("-").isdecimal() for each in self.levels):
+        if self.levels is None or not all(str(level).lstrip("-").isdecimal() for level in self.levels):
             return self
         return Domain(self.origin, bounds=outward(min(map(int, self.levels)), max(map(int, self.levels))))
 
@@ -70,15 +70,15 @@ def kinds(source: Source) -> dict[str, str]:
         raise DataError(source.name, problems)
     if not isinstance(source, ParquetSource | StatisticalSource):
         return dict.fromkeys(source.columns, "unknown")
-    return {each.name: _kind(each.type) for each in source.schema}
+    return {field.name: _kind(field.type) for field in source.schema}
 
 
 def _wrong_names(source: Source) -> Iterator[Problem]:
     if len(set(source.columns)) < len(source.columns):
         yield Problem("header", "a column's name stands twice", "each name once", "rename or delete one column")
     if source.text_only and any(NUMBER.fullmatch(name.strip()) for name in source.columns):
-        found, remedy = "numbers stand in the first line: it is a record", "write the columns' names into the first line"
-        yield Problem("header", found, "names of columns", remedy, 1, ("line 1",))
+        fault, remedy = "numbers stand in the first line: it is a record", "write the columns' names into the first line"
+        yield Problem("header", fault, "names of columns", remedy, 1, ("line 1",))
 
 
 def _kind(kind: pa.DataType) -> str:
@@ -111,9 +111,9 @@ def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = Tru
     kinds(source)
     met = {name: _Met(source.text_only, in_order) for name in names if name in source.columns}
     for batch in source.batches(list(met)) if met else ():
-        for name, each in met.items():
-            each.add(batch.column(batch.schema.get_field_index(name)))
-    return {name: domain for name, each in met.items() if (domain := each.domain(origin)) is not None}
+        for name, column in met.items():
+            column.add(batch.column(batch.schema.get_field_index(name)))
+    return {name: domain for name, column in met.items() if (domain := column.domain(origin)) is not None}
 
 
 class _Met:
@@ -144,7 +144,7 @@ class _Met:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             self.number = False
             return
-        low, high = (float(each.as_py()) for each in pc.min_max(numbers).values())
+        low, high = (float(extreme.as_py()) for extreme in pc.min_max(numbers).values())
         self.low, self.high = min(self.low, low), max(self.high, high)
         texts = pc.cast(pc.cast(numbers, pa.int64(), safe=False), pa.string()) if self.text_only else None
         same = pc.equal(values, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
@@ -154,11 +154,11 @@ class _Met:
         few = len(self.levels) <= MOST_LEVELS and bool(self.levels)
         if self.number and math.isfinite(self.low) and math.isfinite(self.high):
             if self.whole and len(self.levels) <= FEW_NUMBERS:
-                return Domain(origin, levels=tuple(sorted(int(each) for each in self.levels)), holes=self.holes)
-            codes = tuple(sorted(int(each) for each in self.levels)) if self.whole and few else ()
+                return Domain(origin, levels=tuple(sorted(int(level) for level in self.levels)), holes=self.holes)
+            codes = tuple(sorted(int(level) for level in self.levels)) if self.whole and few else ()
             span = (int(self.low), int(self.high)) if self.whole else None
             return Domain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
-        kind = {type(each) for each in self.levels}
+        kind = {type(level) for level in self.levels}
         levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
         return Domain(origin, levels=levels, holes=self.holes) if few and kind in ({str}, {bool}) else None
 
@@ -212,8 +212,8 @@ def _lines(path: Path) -> list[dict[str, str]]:
             rows = [(reader.line_num, row) for row in reader]
             columns = list(reader.fieldnames or ())
     except (OSError, csv.Error, UnicodeError) as error:
-        found = f"cannot be read ({type(error).__name__})"
-        raise DataError(str(path), [Problem("file", found, "a CSV file", "check the path")]) from None
+        fault = f"cannot be read ({type(error).__name__})"
+        raise DataError(str(path), [Problem("file", fault, "a CSV file", "check the path")]) from None
     if problems := [*_wrong_header(columns), *_wrong_rows(rows)] if columns else [*_wrong_header(columns)]:
         raise DataError(str(path), problems)
     return [row for _, row in rows]
@@ -229,10 +229,10 @@ def _stated(name: str, rows: list[dict[str, str]], kinds_of: Mapping[str, str], 
 
 
 def _wrong_header(columns: list[str]) -> Iterator[Problem]:
-    known = ("column", "level", "low", "high", "label")
+    headings = ("column", "level", "low", "high", "label")
     if "column" not in columns or not ({"level"} & set(columns) or {"low", "high"} <= set(columns)):
         shown = ", ".join(columns[:10]) or "nothing"
-        near = get_close_matches(columns[0], known, n=1) if columns else []
+        near = get_close_matches(columns[0], headings, n=1) if columns else []
         remedy = f"did you mean '{near[0]}'?" if near and near[0] not in columns else "name the columns so"
         yield Problem("header", f"it names {shown}", CODEBOOK, remedy, 1, ("line 1",))
 
@@ -243,18 +243,18 @@ def _wrong_rows(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Problem]:
         name, level, low, high = (row.get(key) or "" for key in ("column", "level", "low", "high"))
         before = met.setdefault(name, set())
         if None in row or not name or bool(level) == bool(low or high):
-            found, remedy = "neither a level nor low and high of a column, or both", "write one of them"
+            fault, remedy = "neither a level nor low and high of a column, or both", "write one of them"
         elif (low or high) and not _ordered(low, high):
-            found, remedy = (
+            fault, remedy = (
                 f"low '{low:.20}' and high '{high:.20}' are no bounds",
                 "write two numbers, the smaller one first",
             )
         elif level in before or (before and ("" in before or not level)):
-            found, remedy = f"'{name:.80}' has this level twice, or bounds beside another line", "delete one"
+            fault, remedy = f"'{name:.80}' has this level twice, or bounds beside another line", "delete one"
         else:
             before.add(level)
             continue
-        yield Problem("codebook", found, CODEBOOK, remedy, 1, (f"line {line}",))
+        yield Problem("codebook", fault, CODEBOOK, remedy, 1, (f"line {line}",))
 
 
 def _ordered(low: str, high: str) -> bool:

@@ -41,10 +41,10 @@ class ReferenceRelease:
 
     def first_outcome(self) -> Records:
         """The points of the first outcome as records, in the order of the frame."""
-        own = self.table.to_pandas()
-        own = own[own["variable"] == 0].sort_values("frame", kind="stable")
-        frame, none = own["frame"].to_numpy(dtype=np.int32), np.full(len(own), -1, dtype=np.int32)
-        return Records(np.arange(len(own)), frame, own["outcome"].to_numpy(), own["weight"].to_numpy(), none)
+        points = self.table.to_pandas()
+        points = points[points["variable"] == 0].sort_values("frame", kind="stable")
+        frame, none = points["frame"].to_numpy(dtype=np.int32), np.full(len(points), -1, dtype=np.int32)
+        return Records(np.arange(len(points)), frame, points["outcome"].to_numpy(), points["weight"].to_numpy(), none)
 
 
 def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
@@ -60,15 +60,15 @@ def open_release(job: Job, source: Source, frame: Frame) -> ReferenceRelease:
     cells = [[str(level) for level in levels] for levels in zip(*_levels(job, frame), strict=True)] or [[]] * len(frame)
     first = {tuple(label): row for row, label in reversed(list(enumerate(cells)))}
     points = carried.points.to_pandas(ignore_metadata=True)
-    told = list(zip(*(points[CELL + name].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
-    if missing := sorted(first.keys() - set(told)):
+    labels = list(zip(*(points[CELL + name].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
+    if missing := sorted(first.keys() - set(labels)):
         places = tuple(", ".join(f"{n} = {v}" for n, v in zip(job.cell_columns, c, strict=True)) for c in missing[:SHOWN])
         allowed = "every cell that the current file has"
         remedy = "merge levels in both jobs, or take a file as reference once more"
         raise DataError(
             str(carried.folder), [Problem("reference.release", "no such cell", allowed, remedy, len(missing), places)]
         )
-    row = np.array([first.get(label, -1) for label in told], dtype=np.int32)
+    row = np.array([first.get(label, -1) for label in labels], dtype=np.int32)
     number = points["variable"].map({name: k for k, name in enumerate(job.outcomes)}).to_numpy(dtype=np.int32)
     columns = {"frame": row, "variable": number, **{n: points[n].to_numpy() for n in ("standing", "weight", "outcome")}}
     return ReferenceRelease(carried, row[row >= 0], pa.table({name: v[row >= 0] for name, v in columns.items()}))
@@ -93,16 +93,16 @@ def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Prob
         "budget.exchange": (job.budget.exchange, other.budget.exchange),
         **{f"columns.{name}": (job.columns[name], other.columns.get(name)) for name in columns},
     }
-    for name, (own, theirs) in same.items():
-        if own != theirs:
+    for name, (ours, theirs) in same.items():
+        if ours != theirs:
             yield Problem(where, f"it was released under another {name}", "the same in both jobs", "state one in both jobs")
     periods = [link.period for link in earlier.links]
     if job.period in periods:
-        found = f"its chain has a release of period {job.period}, the job's own"
-        yield Problem(where, found, "releases of earlier periods", "take the last release before this period")
+        fault = f"its chain has a release of period {job.period}, the job's own"
+        yield Problem(where, fault, "releases of earlier periods", "take the last release before this period")
     if _is_root(job, source, earlier):
-        found = "its chain begins at the current file, as a file that was declared public"
-        yield Problem(where, found, "another file", "what is fixed on the current file protects nobody")
+        fault = "its chain begins at the current file, as a file that was declared public"
+        yield Problem(where, fault, "another file", "what is fixed on the current file protects nobody")
 
 
 def _is_root(job: Job, source: Source, earlier: EarlierPoints) -> bool:

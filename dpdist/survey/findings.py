@@ -33,26 +33,29 @@ class Findings:
     PSUs without a record in the universe were sampled too, so they are included.
     """
 
-    def add(self, where: str, found: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
-        old = self.problems.get((where, found))
-        first = (*self.rows.get((where, found), ()), *rows[:SHOWN].tolist())[:SHOWN]
+    def add(self, where: str, fault: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
+        old = self.problems.get((where, fault))
+        first = (*self.rows.get((where, fault), ()), *rows[:SHOWN].tolist())[:SHOWN]
         values = [*(old.values if old else ()), *values]
         count = len(rows) + (old.count if old else 0)
-        self.rows[where, found] = first
+        self.rows[where, fault] = first
         places = tuple(f"row {row + 1}" for row in first)
-        self.problems[where, found] = Problem(where, found, allowed, remedy, count, places, tuple(values[:SHOWN]))
+        self.problems[where, fault] = Problem(where, fault, allowed, remedy, count, places, tuple(values[:SHOWN]))
 
     def placed(self, lines: Callable[[set[int]], Mapping[int, int]]) -> list[Problem]:
         """Every problem, with lines of the file as its places.
 
         If `lines` has no line for a row, the row's number is named.
         """
-        known = lines({row for rows in self.rows.values() for row in rows})
+        line_of_row = lines({row for rows in self.rows.values() for row in rows})
         return [
             replace(
-                problem, places=tuple(f"line {known[row]}" if row in known else f"row {row + 1}" for row in self.rows[at])
+                problem,
+                places=tuple(
+                    f"line {line_of_row[row]}" if row in line_of_row else f"row {row + 1}" for row in self.rows[key]
+                ),
             )
-            for at, problem in self.problems.items()
+            for key, problem in self.problems.items()
         ]
 
     def rule(self, what: str, count: int) -> None:
@@ -73,13 +76,13 @@ class Batch:
         self.keep &= ~where
 
     def wrong(
-        self, where: Mask, column: str, found: str, allowed: str, remedy: str, shown: Callable[[object], str] = str
+        self, where: Mask, column: str, fault: str, allowed: str, remedy: str, shown: Callable[[object], str] = str
     ) -> None:
         """Marks records that are refused; `shown` formats their values for a custodian who requests them."""
         bad = np.flatnonzero(where & self.keep)
         if len(bad):
             values = [shown(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
-            self.findings.add(column, found, allowed, remedy, self.row[bad], values)
+            self.findings.add(column, fault, allowed, remedy, self.row[bad], values)
             self.keep &= ~where
 
     def text(self, column: str) -> pa.Array:
@@ -87,15 +90,15 @@ class Batch:
         values = self.batch.column(column)
         return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
-    def each(self, column: str, of: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
+    def of_plain_values(self, column: str, of: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
         """`of` a column's plain values, (record,). It looks at every value alone, so at each entry of a dictionary once."""
         values = self.batch.column(column)
         if not pa.types.is_dictionary(values.type) or len(values.dictionary) >= len(values):
             return of(self.text(column))
-        known, place = pa.concat_arrays([values.dictionary, pa.nulls(1, values.dictionary.type)]), values.indices
+        entries, place = pa.concat_arrays([values.dictionary, pa.nulls(1, values.dictionary.type)]), values.indices
         if place.null_count:
             place = pc.cast(place, pa.int64()).fill_null(len(values.dictionary))
-        return np.asarray(of(known)[place.to_numpy()])
+        return np.asarray(of(entries)[place.to_numpy()])
 
     def numbers(self, column: str) -> tuple[Floats, Mask]:
         """A column's values as float64, and a mask of missing values (null or NaN)."""
@@ -131,13 +134,13 @@ _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
     """Position of each value in `levels`; −1 if it is not a level. Values are compared as texts, unless `exact`."""
     try:
-        known = pa.array(levels).cast(values.type) if exact else None
+        level_values = pa.array(levels).cast(values.type) if exact else None
     except (pa.ArrowException, OverflowError):
-        known = None
-    if known is None:
-        values, said = pc.cast(values, pa.string()), [str(level) for level in levels]
+        level_values = None
+    if level_values is None:
+        values, texts = pc.cast(values, pa.string()), [str(level) for level in levels]
         if all(isinstance(level, bool) for level in levels):
-            values, said = pc.utf8_lower(values), [text.lower() for text in said]
-        known = pa.array(said)
-    found = pc.fill_null(pc.index_in(values, value_set=known), -1)
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int32)
+            values, texts = pc.utf8_lower(values), [text.lower() for text in texts]
+        level_values = pa.array(texts)
+    places = pc.fill_null(pc.index_in(values, value_set=level_values), -1)
+    return np.asarray(places.to_numpy(zero_copy_only=False), dtype=np.int32)

@@ -42,13 +42,13 @@ def place(
     kinds = {"record": np.int64, "frame": np.int32, "weight": np.float64, "psu": np.int32}
     maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
     maps["outcomes"] = _map(scratch / "outcomes.npy", np.float64, total, len(job.outcomes))
-    known = frame_key(frame.codes, frame.levels, len(frame))
+    frame_keys = frame_key(frame.codes, frame.levels, len(frame))
     changed = changed_while_read(source)
     start = np.concatenate([[0], np.cumsum(frame.count)])
     filled = np.zeros(len(frame), dtype=np.int64)
     psu_values = pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source, Findings(), tick):
-        row = _rows(checked, frame, known, source)
+        row = _rows(checked, frame, frame_keys, source)
         order = np.argsort(row.astype(np.uint16) if len(frame) <= 2**16 else row, kind="stable")  # 16 bits: a radix sort
         sorted_row = row[order]
         number = np.bincount(row, minlength=len(frame))
@@ -76,9 +76,9 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int 
     only. Raises `DataError` if it changed since the census.
     """
     frame, met = census.frame, np.zeros(len(census.frame), dtype=np.int64)
-    known, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
+    frame_keys, psu_values = frame_key(frame.codes, frame.levels, len(frame)), pa.array(census.psu_levels, type=pa.string())
     for checked in checked_batches(job, source):
-        row = _rows(checked, frame, known, source)
+        row = _rows(checked, frame, frame_keys, source)
         met += np.bincount(row, minlength=len(frame))
         values = np.column_stack(checked.outcomes) if outcome is None else checked.outcome_in_file(outcome)
         yield Records(checked.row, row, values, checked.weight_in_file, _psu_codes(checked, psu_values, source))
@@ -86,14 +86,14 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int 
         raise changed_while_read(source)
 
 
-def _rows(checked: Checked, frame: Frame, known: Ints, source: Source) -> Codes:
-    """Frame row of every record (record,); `known` has the frame's keys.
+def _rows(checked: Checked, frame: Frame, frame_keys: Ints, source: Source) -> Codes:
+    """Frame row of every record (record,); `frame_keys` has the frame's keys.
 
     Raises `DataError` for a record of no frame row.
     """
     key = frame_key(checked.codes, frame.levels, len(checked.row))
-    row = np.searchsorted(known, key).astype(np.int32)
-    if not np.array_equal(known[np.minimum(row, len(known) - 1)], key):
+    row = np.searchsorted(frame_keys, key).astype(np.int32)
+    if not np.array_equal(frame_keys[np.minimum(row, len(frame_keys) - 1)], key):
         raise changed_while_read(source)
     return row
 
@@ -113,19 +113,19 @@ def replicate_sums(job: Job, source: Source, frame: Frame, outcome: int = 0) -> 
 
     The file is read once more. The result is None where the job names no replicate weights.
     """
-    said = job.survey.replicate_weights
-    if said is None:
+    declared = job.survey.replicate_weights
+    if declared is None:
         return None
-    a, b = (np.zeros((len(frame), said.number)) for _ in range(2))
-    products = np.zeros((said.number, said.number))
-    known = frame_key(frame.codes, frame.levels, len(frame))
+    a, b = (np.zeros((len(frame), declared.number)) for _ in range(2))
+    products = np.zeros((declared.number, declared.number))
+    frame_keys = frame_key(frame.codes, frame.levels, len(frame))
     for checked in checked_batches(job, source):
-        row = np.searchsorted(known, frame_key(checked.codes, frame.levels, len(checked.row)))
-        if said.df is None:
+        row = np.searchsorted(frame_keys, frame_key(checked.codes, frame.levels, len(checked.row)))
+        if declared.df is None:
             products += crossed_products(checked.replicates)
         np.add.at(a, row, checked.replicates)
         np.add.at(b, row, checked.replicates * checked.outcome_in_file(outcome)[:, None])
-    return Replicated(a, b, replication(said), said.df or replicate_df(products))
+    return Replicated(a, b, replication(declared), declared.df or replicate_df(products))
 
 
 def replicates_as_they_came(job: Job, source: Source) -> Floats | None:
@@ -152,6 +152,6 @@ def let_go(arrays: Iterable[NDArray[Any] | None]) -> None:
 
     The maps are shared, so no value is lost. Slices of maps are skipped.
     """
-    for each in arrays:
-        if each is not None and isinstance(each.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            each.base.madvise(mmap.MADV_DONTNEED)
+    for array in arrays:
+        if array is not None and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            array.base.madvise(mmap.MADV_DONTNEED)

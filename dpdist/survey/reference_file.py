@@ -70,7 +70,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
     try:
         return _opened(job, source, frame, tick)
     except DataError as error:
-        raise DataError(error.source, [_about_a_reference(each) for each in error.problems], SUBJECT) from None
+        raise DataError(error.source, [_about_a_reference(problem) for problem in error.problems], SUBJECT) from None
 
 
 def _about_a_reference(problem: Problem) -> Problem:
@@ -84,26 +84,26 @@ def _about_a_reference(problem: Problem) -> Problem:
 def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile:
     """Reads and checks the reference, as `open_reference`."""
     assert job.reference is not None
-    said = job.reference
-    if said.file is not None and not Path(said.file).exists():
+    declared = job.reference
+    if declared.file is not None and not Path(declared.file).exists():
         allowed = f"an earlier file that is public, with the columns {', '.join(needed_columns(job))}"
         remedy = "name it: --set reference.path=FILE, or reference: {path: FILE} in the job"
-        raise DataError(str(said.file), [Problem("reference.path", "no such file", allowed, remedy)])
-    found = (
-        simulated_source(said.simulate)
-        if isinstance(said, SimulatedReference)
-        else open_source(job, said.file, said.written)
+        raise DataError(str(declared.file), [Problem("reference.path", "no such file", allowed, remedy)])
+    reference = (
+        simulated_source(declared.simulate)
+        if isinstance(declared, SimulatedReference)
+        else open_source(job, declared.file, declared.written)
     )
-    digest = found.fingerprint()
+    digest = reference.fingerprint()
     if digest == source.fingerprint():
-        raise _current(found)
-    if problems := check_copied(job, found.columns, lambda names: next(iter(found.batches(names))).schema):
-        raise DataError(found.name, problems)
-    census = take_census(job.by_record, found, tick)
-    if problem := _weight_bounds(job, found):
-        raise DataError(found.name, [problem])
-    if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, found))):
-        raise _current(found)
+        raise _current(reference)
+    if problems := check_copied(job, reference.columns, lambda names: next(iter(reference.batches(names))).schema):
+        raise DataError(reference.name, problems)
+    census = take_census(job.by_record, reference, tick)
+    if problem := _weight_bounds(job, reference):
+        raise DataError(reference.name, [problem])
+    if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, reference))):
+        raise _current(reference)
     row, missing = _matched(job, frame, census.frame)
     if missing:
         names = " and ".join(job.reference_columns) or "file"
@@ -111,8 +111,8 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
         fewer = "leave a predictor out" if job.likelihood_predictors else "leave a column out of the tables"
         remedy = f"merge levels, {fewer}, or take a reference that has them"
         places = tuple(missing[:SHOWN])
-        raise DataError(found.name, [Problem("reference", "no record of", allowed, remedy, len(missing), places)])
-    return ReferenceFile(found, census, digest, row)
+        raise DataError(reference.name, [Problem("reference", "no record of", allowed, remedy, len(missing), places)])
+    return ReferenceFile(reference, census, digest, row)
 
 
 def _weight_bounds(job: Job, source: Source) -> Problem | None:
@@ -158,9 +158,9 @@ def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
 
 
 def _current(reference: Source) -> DataError:
-    found = "it is the current file, or holds its records"
+    fault = "it is the current file, or holds its records"
     allowed = "an earlier period's file, or another, that is public: what is fixed on the current file protects nobody"
-    return DataError(reference.name, [Problem("reference", found, allowed, "name another file under reference.path")])
+    return DataError(reference.name, [Problem("reference", fault, allowed, "name another file under reference.path")])
 
 
 def _matched(job: Job, frame: Frame, other: Frame) -> tuple[Ints, list[str]]:

@@ -100,8 +100,8 @@ class Link(_Costs):
     def as_stored(self) -> dict[str, Any]:
         """The release as JSON values, in the order of keys in which it is stored."""
         order = ("dataset", "period", "adjacency", "epsilon", "substitution_epsilon", "delta", "histogram", "manifest")
-        said = self.model_dump(mode="json", exclude_none=True)
-        return {name: said[name] for name in order if name in said}
+        stored = self.model_dump(mode="json", exclude_none=True)
+        return {name: stored[name] for name in order if name in stored}
 
 
 class Root(_Stored):
@@ -195,8 +195,8 @@ def read_earlier(folder: Path, signer: str | None = None) -> EarlierPoints:
         return _read(folder, files)
     except Damaged as error:
         remedy = "name the public folder of an earlier run of mechanism reference_tables, or restore it from a copy"
-        found = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
-        problem = Problem("reference.release", found, error.allowed, error.remedy or remedy)
+        fault = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
+        problem = Problem("reference.release", fault, error.allowed, error.remedy or remedy)
         raise DataError(printable(folder, 400), [problem]) from None
 
 
@@ -216,12 +216,12 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierPoints:
         raise Damaged(
             f"released/{REFERENCE_FILE}", "this release carries no reference", "one of mechanism reference_tables"
         )
-    said = read_object(folder, PROMISE)
-    _check_agreement(said, read_object(folder, JOB), read_object(folder, STATEMENT))
+    promise = read_object(folder, PROMISE)
+    _check_agreement(promise, read_object(folder, JOB), read_object(folder, STATEMENT))
     job = read_job(folder, JOB)
     digest = sha256(folder / MANIFEST)
     try:
-        spent = Spent.model_validate(said)
+        spent = Spent.model_validate(promise)
         links = (*(spent.reference.chain or ()), spent.link(job, digest))
     except ValidationError as error:
         raise Damaged(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
@@ -234,8 +234,8 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierPoints:
 
 def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], statement: Mapping[str, Any]) -> None:
     """Checks that guarantee, job and statement agree as texts, before anything is computed."""
-    own = {name: promise.get(name) for name in AGREEING} | {name: job.get(name) for name in ("dataset", "period")}
-    for name, value in own.items():
+    released = {name: promise.get(name) for name in AGREEING} | {name: job.get(name) for name in ("dataset", "period")}
+    for name, value in released.items():
         if statement.get(name) != value:
             raise Damaged(STATEMENT, f"another {name} than in released/", "one statement in all files of a release")
     budget = job.get("budget")
@@ -268,5 +268,5 @@ def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
         total = sum((getattr(link, name) for link in links), Fraction(0))
         stated = getattr(spent.reference, f"chain_{name}")
         if stated != total:
-            found = f"chain_{name} {stated}, where its releases add up to {total}"
-            raise Damaged(PROMISE, printable(found, 200), "the sum over the chain's releases")
+            fault = f"chain_{name} {stated}, where its releases add up to {total}"
+            raise Damaged(PROMISE, printable(fault, 200), "the sum over the chain's releases")

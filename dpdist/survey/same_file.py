@@ -115,8 +115,8 @@ def table_content(job: Job, source: Source) -> str:
 
     It depends neither on the order of the records nor on the file format.
     """
-    found = hashed(job, source, tuple(sorted(job.cell_columns)), LARGEST)
-    return hashlib.sha256(np.sort(found.record).astype("<u8").tobytes()).hexdigest()
+    hashes = hashed(job, source, tuple(sorted(job.cell_columns)), LARGEST)
+    return hashlib.sha256(np.sort(hashes.record).astype("<u8").tobytes()).hexdigest()
 
 
 def same_records(current: Hashed, reference: Hashed) -> bool:
@@ -126,9 +126,9 @@ def same_records(current: Hashed, reference: Hashed) -> bool:
     a, b = current.record, reference.record
     if len(a) == len(b) and np.array_equal(np.sort(a), np.sort(b)):
         return True
-    own, others = np.unique(a), np.unique(b)
-    alone = len(own) > ALONE * len(a) and len(others) > ALONE * len(b)
-    if alone and float(np.isin(own, others).mean()) > SHARED:
+    ours, others = np.unique(a), np.unique(b)
+    alone = len(ours) > ALONE * len(a) and len(others) > ALONE * len(b)
+    if alone and float(np.isin(ours, others).mean()) > SHARED:
         return True
     small, large = (current, reference) if len(a) <= len(b) else (reference, current)
     return bool(len(small.record)) and (in_order(small, large) or held(small, large))

@@ -26,21 +26,23 @@ def needed_columns(job: Job) -> tuple[str, ...]:
 
 def replicates(job: Job) -> tuple[str, ...]:
     """Names of the columns of replicate weights."""
-    said = job.survey.replicate_weights
-    return () if said is None else said.columns
+    weights = job.survey.replicate_weights
+    return () if weights is None else weights.columns
 
 
 def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
     """Checks that the file has the number of replicate weights that the job states."""
-    said = job.survey.replicate_weights
-    if said is None:
+    weights = job.survey.replicate_weights
+    if weights is None:
         return []
-    found = [name for name in names if name.startswith(said.prefix) and name[len(said.prefix) :].isdigit()]
-    if set(said.columns) == set(found):
+    named_so = [name for name in names if name.startswith(weights.prefix) and name[len(weights.prefix) :].isdigit()]
+    if set(weights.columns) == set(named_so):
         return []
     remedy = "correct survey.replicate_weights.number or prefix: a variance from part of the replicates is wrong"
-    what = f"{len(found)} columns {said.prefix}<number>, not {said.number} of them from {said.prefix}1"
-    return [Problem("survey.replicate_weights", what, f"{said.columns[0]} to {said.columns[-1]}, all of the file", remedy)]
+    what = f"{len(named_so)} columns {weights.prefix}<number>, not {weights.number} of them from {weights.prefix}1"
+    return [
+        Problem("survey.replicate_weights", what, f"{weights.columns[0]} to {weights.columns[-1]}, all of the file", remedy)
+    ]
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
@@ -57,9 +59,9 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
         if text_only:
             lost = [level for level in (column.levels or () if column else ()) if str(level) in CSV_NULLS]
             if lost and not numeric:
-                found = f"the level '{lost[0]}' reads as missing in a CSV file"
+                fault = f"the level '{lost[0]}' reads as missing in a CSV file"
                 remedy = "give a Parquet file, or rename the level in the job and the file"
-                problems.append(Problem(name, found, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
+                problems.append(Problem(name, fault, f"levels other than {', '.join(filter(None, CSV_NULLS))}", remedy))
             continue
         if column is not None and column.codes is not None:
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
@@ -83,11 +85,13 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
 
 def missing_column(name: str, names: Sequence[str]) -> Problem:
     """The problem of a missing column. It names a column that is the same name in a wrong encoding, or a similar name."""
-    if any(each in names for each in garbled(name)):
-        found = f"{MISSING}; the file has its name as a text in UTF-8 looks in another encoding"
+    if any(spelling in names for spelling in garbled(name)):
+        fault = f"{MISSING}; the file has its name as a text in UTF-8 looks in another encoding"
         remedy = "the file is in UTF-8: write encoding: utf-8 beside its path, or leave encoding out"
-        return Problem(name, found, "text in UTF-8", remedy)
-    near = get_close_matches(name, names, n=1) or [each for each in names if each.lower() == name.lower()][:1]
+        return Problem(name, fault, "text in UTF-8", remedy)
+    near = (
+        get_close_matches(name, names, n=1) or [candidate for candidate in names if candidate.lower() == name.lower()][:1]
+    )
     remedy = "correct the name in the job or the file"
     return Problem(name, MISSING, f"the file has {_listed(names)}", did_you_mean(near, remedy))
 

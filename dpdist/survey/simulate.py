@@ -71,20 +71,22 @@ class Doctorates:
 
         A chunk has its own random stream, so it can be made again.
         """
-        said = self.settings
-        for chunk, start in enumerate(range(0, said.population, CHUNK)):
-            rng = np.random.default_rng([said.seed, chunk])
-            units = min(CHUNK, said.population - start)
+        settings = self.settings
+        for chunk, start in enumerate(range(0, settings.population, CHUNK)):
+            rng = np.random.default_rng([settings.seed, chunk])
+            units = min(CHUNK, settings.population - start)
             field = np.searchsorted(np.cumsum(SHARE), rng.random(units) * SHARE.sum(), side="right").astype(np.int32)
             field = np.minimum(field, len(FIELDS) - 1).astype(np.int32)
             sex = (rng.random(units) < FEMALE[field]).astype(np.int32)
-            typical = np.log(MEN_SALARY[field]) - said.gap * LOG_GAP[field] * sex + np.log1p(said.growth)
-            spread = rng.standard_normal(units) if said.law == "lognormal" else 2.0 - rng.standard_gamma(4.0, units) / 2.0
-            log_salary = typical + said.sd * spread
-            noise = said.noise_sd * rng.standard_normal(units)
-            size = np.exp(log_salary + (noise if said.noise == "normal" else np.exp(noise)))
+            typical = np.log(MEN_SALARY[field]) - settings.gap * LOG_GAP[field] * sex + np.log1p(settings.growth)
+            spread = (
+                rng.standard_normal(units) if settings.law == "lognormal" else 2.0 - rng.standard_gamma(4.0, units) / 2.0
+            )
+            log_salary = typical + settings.sd * spread
+            noise = settings.noise_sd * rng.standard_normal(units)
+            size = np.exp(log_salary + (noise if settings.noise == "normal" else np.exp(noise)))
             salary = np.exp(log_salary)
-            if said.law == "top_coded":
+            if settings.law == "top_coded":
                 salary = np.clip(np.round(salary, -3), 1e3, TOP_CODE)
             yield field, sex, salary, size
 

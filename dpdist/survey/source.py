@@ -20,11 +20,10 @@ from dpdist.core.parquet_parts import batches
 from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.csv_text import Written
-from dpdist.survey.one_file import OneFile
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
 from dpdist.survey.statistical_file import StatisticalSource
-from dpdist.survey.unreadable import FORMATS, STATISTICAL, unreadable
+from dpdist.survey.typed_file import FORMATS, STATISTICAL, OneFile, unreadable
 
 BATCH_ROWS = 65_536
 IN_MEMORY = "the table in memory"
@@ -75,23 +74,23 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
     `written` is how a CSV file is written, by default as the job's input. Raises `DataError` if a file cannot be read, and
     `JobError` if there is no input or the wrong kind of input.
     """
-    said = job.input
+    declared = job.input
     if isinstance(path, pd.DataFrame):
         return TableSource(arrow(path))
     if isinstance(path, pa.Table):
         return TableSource(path)
-    if path is None and said.simulate is not None:
-        return simulated_source(said.simulate)
-    chosen = path if path is not None else said.path
+    if path is None and declared.simulate is not None:
+        return simulated_source(declared.simulate)
+    chosen = path if path is not None else declared.path
     if chosen is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
         remedy += "; dpdist show JOB says where a shipped job's file comes from"
         allowed = f"{FORMATS}, with the columns {', '.join(needed_columns(job))}; or a simulated survey"
         raise JobError(job.dataset, [Problem("input", "no input", allowed, remedy)])
     if not isinstance(chosen, str | os.PathLike):
-        found, allowed = f"a {type(chosen).__name__}", "a path, a pandas data frame, or an Arrow table"
-        raise JobError(job.dataset, [Problem("input", found, allowed, "give one of these")])
-    return open_file(Path(chosen), written or said)
+        fault, allowed = f"a {type(chosen).__name__}", "a path, a pandas data frame, or an Arrow table"
+        raise JobError(job.dataset, [Problem("input", fault, allowed, "give one of these")])
+    return open_file(Path(chosen), written or declared)
 
 
 def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
@@ -146,8 +145,8 @@ class ParquetSource(OneFile):
             return pq.ParquetFile(self.path, metadata=metadata)
         except (pa.ArrowException, OSError):
             kind = self.path.suffix.lower()
-            found = "not a readable Parquet file" if kind in ("", ".parquet", ".pq") else f"files named {kind} are not read"
-            raise unreadable(self.name, found, "store it as Parquet, or as CSV in a file named .csv") from None
+            fault = "not a readable Parquet file" if kind in ("", ".parquet", ".pq") else f"files named {kind} are not read"
+            raise unreadable(self.name, fault, "store it as Parquet, or as CSV in a file named .csv") from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError
-from dpdist.survey.one_file import OneFile
-from dpdist.survey.unreadable import STATISTICAL, unreadable
+from dpdist.survey.typed_file import STATISTICAL, OneFile, unreadable
 
 CHUNK_ROWS = 65_536
 CHUNK_VALUES = 1 << 23
@@ -46,21 +45,21 @@ class StatisticalSource(OneFile):
     @property
     def labels(self) -> Mapping[str, Mapping[object, str]]:
         """Labels of values by column, from the file's header."""
-        found: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
-        return found
+        labels: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
+        return labels
 
     @property
     def column_labels(self) -> dict[str, str]:
         """Labels of columns that have one, from the file's header."""
-        found: Mapping[str, str | None] = self.meta.column_names_to_labels
-        return {name: label for name, label in found.items() if label}
+        labels: Mapping[str, str | None] = self.meta.column_names_to_labels
+        return {name: label for name, label in labels.items() if label}
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted, first = pa.schema([self.schema.field(name) for name in columns]), 0
         size = min(CHUNK_ROWS, max(1, CHUNK_VALUES // max(1, len(columns))))
         while True:
             chunk, _ = self._read(usecols=list(columns), row_offset=first, row_limit=size, output_format="dict")
-            batch = pa.record_batch([_array(chunk[each.name], each.type) for each in wanted], schema=wanted)
+            batch = pa.record_batch([_array(chunk[field.name], field.type) for field in wanted], schema=wanted)
             if not batch.num_rows:
                 return
             yield batch
@@ -71,17 +70,17 @@ class StatisticalSource(OneFile):
     def _read(self, **how: Any) -> tuple[Any, Any]:
         kind = self.path.suffix.lower()
         if find_spec("pyreadstat") is None:
-            found, remedy = f"files named {kind} need pyreadstat, which is not installed", "pip install 'dpdist[formats]'"
-            raise unreadable(self.name, found, remedy)
+            fault, remedy = f"files named {kind} need pyreadstat, which is not installed", "pip install 'dpdist[formats]'"
+            raise unreadable(self.name, fault, remedy)
         import pyreadstat
 
         try:
-            found = getattr(pyreadstat, STATISTICAL[kind])(
+            fault = getattr(pyreadstat, STATISTICAL[kind])(
                 str(self.path), encoding=self.encoding, disable_datetime_conversion=True, **how
             )
         except (pyreadstat.ReadstatError, pyreadstat.PyreadstatError, UnicodeError, LookupError, OSError) as error:
             raise self._damaged(kind, error) from None
-        return found  # type: ignore[no-any-return]
+        return fault  # type: ignore[no-any-return]
 
     def _damaged(self, kind: str, error: Exception) -> DataError:
         """The error for a damaged file. It leaves pyreadstat's message out, which may quote a value."""

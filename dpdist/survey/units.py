@@ -45,7 +45,7 @@ class Bounded:
     """
 
     def __init__(self, job: Job, findings: Findings):
-        self.said, self.findings = job.privacy_unit, findings
+        self.declared, self.findings = job.privacy_unit, findings
         self.seen = Counter[str]()
         self.spelled = dict[str, str]()
 
@@ -54,7 +54,7 @@ class Bounded:
 
         They count as problems, or as left out if the job says so.
         """
-        if self.said is None or checked.unit is None or not len(checked.row):
+        if self.declared is None or checked.unit is None or not len(checked.row):
             return checked
         code, names = pd.factorize(np.array(checked.unit.to_pylist(), dtype=object))
         folds = [folded(name) for name in names]
@@ -62,17 +62,17 @@ class Bounded:
         again = [self.spelled.setdefault(fold, name) != name for fold, name in zip(folds, names, strict=True)]
         checked, code = self._without(checked, code, np.array(again), AMBIGUOUS)
         before = np.array([self.seen[name] for name in names], dtype=np.int64)
-        beyond = pd.Series(code).groupby(code).cumcount().to_numpy() + before[code] >= self.said.most
+        beyond = pd.Series(code).groupby(code).cumcount().to_numpy() + before[code] >= self.declared.most
         self.seen.update(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
         if not beyond.any():
             return checked
-        column, most = self.said.column, self.said.most
-        if self.said.beyond == "truncate":
+        column, most = self.declared.column, self.declared.most
+        if self.declared.beyond == "truncate":
             self.findings.rule(f"{column}: beyond {most} records of one, left out", int(beyond.sum()))
         else:
             remedy = "raise privacy_unit.most to a number that is public, or state privacy_unit.beyond: truncate"
-            found, allowed = f"more than {most} records of one {column}", f"at most {most} records of each"
-            self.findings.add(column, found, allowed, remedy, checked.row[beyond], [])
+            fault, allowed = f"more than {most} records of one {column}", f"at most {most} records of each"
+            self.findings.add(column, fault, allowed, remedy, checked.row[beyond], [])
         return checked.take(~beyond)
 
     def _without(self, checked: Checked, code: Ints, wrong: Mask, problem: tuple[str, str, str]) -> tuple[Checked, Ints]:
@@ -83,8 +83,8 @@ class Bounded:
         bad = wrong[code]
         if not bad.any():
             return checked, code
-        assert self.said is not None
-        self.findings.add(self.said.column, *problem, checked.row[bad], [])
+        assert self.declared is not None
+        self.findings.add(self.declared.column, *problem, checked.row[bad], [])
         return checked.take(~bad), code[~bad]
 
 
@@ -109,13 +109,13 @@ class UnitsMet:
         met = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
         met = met[~met["key"].isin(self.full)]
         for number, name in zip(met["key"].tolist(), met["name"].tolist(), strict=True):
-            own = self.names.setdefault(number, set())
+            names_met = self.names.setdefault(number, set())
             if number not in self.full:
-                own.add(name)
-            if len(own) >= self.least:
+                names_met.add(name)
+            if len(names_met) >= self.least:
                 self.full.add(number)
 
     @property
     def small(self) -> SmallCounts:
-        sizes = np.array([len(own) for own in self.names.values()], dtype=np.int64)
+        sizes = np.array([len(names) for names in self.names.values()], dtype=np.int64)
         return SmallCounts(int((sizes < self.least).sum()), int((sizes == 1).sum()), len(sizes))

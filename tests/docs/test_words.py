@@ -68,7 +68,6 @@ MEANT = {
     ("core/public_files.py", "found"): _OF_AN_ERROR,
     ("core/minisign.py", "found"): _OF_AN_ERROR,
     ("storage/workspace.py", "found"): _OF_AN_ERROR,
-    ("survey/findings.py", "found"): _OF_AN_ERROR,
     ("cli/ledger.py", "window"): _OF_PERIODS,
     ("job/budget.py", "window"): _OF_PERIODS,
     ("ledger/accounts.py", "window"): _OF_PERIODS,

@@ -23,7 +23,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
-from dpdist.estimation.linear import Figures, asked
+from dpdist.estimation.linear import Figures, figures_of
 from dpdist.estimation.unit_sums import Units
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
@@ -224,7 +224,7 @@ def _rows(material: Material, cells: Cells, held: Cells, units: Units, about: di
     for said in job.tables[0].statistics:
         column = job.outcome_columns.get((said.of or said).variable or "")
         domain = None if column is None else (column.bounds or (0.0, np.inf), column.whole)
-        truth = truth_of(asked(said, held, job.outcomes), units, domain)
+        truth = truth_of(figures_of(said, held, job.outcomes), units, domain)
         for estimator, interval in further(material, cells, said).items():
             for k, label in enumerate(cells.labels):
                 if np.isfinite(interval.value[k]) and not (said.name == "share" and label[-1] == "Total"):

@@ -401,7 +401,7 @@ def test_levels_of_a_dictionary_are_found_as_those_of_plain_values(kind: pa.Data
 
     def found(values: pa.Array, levels: list[str]) -> list[int]:
         batch = Batch(pa.record_batch({"x": values}), 0, Findings(), False)
-        return [int(code) for code in batch.each("x", lambda plain: positions(plain, levels, exact=True))]
+        return [int(code) for code in batch.of_plain_values("x", lambda plain: positions(plain, levels, exact=True))]
 
     assert found(coded, levels) == found(coded.dictionary_decode(), levels)
     assert found(coded, levels) == [-1 if k is None or not 3 < k < 126 else 125 - k for k in place]

@@ -15,7 +15,7 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats
-from dpdist.estimation.simplex import nearest_on_simplex
+from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.mechanisms.modips.sanitized_sums import Sanitized
 from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.models.protocol import Draws, Parameter

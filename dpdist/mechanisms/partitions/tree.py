@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.simplex import nearest_on_simplices
+from dpdist.estimation.least_squares import nearest_on_simplices
 
 
 @dataclass(frozen=True)

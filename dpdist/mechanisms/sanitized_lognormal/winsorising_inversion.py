@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
+from dpdist.estimation.linear import symmetric_root
 from dpdist.estimation.small_area import shrunk
-from dpdist.estimation.symmetric_root import symmetric_root
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Whitening
 from dpdist.models.protocol import Improper
 

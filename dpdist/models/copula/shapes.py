@@ -68,7 +68,7 @@ def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
         with np.errstate(divide="ignore"):
             sampling = np.where(size[cells] > LOST, 1.0 / np.maximum(size[cells] - LOST, LITTLE), np.inf)
         mixed = composite(np.arctanh(own) - np.arctanh(whole), sampling)
-        found[cells] = np.tanh(np.arctanh(whole) + mixed.own * (np.arctanh(own) - np.arctanh(whole)))
+        found[cells] = np.tanh(np.arctanh(whole) + mixed.kept * (np.arctanh(own) - np.arctanh(whole)))
     return found
 
 
@@ -181,7 +181,7 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
     found = composite(mean - rest, sampling)
     least = variance / len(values)
     records = np.divide(variance, np.maximum(found.error, least), out=size.copy(), where=variance > 0)
-    return found.own, np.asarray(np.minimum(records, len(values)))
+    return found.kept, np.asarray(np.minimum(records, len(values)))
 
 
 def by_class(

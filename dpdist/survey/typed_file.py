@@ -1,4 +1,4 @@
-"""The common part of sources that are one file with typed columns: Parquet, and files of SAS, Stata and SPSS."""
+"""Files with typed columns (Parquet, SAS, Stata, SPSS): what their sources share, and the error for an unreadable one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
+
+STATISTICAL = {
+    ".sas7bdat": "read_sas7bdat",
+    ".xpt": "read_xport",
+    ".dta": "read_dta",
+    ".sav": "read_sav",
+    ".zsav": "read_sav",
+}
+"""File extensions of SAS, Stata and SPSS, with pyreadstat's function for each."""
+FORMATS = f"a Parquet file, a CSV file (.csv, .csv.gz), or a file of SAS, Stata or SPSS ({', '.join(STATISTICAL)})"
+
+
+def unreadable(name: str, cause: str, remedy: str) -> DataError:
+    """The error for a whole file: why it cannot be read, and a remedy."""
+    return DataError(name, [Problem("file", cause, FORMATS, remedy)])
 
 
 @dataclass(frozen=True)

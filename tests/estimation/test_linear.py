@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpdist.core.records import Floats
-from dpdist.estimation.symmetric_root import symmetric_root
+from dpdist.estimation.linear import symmetric_root
 
 
 def turned(values: list[float], angle: float) -> Floats:
