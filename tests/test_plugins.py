@@ -102,19 +102,19 @@ def test_an_installed_plugin_keeps_the_contract_of_noise_and_faults_are_told(
     assert problems_of_answers("it", case) == []
     assert problems_of_stated_noise("it", case) == []
     mechanism = mechanism_of(case.job)
-    protect = sys.modules[type(mechanism).__module__]
-    right = protect.counts
+    query = sys.modules[type(mechanism).__module__]
+    right = query.counts
     with installed.context() as patch:
         scale = case.model.scale / 8  # type: ignore[attr-defined]
-        patch.setattr(protect, "scale_of", lambda _: scale)
-        patch.setattr(protect, "counts", lambda _, times=1: replace(_eighth(right(scale, times)), scale=scale))
+        patch.setattr(query, "scale_of", lambda _: scale)
+        patch.setattr(query, "counts", lambda _, times=1: replace(_eighth(right(scale, times)), scale=scale))
         (line,) = problems_of_scale("it", case)
         assert line.startswith("it: two neighbouring files cost 96, and the job's epsilon is 12: compare the scale")
         assert problems_of_stated_noise("it", case) != []
     exact = list[Floats]()
     with installed.context() as patch:
         patch.setattr(Defined, "sums", _kept(Defined.sums, exact))
-        patch.setattr(protect, "Draws", lambda values: Draws({"counts": values["counts"] * 0 + exact[-1]}))
+        patch.setattr(query, "Draws", lambda values: Draws({"counts": values["counts"] * 0 + exact[-1]}))
         lines = problems_of_answers("it", case)
     assert any("it takes exact sums" in line for line in lines)
     assert "it: no noisy answer changes set 1: it is released without noise" in lines
@@ -159,7 +159,7 @@ def test_a_plugin_is_loaded_only_where_a_job_names_it(installed: pytest.MonkeyPa
     assert plugins.declared.cache_info().currsize == 0
     parsed(counts_job())
     assert "dpdist_counts.spec" in sys.modules
-    assert "dpdist_counts.protect" not in sys.modules
+    assert "dpdist_counts.query" not in sys.modules
 
 
 def test_a_wrong_key_of_a_plugin_has_a_remedy(installed: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,19 @@ from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, Likelihood, StratumModel
 
 
+class ReferenceRecords(Protocol):
+    """What public code may read of the records of a reference, a file that the job declares public; (record,) each."""
+
+    @property
+    def frame(self) -> Codes: ...
+
+    @property
+    def outcome(self) -> Floats: ...
+
+    @property
+    def weight(self) -> Floats: ...
+
+
 @runtime_checkable
 class OnDistributions(Likelihood, Protocol):
     """A model of scores, which a reference's distributions make of values."""

@@ -31,7 +31,7 @@ from dpdist.mechanisms.reference_tables.histograms import Histograms
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
 from dpdist.mechanisms.reference_tables.update import Refresh
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Strict

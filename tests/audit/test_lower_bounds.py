@@ -39,7 +39,7 @@ from dpdist.evaluation.lower_bounds import (
 from dpdist.job import epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.pseudo_posterior import protect as presets
+from dpdist.mechanisms.pseudo_posterior import query as presets
 from dpdist.models.protocol import Improper
 from dpdist.privacy import noise
 from dpdist.privacy.cell_sums import CellBounds

@@ -16,10 +16,9 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
-from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, power
 from dpdist.mechanisms.pseudo_posterior.clamped import Censor
-from dpdist.mechanisms.pseudo_posterior.on_reference import Centre
-from dpdist.mechanisms.pseudo_posterior.protect import Centred, Weighted, WeightedE
+from dpdist.mechanisms.pseudo_posterior.on_reference import KAPPA, Centre, power
+from dpdist.mechanisms.pseudo_posterior.query import Centred, Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial

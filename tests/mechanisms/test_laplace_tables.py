@@ -19,7 +19,9 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation import least_squares
-from dpdist.mechanisms.laplace_tables.release import FINER, NoisyTables
+from dpdist.mechanisms.laplace_tables.post import NoisyTables
+from dpdist.mechanisms.laplace_tables.query import FINER, RowSums
+from dpdist.mechanisms.laplace_tables.query import exact as exact_figures
 from dpdist.privacy.cell_sums import UNIT, CellBounds
 from dpdist.publish import noisy_figures
 from dpdist.publish.noisy_figures import NoisedTables
@@ -232,7 +234,7 @@ def test_a_record_moves_the_sums_of_all_its_cells_by_no_more_than_the_noise_is_f
     rng, largest = np.random.default_rng(1), 0.0
     for w, y in [(60.0, 200_000.0), (60.0, 0.0), *zip(rng.uniform(0, 60, 50), rng.uniform(-9e4, 3e5, 50), strict=True)]:
         records = Records(np.arange(1), np.array([1], dtype=np.int32), np.array([y]), np.array([w]), np.zeros(1, np.int32))
-        sums = model.statistics(records, np.ones(1))
+        sums = RowSums(model).sums(records)
         moved = sum(float(np.abs(table.cells.membership @ sums).sum()) for table in model.tables)
         largest = max(largest, moved)
     assert largest == 2 * UNIT * 6, "a record of the largest weight at an end of the outcome's bounds attains it"
@@ -328,7 +330,7 @@ def test_means_of_public_tables_lie_within_the_bounds() -> None:
     frame, records = many_small_cells(rng)
     model = NoisyTables.build(job, frame, slice(0, len(frame)))
     noise = np.rint(rng.laplace(0.0, float(model.scale), model.size))
-    exact = model.exact(model.statistics(records, np.ones(len(records))), None)
+    exact = exact_figures(model, RowSums(model).sums(records), None)
     found = model.figures(model.tables_of(exact + noise), "salaries")
     ratio, there = found["total"] / found["count"], model.tables[0].occupied > 0
     assert (found["count"][0, there] <= 0).sum() > 5
@@ -352,7 +354,7 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
         frame, records = many_small_cells(rng)
         model = NoisyTables.build(job, frame, slice(0, len(frame)))
         noise = np.rint(rng.laplace(0.0, float(model.scale), model.size))
-        theta = model.tables_of(model.exact(model.statistics(records, np.ones(len(records))), None) + noise)
+        theta = model.tables_of(exact_figures(model, RowSums(model).sums(records), None) + noise)
         totals.append(model.figures(theta, "salaries")["count"][0, -1])
         if number < 10:
             key = SimpleNamespace(generator=lambda _: rng)

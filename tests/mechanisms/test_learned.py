@@ -12,9 +12,17 @@ from test_clamped import KEY, Notes, job, run, shares
 from dpdist.confidential.records import Records
 from dpdist.core.records import Frame
 from dpdist.job import Job
-from dpdist.mechanisms.pseudo_posterior.centring import KAPPA, kappa_of, spurious
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
-from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, centre_of, dimensions, evenly
+from dpdist.mechanisms.pseudo_posterior.on_reference import (
+    KAPPA,
+    Centre,
+    RecordWeights,
+    centre_of,
+    dimensions,
+    evenly,
+    kappa_of,
+    spurious,
+)
 from dpdist.models.beta import Beta
 from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.lognormal.conjugate import of

@@ -37,7 +37,7 @@ from dpdist.mechanisms.reference_tables.statement import (
     SEVERAL_SECRET,
 )
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.mechanisms.wording import NOT_REFUSED

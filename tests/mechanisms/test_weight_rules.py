@@ -25,7 +25,7 @@ from dpdist.evaluation.tuning import knobs_of
 from dpdist.job import RULE_CONSTANTS, WeightRule
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.pseudo_posterior.on_reference import learn_weights
-from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS, UNMEASURED
+from dpdist.mechanisms.pseudo_posterior.post import EXCEEDS, UNMEASURED
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy import weights as searches
 from dpdist.privacy.weights import RULES, NotReached, with_outcomes

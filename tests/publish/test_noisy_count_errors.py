@@ -15,10 +15,10 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.modips.sanitized_sums import Sanitized
+from dpdist.mechanisms.modips.post import Sanitized
 from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.sanitized_lognormal.release import SanitizedLognormal
+from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.models.protocol import Draws, expected_of
 from dpdist.privacy.noisy_counts import counted_again, levels
 from dpdist.publish.released import ReleasedObject

@@ -20,7 +20,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.job import Job, WeightRule
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.pseudo_posterior.statement import EXCEEDS
+from dpdist.mechanisms.pseudo_posterior.post import EXCEEDS
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, Misfit
 from dpdist.privacy.adjacency import REFUSED

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from dpdist.job import Adjacency
+from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.modips.spec import Law, Modips, Sanitization, Truncation
-from dpdist.privacy.queries import Moved, Neighbour, NoisyQuery
+from dpdist.privacy.queries import Moved, Neighbour, NoisyQuery, moves, record_epsilon
 
 UNIT = 2**20
 """Statistics are whole multiples of 1/UNIT, so that sums are exact."""
@@ -43,20 +43,20 @@ class Group(NamedTuple):
     moved: int
 
 
-def groups(law: Law, weighted: bool, known: bool, adjacency: Adjacency) -> tuple[Group, ...]:
-    """The groups of statistics of a law; `known`: the law's variance is public."""
+def groups(law: Law, weighted: bool, variance_public: bool, adjacency: Adjacency) -> tuple[Group, ...]:
+    """The groups of statistics of a law; `variance_public`: of the law."""
     exchanged = adjacency == "substitution"
     first = (Group("1 - v", Fraction(1), 1),) if weighted else ()
     if law in ("bernoulli", "multinomial"):
         return (*first, Group("v 1[y = k]", Fraction(1 + exchanged), 1 + exchanged))
-    second = () if known else (Group("v (u^2 - 1/2)", Fraction(1 + exchanged, 2), 1),)
+    second = () if variance_public else (Group("v (u^2 - 1/2)", Fraction(1 + exchanged, 2), 1),)
     return (*first, Group("v u", Fraction(1 + exchanged), 1), *second)
 
 
-def together(law: Law, weighted: bool, known: bool, adjacency: Adjacency) -> Fraction:
+def together(law: Law, weighted: bool, variance_public: bool, adjacency: Adjacency) -> Fraction:
     """L1 sensitivity of all statistics together."""
     exchanged = adjacency == "substitution"
-    if known or law in ("bernoulli", "multinomial"):
+    if variance_public or law in ("bernoulli", "multinomial"):
         return Fraction(1 + exchanged)
     if not exchanged:
         return Fraction(3, 2)
@@ -74,22 +74,26 @@ class BoundedQuery(NoisyQuery):
 
 
 def sanitization(
-    law: Law, weighted: bool, known: bool, adjacency: Adjacency, of_record: Fraction, settings: Modips
+    law: Law, weighted: bool, variance_public: bool, adjacency: Adjacency, of_record: Fraction, settings: Modips
 ) -> tuple[NoisyQuery, ...]:
     """The queries of one sanitization: one for all sums together, or one for each group; `of_record` is its ε.
 
     An exchange at the same x is counted as two zero-outs, but for what is shown of all sums together.
     """
-    kinds = groups(law, weighted, known, adjacency)
-    noise = scales(kinds, together(law, weighted, known, adjacency), of_record, settings.sanitization, settings.truncation)
+    kinds = groups(law, weighted, variance_public, adjacency)
+    noise = scales(
+        kinds, together(law, weighted, variance_public, adjacency), of_record, settings.sanitization, settings.truncation
+    )
     if settings.sanitization == "conjoint":
         names, noise, part = ["all sums"], noise[:1], of_record
-        off = [together(law, weighted, known, "zero_out")]
-        same_x = [together(law, weighted, known, "substitution")]
+        off = [together(law, weighted, variance_public, "zero_out")]
+        same_x = [together(law, weighted, variance_public, "substitution")]
     else:
         names, part = [group.name for group in kinds], of_record / len(kinds)
-        off = [group.sensitivity for group in groups(law, weighted, known, "zero_out")]
-        same_x = [group.sensitivity for group in kinds] if adjacency == "substitution" else [2 * each for each in off]
+        off = [group.sensitivity for group in groups(law, weighted, variance_public, "zero_out")]
+        same_x = (
+            [group.sensitivity for group in kinds] if adjacency == "substitution" else [2 * distance for distance in off]
+        )
     if settings.truncation == "bounded":
         once = Moved(Fraction(1), Fraction(1 if adjacency == "substitution" else 2), Fraction(2))
         return tuple(BoundedQuery(name, once, scale, epsilon=part) for name, scale in zip(names, noise, strict=True))
@@ -100,6 +104,28 @@ def sanitization(
     return tuple(map(NoisyQuery, names, moved, noise))
 
 
+def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
+    """What decides which sums are measured: law, whether there are weights, whether the variance is known, and adjacency.
+
+    If sample sizes are secret the adjacency is zero_out, because an exchange for any other record is two such changes.
+    """
+    settings = job.mechanism
+    assert isinstance(settings, Modips)
+    adjacency: Adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
+    return settings.law, job.survey.weight is not None, settings.variance is not None, adjacency
+
+
+def queries_of(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
+    """The queries of one sanitization: one for all sums together, or one for each group."""
+    return sanitization(*sums_of(job), record_epsilon(job, settings.epsilon(job)) / moves(job), settings)
+
+
+def by_group(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
+    """The query of each group's sums, of which a shared one is asked for in parts."""
+    queries, number = queries_of(job, settings), len(groups(*sums_of(job)))
+    return queries if len(queries) == number else (queries[0], *[queries[0].further()] * (number - 1))
+
+
 def scales(
     kinds: tuple[Group, ...], whole: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
 ) -> tuple[Fraction, ...]:
@@ -108,8 +134,8 @@ def scales(
     `whole` is the L1 sensitivity of all groups together, and `epsilon` is the ε of one sanitization.
     """
     if sanitization == "individual":
-        return tuple(scale(each.sensitivity, epsilon / len(kinds), each.moved, truncation) for each in kinds)
-    return (scale(whole, epsilon, sum(each.moved for each in kinds), truncation),) * len(kinds)
+        return tuple(scale(group.sensitivity, epsilon / len(kinds), group.moved, truncation) for group in kinds)
+    return (scale(whole, epsilon, sum(group.moved for group in kinds), truncation),) * len(kinds)
 
 
 def scale(sensitivity: Fraction, epsilon: Fraction, moved: int, truncation: Truncation) -> Fraction:

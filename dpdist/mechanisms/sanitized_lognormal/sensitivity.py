@@ -39,8 +39,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.job import Adjacency, NoiseName
-from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.job import Adjacency, Job, NoiseName
+from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
+from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho
 from dpdist.reference.limits import UNIT
 
 REACH = 2.5
@@ -142,3 +143,10 @@ def gaussian_scale(rho: Fraction, adjacency: Adjacency) -> Fraction:
     """σ in units of 1/UNIT for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
     square = SENSITIVITY_2[adjacency] ** 2 / (2 * rho) * 10**6
     return Fraction(isqrt(square.numerator // square.denominator) + 1, 1000)
+
+
+def scale_of(job: Job, law: NoiseName) -> Fraction:
+    """Scale of the noise on a sum, in units of 1/UNIT."""
+    if law == "gaussian":
+        return gaussian_scale(record_rho(job, job.rho_of_tables), job.budget.adjacency)
+    return noise_scale(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency)

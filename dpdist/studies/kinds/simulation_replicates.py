@@ -25,7 +25,7 @@ from dpdist.evaluation.utility import distances, location
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
-from dpdist.mechanisms.pseudo_posterior.protect import Weighted, WeightedE
+from dpdist.mechanisms.pseudo_posterior.query import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.clamped import Spurious
 from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel, Synthesizer

@@ -15,7 +15,7 @@ from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
 from dpdist.mechanisms.pseudo_posterior import clamped, tilted
 from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, Distributions, RecordWeights
-from dpdist.mechanisms.pseudo_posterior.statement import (
+from dpdist.mechanisms.pseudo_posterior.post import (
     CENTRED,
     CLAMPED,
     EXCEEDS,

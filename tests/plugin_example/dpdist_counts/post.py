@@ -1,26 +1,34 @@
-"""The model of noisy counts of zeros and ones: post-processing of what was released."""
+"""What is made of noisy counts of zeros and ones: tables, errors, synthetic records and measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
-from dpdist.mechanisms.sums_model import SumsModel
+from dpdist.mechanisms.figures import NO_LIMITS, Figures, cells_of
+from dpdist.mechanisms.words import Words
 from dpdist.models.design import counted, design
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.public_model import PublicModel
 from dpdist_counts.sensitivity import scale_of
+
+WORDS = Words(
+    density="noisy counts of {outcome} = 0 and of {outcome} = 1 in every cell",
+    errors="Estimator `parameters`: other samples' counts and other noise, both simulated from the first set's counts.",
+)
+DEFINITIONS = {"zeros": "the number of records with the outcome 0", "ones": "the number of records with the outcome 1"}
 
 
 @dataclass(frozen=True)
-class Counts(SumsModel):
-    """Cells of one stratum; the statistics are its counts of zeros and of ones, (cell, 2)."""
+class Counts(PublicModel):
+    """Cells of one stratum, with noisy counts of zeros and of ones, (cell, 2)."""
 
     number: Floats
     """Sample records of every cell, public, (cell,)."""
@@ -36,11 +44,6 @@ class Counts(SumsModel):
     def parameters(self) -> tuple[Parameter, ...]:
         cells = tuple(str(cell) for cell in range(len(self.number)))
         return (Parameter("counts", (("cell", cells), ("value", ("0", "1")))),)
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        one = (records.outcome >= 0.5).astype(int)
-        place, places = 2 * self.pattern(records.frame) + one, 2 * len(self.number)
-        return np.bincount(place, weights=alpha, minlength=places).astype(float).reshape(-1, 2)
 
     def share(self, theta: Draws) -> Floats:
         """The share of ones, (draw, cell); one half where no noisy count is above 0."""
@@ -75,3 +78,8 @@ class Counts(SumsModel):
 def model_of(job: Job) -> type[Counts]:
     """The model of every job under the mechanism."""
     return Counts
+
+
+def figures(release: ReleaseView, model: Counts, stratum: int, theta: Draws) -> Iterator[Figures]:
+    cells = cells_of(release, model, stratum)
+    yield Figures(cells, ["zeros", "ones"], theta["counts"][0], [model.scale] * 2, lambda *_: NO_LIMITS, unit=1)

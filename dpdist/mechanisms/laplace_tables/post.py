@@ -1,4 +1,4 @@
-"""The model of noisy figures of whole tables, which mechanisms `laplace` and `laplace_composed` release.
+"""What `laplace` and `laplace_composed` make of noisy figures of whole tables: published figures, errors, measurements.
 
 Cells without a sample record are known to be empty. If the job asks for consistent figures, the figures of all tables
 agree. They then follow from a least squares fit of base cells, for counts and totals separately, and means are ratios of
@@ -7,41 +7,60 @@ the two. There are no synthetic records, because separate noisy figures define n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
-from dpdist.estimation.least_squares import LeastSquares, ratios, stacked
+from dpdist.estimation.least_squares import NEAR_ENOUGH, LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
-from dpdist.mechanisms.laplace_tables.sensitivity import (
-    figures,
-    local_scale,
-    outcome_needed,
-    public_scale,
-)
+from dpdist.mechanisms.figures import NO_LIMITS, SUM_OF_A, SUM_OF_B, Figures
+from dpdist.mechanisms.laplace_tables.sensitivity import local_scale, outcome_needed, public_scale
 from dpdist.mechanisms.laplace_tables.spec import WholeTables
-from dpdist.mechanisms.sums_model import SumsModel
+from dpdist.mechanisms.words import Words
 from dpdist.models.design import design
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.public_model import PublicModel
 from dpdist.privacy.cell_sums import UNIT, CellBounds
-from dpdist.privacy.queries import NoisyQuery
-
-FINER = 2**32
-"""Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER).
-
-These steps are no wider than float64's spacing at Δ.
-"""
-FINE_SCALE = Fraction(2**36)
-"""Scale of the second noise, in lattice steps: 16/UNIT of Δ. It hides the first lattice, on which it is uniform to 1e-4."""
 
 UNMET = "distance from the least squares solution"
 _ROWS = "rows by {}"
+NO_RECORDS = (
+    "There are no synthetic records. Figures that were noised one by one, margins too, tell of no single file of records."
+)
+LEAST_SQUARES = (
+    "Counts and totals of all tables are the additive ones nearest to the noisy figures in least squares. A mean is the "
+    "ratio of its total and count where the table has both, and else as noised."
+)
+STOPPED = (
+    "Least squares stopped after its largest number of steps, at a last correction of {:.0e} of the largest figure. "
+    "Figures add up over all tables, but they are not quite the nearest ones."
+)
+AS_NOISED = "Figures are as noised: margins are not the sums of their cells."
+RATIOS = (
+    "A mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds. Where the noisy "
+    "count is not above 0, it is the bound on the total's side."
+)
+NO_ERRORS = (
+    "There are none. The noise has the scale of the file's own sensitivities, which are confidential. How records vary was "
+    "not released."
+)
+SUMS_NOISED_AGAIN = (
+    "Composition of the sample over cells, and other noise, simulated. How records vary within a cell was not released "
+    "and is not in it, nor is the bias of clipping."
+)
+DEFINITIONS = {
+    "a": SUM_OF_A,
+    "b": SUM_OF_B,
+    "count": "the table's own figure; its noise has the scale of confidential sensitivities",
+    "mean": "as count",
+    "total": "as count",
+}
 
 
 def _largest_weight(job: Job) -> float:
@@ -67,11 +86,8 @@ class NoisyTable:
 
 
 @dataclass(frozen=True)
-class NoisyTables(SumsModel):
-    """The tables of a job; the whole file is one stratum.
-
-    The statistics are (row, 2): Σw and Σwy, or sums of `CellBounds.pairs` in whole units of 1/UNIT.
-    """
+class NoisyTables(PublicModel):
+    """The tables of a job; the whole file is one stratum."""
 
     tables: tuple[NoisyTable, ...]
     count: Floats
@@ -104,12 +120,6 @@ class NoisyTables(SumsModel):
         return self.bounds is not None
 
     @property
-    def query(self) -> NoisyQuery:
-        """What all figures together lose, under public bounds."""
-        cells = sum(table.cells.per_record for table in self.tables)
-        return figures(cells, "total" in self.tables[0].statistics, self.scale)
-
-    @property
     def noise_of_one(self) -> tuple[float, float] | None:
         """Least noise of a count and of a mean of one record, in direct standard errors; None under local sensitivities."""
         least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
@@ -130,36 +140,6 @@ class NoisyTables(SumsModel):
     def size(self) -> int:
         """Number of noisy figures."""
         return sum(parameter.size for parameter in self.parameters)
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        if self.bounds is None:
-            columns = np.column_stack([records.weight, records.weight * records.outcome])
-        else:
-            columns = self.bounds.pairs(records.weight, records.outcome)
-        rows = len(self.count)
-        return np.column_stack([np.bincount(records.frame, alpha * column, minlength=rows) for column in columns.T])
-
-    def exact(self, sums: Floats, local: Sequence[Mapping[StatisticName, float]] | None) -> Floats:
-        """All figures, (figure,): sums of pairs in units of 1/UNIT, or the tables' own under local sensitivities."""
-        found = list[Floats]()
-        for table in self.tables:
-            count, total = (table.cells.membership @ sums).T
-            if local is None:
-                columns = [count, total][: len(table.statistics)]
-            else:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    figures = {"count": count, "mean": total / count, "total": total}
-                columns = [figures[name] for name in table.statistics]
-            found.append(np.column_stack(columns).ravel())
-        return np.concatenate(found)
-
-    def steps(self, local: Sequence[Mapping[StatisticName, float]]) -> Floats:
-        """The unit of the noise on every figure, (figure,), if sensitivities are local; `local` has these by table."""
-        each = (
-            np.broadcast_to([own[name] / UNIT for name in table.statistics], table.parameter.shape)
-            for table, own in zip(self.tables, local, strict=True)
-        )
-        return np.concatenate([values.ravel() for values in each])
 
     def tables_of(self, noisy: Floats) -> Draws:
         """The released parameters, from all noisy figures, (figure,)."""
@@ -245,6 +225,46 @@ class NoisyTables(SumsModel):
         return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of {of}"}
 
 
+@dataclass(frozen=True)
+class TableWords(Words):
+    """Texts that depend on whether the noise has a public scale or follows the file's own sensitivities."""
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        steps = [*super().post_processing(release), *([] if release.job.local else [RATIOS])]
+        model = release.model(0)
+        assert isinstance(model, NoisyTables)
+        if model.consistency and (unmet := model.fitted(release.theta(model, 0, 0))[UNMET][0]) > NEAR_ENOUGH:
+            steps.append(STOPPED.format(unmet))
+        return steps
+
+    def errors_of(self, release: ReleaseView) -> str:
+        return NO_ERRORS if release.job.local else self.errors
+
+
+WORDS = TableWords(
+    density="noisy weighted counts, means and totals of {outcome} of whole tables",
+    errors=SUMS_NOISED_AGAIN,
+    steps=(NO_RECORDS,),
+    settings={"consistency": {"none": AS_NOISED, "least_squares": LEAST_SQUARES}},
+)
+
+
 def model_of(job: Job) -> type[NoisyTables]:
     """The model of every job under the mechanism."""
     return NoisyTables
+
+
+def figures(release: ReleaseView, model: NoisyTables, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The figures of every table; cells without a sample record are left out, because they are known to be empty."""
+    for table in model.tables:
+        kept = np.flatnonzero(table.occupied)
+        cells = [dict(zip(table.cells.by, table.cells.labels[k], strict=True)) for k in kept]
+        values = theta[table.parameter.name][0][kept]
+        if model.bounds is None:
+            scales: list[Fraction | None] = [None] * len(table.statistics)
+            yield Figures(cells, table.statistics, values, scales, lambda *_: NO_LIMITS, 1, table=table.name)
+        else:
+            bounds = model.bounds
+            limits = (bounds.centre, bounds.weight, bounds.half_width)
+            statistics, scales = ["a", "b"][: values.shape[1]], [model.scale] * values.shape[1]
+            yield Figures(cells, statistics, values, scales, lambda *_, own=limits: own, table=table.name)

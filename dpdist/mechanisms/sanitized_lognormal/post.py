@@ -1,4 +1,4 @@
-"""The model of sanitised lognormal statistics: a lognormal law from noisy winsorised moments and a reference.
+"""What is made of noisy winsorised moments and a reference: a lognormal law, tables, errors, records, measurements.
 
 The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
 with the cell's own mean and one covariance for all cells. A set's released parameters are the noisy sums, the public part
@@ -8,7 +8,7 @@ Synthetic records, by FBS or FBP, use the draw. Draws need the noisy sums only, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -16,11 +16,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
-from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, SHARE, gaussian_scale, moments, noise_variances
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, NO_LIMITS, UNIT, Figures, cells_of
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
+    REACH,
+    SENSITIVITY_2,
+    SHARE,
+    moments,
+    noise_variances,
+    scale_of,
+)
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     Fitted,
@@ -32,14 +38,15 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     sampling_errors,
     whitening_of,
 )
-from dpdist.mechanisms.sums_model import SumsModel
+from dpdist.mechanisms.words import Words
 from dpdist.models.design import Design, counted, counted_again, design
 from dpdist.models.lognormal.conjugate import of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.lognormal.prior import conjugate_prior
+from dpdist.models.on_reference import ReferenceRecords
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.privacy.queries import record_epsilon, record_rho
-from dpdist.reference.limits import UNIT
+from dpdist.models.public_model import PublicModel
 
 STEP = 0.05
 """Step of the numerical derivative of the fit, in the logarithm of sample counts."""
@@ -49,6 +56,36 @@ SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 """Names of the sums over all cells."""
 
 
+FIT_AGAIN = (
+    "Estimator `parameters`: composition of the sample over cells, and the law of the fit's errors. These are sampling "
+    "error of the winsorised moments, noise, the reference's own error where a cell was shrunk towards the others, and "
+    "its tails. The bias of a law that is not lognormal is not in it."
+)
+SETS_DRAWN = (
+    "Estimator `records`: V + (V + W)/m. V is the variance of the fit's estimate, as often as sets were drawn from it, "
+    "and W that by linearisation within a set."
+)
+INVERTED = (
+    "Winsorising is undone by the cells' shifts and the common stretch of logarithms under which the reference has the "
+    "noisy moments. Cells {}. The stretch is kept between a half and twice the reference's in every direction. Tables "
+    "from parameters are the fit's; synthetic sets follow draws from the law of its errors."
+)
+SHRUNK = {True: "are shrunk to their common shift as far as noise moved them", False: "are not shrunk"}
+WORDS = Words(
+    errors=FIT_AGAIN,
+    errors_of_records=SETS_DRAWN,
+    settings={"shrinkage": {shrunk: INVERTED.format(how) for shrunk, how in SHRUNK.items()}},
+)
+DEFINITIONS = {
+    "p1": f"location: the share {SHARE} of the budget; p = A (log y, log w)' less the reference's mean, over {REACH:g}, "
+    "shortened to length 1; A is `whitening` and the mean is `reference` in released/set-1.json",
+    "p2": "as p1, of the second component",
+    "1 - |p|^2": "scatter, over all cells of the stratum: the other share of the budget",
+    "p1^2 - p2^2": "as 1 - |p|^2",
+    "2 p1 p2": "as 1 - |p|^2",
+}
+
+
 class CellLognormal(Lognormal):
     """A lognormal law whose coefficients are the means of the cells themselves."""
 
@@ -56,19 +93,9 @@ class CellLognormal(Lognormal):
         return draws["coefficients"]
 
 
-def scale_of(job: Job, law: NoiseName) -> Fraction:
-    """Scale of the noise on a sum, in units of 1/UNIT."""
-    if law == "gaussian":
-        return gaussian_scale(record_rho(job, job.rho_of_tables), job.budget.adjacency)
-    return noise_scale(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency)
-
-
 @dataclass(frozen=True)
-class SanitizedLognormal(SumsModel):
-    """Cells of one stratum; once the reference's summary `told` is known, the statistics are (cell, 5).
-
-    They are sums of location and scatter, in whole units of 1/UNIT (see `sensitivity`).
-    """
+class SanitizedLognormal(PublicModel):
+    """Cells of one stratum, with the reference's summary once it is known."""
 
     labels: tuple[str, ...]
     count: Floats
@@ -130,12 +157,12 @@ class SanitizedLognormal(SumsModel):
             *((Parameter("elasticity", (axis, ("other_axis", ("1", "2")))),) if self.noisy_counts else ()),
         )
 
-    def learned(self, records: Records, copied: pa.Table | None = None) -> Whitened:
+    def learned(self, records: ReferenceRecords, copied: pa.Table | None = None) -> Whitened:
         """The summary of a reference's records. Raises `Improper`."""
         cell = self.pattern(records.frame).astype(np.int64)
         return whitening_of(cell, records.outcome, records.weight, len(self.labels))
 
-    def law_of(self, records: Records) -> Draws:
+    def law_of(self, records: ReferenceRecords) -> Draws:
         """The law of a reference's records, without noise, as parameters for `expect`. Raises `Improper`."""
         whitening = self.learned(records).whitening
         root = np.linalg.inv(whitening.matrix)
@@ -143,17 +170,6 @@ class SanitizedLognormal(SumsModel):
 
     def within(self, whitening: Whitened) -> SanitizedLognormal:
         return replace(self, told=whitening)
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        assert self.told is not None
-        cell, cells = self.pattern(records.frame), len(self.labels)
-        units = alpha[:, None] * self.told.whitening.units(cell, records.outcome, records.weight, noise=self.noise)
-        return np.column_stack([np.bincount(cell, weights=column, minlength=cells) for column in units.T])
-
-    @staticmethod
-    def released(statistics: Floats) -> Floats:
-        """The released sums, (2 cells + 3,): one location for each cell, and one scatter for all."""
-        return np.concatenate([statistics[:, :2].reshape(-1), statistics[:, 2:].sum(axis=0)])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Parameters of synthetic sets from noisy `released` sums: all sets share the fit; each has its own draw."""
@@ -256,3 +272,14 @@ def _fitted(theta: Draws) -> Fitted:
 def model_of(job: Job) -> type[SanitizedLognormal]:
     """The model of every job under the mechanism."""
     return SanitizedLognormal
+
+
+def figures(release: ReleaseView, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
+    law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
+    distance = float(SENSITIVITY_2[release.job.budget.adjacency] / UNIT) if law == GAUSSIAN else None
+    cells, (sums, scatter) = cells_of(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
+    whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
+    kinds = ((cells, sums, theta["sums"][0]), ([whole], scatter, theta["scatter"][0][None]))
+    for where, statistics, values in kinds:
+        scales = [model.scale] * len(statistics)
+        yield Figures(where, statistics, values, scales, lambda *_: NO_LIMITS, law=law, sensitivity=distance)

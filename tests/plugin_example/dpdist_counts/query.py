@@ -1,21 +1,39 @@
-"""Counts records by cell and value, and adds noise. The only code that sees records is dpdist's own kernel `Count`."""
+"""Counts records by cell and value under noise: the only code that sees records."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.promises import per_set, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
-from dpdist_counts.release import Counts
+from dpdist_counts.post import Counts
 from dpdist_counts.sensitivity import MOVED, counts, scale_of
 from dpdist_counts.spec import YesNoCounts
-from dpdist_counts.statement import COUNTS
+
+COUNTS = "A record is in one count of its cell. Every count has discrete Laplace noise of scale {}/ε of a set's ε."
+
+
+@dataclass(frozen=True)
+class ValueCounts(Summing):
+    """Kernel: counts of zeros and of ones, (cell, 2)."""
+
+    cells: Counts
+
+    def sums(self, records: Records) -> Floats:
+        one = (records.outcome >= 0.5).astype(int)
+        place, places = 2 * self.cells.pattern(records.frame) + one, 2 * len(self.cells.number)
+        return np.bincount(place, minlength=places).astype(float).reshape(-1, 2)
 
 
 class NoisyCounts(NoisySums[YesNoCounts, Counts]):
@@ -31,9 +49,10 @@ class NoisyCounts(NoisySums[YesNoCounts, Counts]):
         return promise_of(job, per_set(total, job), COUNTS.format(MOVED.by(neighbour_of(job))))
 
     def rounds(self, job: Job, settings: YesNoCounts, model: Counts, recorder: StratumRecorder, learned: Any) -> Rounds:
-        exact, asked, drawn = (yield Pass(Count(model), "sum")), Defined.by(model), list[Draws]()
+        exact = yield Pass(ValueCounts(model), "sum")
+        defined, query, drawn = Defined.by(model), counts(scale_of(job)), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
-            noisy = yield asked.sums(exact, counts(model.scale), number)
+            noisy = yield defined.sums(exact, query, number)
             drawn.append(Draws({"counts": noisy[None]}))
         return released(recorder, drawn, float(job.epsilon_per_set), cells=float(len(exact)))
 

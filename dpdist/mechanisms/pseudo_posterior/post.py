@@ -1,9 +1,11 @@
-"""Texts for the statement of a release by a pseudo posterior or a clamped posterior."""
+"""The public half of pseudo and clamped posteriors: the likelihood of the job's family, and the texts of a statement."""
 
 from __future__ import annotations
 
-from dpdist.job import WeightRule
+from dpdist.job import Job, WeightRule
 from dpdist.mechanisms.words import Words
+from dpdist.models import LIKELIHOODS
+from dpdist.models.protocol import Builder
 
 HALF_EXCEED = "exact leave-one-out losses with the weights computed anew exceeded ε on about half of the samples tried"
 EXCEEDS: dict[WeightRule, str] = {
@@ -66,4 +68,9 @@ SCORED = (
     "follows."
 )
 WORDS = Words()
-"""This mechanism adds no texts: the likelihood and its draws have texts, and these are used."""
+"""None: the texts of the likelihood and of its draws are used."""
+
+
+def model_of(job: Job) -> Builder:
+    """The likelihood that the job names."""
+    return LIKELIHOODS[job.likelihood.family]

@@ -1,0 +1,183 @@
+"""Adds independent noise to every figure of every table, and states the guarantee (METHODS §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.confidential import Confidential
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass, Released, Rounds, StratumRecorder
+from dpdist.job import Job, StatisticName, budget_text
+from dpdist.mechanisms.counting import Summing
+from dpdist.mechanisms.laplace_tables.post import NoisyTables
+from dpdist.mechanisms.laplace_tables.sensitivity import figures
+from dpdist.mechanisms.promises import of_frame, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, within_loss
+from dpdist.mechanisms.wording import MOVES_TWICE
+from dpdist.models.protocol import StratumModel
+from dpdist.privacy.cell_sums import UNIT
+from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
+from dpdist.privacy.local_sensitivity import sensitivities
+from dpdist.privacy.queries import NoisyQuery, neighbour_of, record_epsilon
+
+FINER = 2**32
+"""Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER).
+
+These steps are no wider than float64's spacing at Δ.
+"""
+FINE_SCALE = Fraction(2**36)
+"""Scale of the second noise, in lattice steps: 16/UNIT of Δ. It hides the first lattice, on which it is uniform to 1e-4."""
+LOCAL = (
+    "Noise has the scale Δ/ε of local sensitivities Δ, those of the file at hand. They are kept confidential, but the "
+    "noise itself tells of them: another file would have had other noise. Where all weights or outcomes of a table are "
+    "alike there is no noise at all. Here ε = {} scaled the noise and is no privacy loss."
+)
+FULL = "Every figure has all of ε, though one record enters several: their noise does not compose to ε."
+SHARED = "ε is divided by the number of figures that one record enters."
+COMPOSED = (
+    "Weights and outcomes are clipped to public bounds. A record enters every cell that it falls into, over all tables "
+    "and margins. It enters by a weight and, where a table needs it, a centred product. Their L1 distance from any other "
+    "values' in the same cell, or from none, is at most 2 units of the bounds (1 for weights alone). All sums have "
+    "discrete Laplace noise of that scale, times the number of these cells, over ε."
+)
+ANYWHERE = (
+    "A record that is exchanged leaves its cells and enters others: the noise has twice the scale that is said above."
+)
+
+
+@dataclass(frozen=True)
+class RowSums(Summing):
+    """Kernel: sums of every frame row, (row, 2): of `CellBounds.pairs` in whole units, or Σw and Σwy without bounds."""
+
+    tables: NoisyTables
+
+    def sums(self, records: Records) -> Floats:
+        bounds, rows = self.tables.bounds, len(self.tables.count)
+        if bounds is None:
+            columns = np.column_stack([records.weight, records.weight * records.outcome])
+        else:
+            columns = bounds.pairs(records.weight, records.outcome)
+        return np.column_stack([np.bincount(records.frame, column, minlength=rows) for column in columns.T])
+
+
+@dataclass(frozen=True)
+class LaplaceTables:
+    """Noisy figures of whole tables; margins get noise as cells do ([T]; METHODS §7).
+
+    `laplace` gives all of ε to every figure, and `laplace_composed` divides ε among the figures of a record. With the
+    file's own sensitivities, as in [T], there is no guarantee. With public bounds, which `laplace` does not take, the
+    guarantee is strict.
+    """
+
+    scope: Literal["file"] = "file"
+
+    def promise(self, job: Job) -> Promise:
+        if job.local:
+            how = FULL if job.mechanism.name == "laplace" else SHARED
+            none = promise_of(job, NoGuarantee(), LOCAL.format(budget_text(job.budget.epsilon)), how)
+            return replace(none, composition="none: nothing is promised that could compose")
+        same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
+        strict = promise_of(job, same_x, COMPOSED, MOVES_TWICE)
+        if job.sizes_secret:
+            anywhere = (ANYWHERE,) if job.budget.exchange == "anywhere" else ()
+            strict = promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COMPOSED, *anywhere)
+        composition = "sequential over the cells, of all tables and margins, that a record falls into"
+        return replace(strict, composition=composition + of_frame(job))
+
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
+        assert isinstance(model, NoisyTables)
+        rounds = noisy_tables(model, recorder)
+        if job.local:
+            return rounds
+        return within_loss(rounds, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
+
+
+class Unbound(NamedTuple):
+    """Request for noise that is bound to no sums: the mechanism scales it and adds it itself.
+
+    No guarantee is stated of such a release. An audit cannot compare the sums of two files, because the query has none.
+    """
+
+    noise: Noise
+    stated: None = None
+
+    def under(self, noise: Floats) -> Floats:
+        return noise
+
+
+class Extremes(NamedTuple):
+    """Kernel, which runs on each block of records: the largest w, −w, wy and −wy in every frame row, (row, 4).
+
+    A row without a record has −∞.
+    """
+
+    rows: int
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        largest, product = np.full((self.rows, 4), -np.inf), records.weight * records.outcome
+        for column, values in enumerate((records.weight, -records.weight, product, -product)):
+            np.maximum.at(largest[:, column], records.frame, values)
+        return largest
+
+
+def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
+    """Releases every figure of every table under independent noise (METHODS §7); local sensitivities stay confidential."""
+    sums = yield Pass(RowSums(model), "sum")
+    local = None
+    if model.bounds is None:
+        high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
+        local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
+    defined, values = Defined.by(model), exact(model, sums, local)
+    if local is None:
+        noisy = yield defined.sums(values, query_of(model), 1)
+    else:
+        # Sums of numbers that are not whole vary with the block size. They have no guarantee; noise is not bound to them.
+        none = np.zeros_like(values)
+        coarse = yield Unbound(defined.noise(none, model.scale, 1, none.size))
+        # Multiples of Δ/UNIT alone would reveal Δ: figures that should agree would differ by such multiples.
+        fine = yield Unbound(defined.noise(none, FINE_SCALE, 2, none.size))
+        noisy = values + (coarse + fine / FINER).reshape(values.shape) * steps(model, local)
+    none_local = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
+    by_table = zip(model.tables, local or (), strict=False)
+    moved = {f"{name} of {table.name}": value for table, by_name in by_table for name, value in by_name.items()}
+    recorder.summary(Confidential({**none_local, "diagnostics": {"figures": float(model.size), **moved}}))
+    return Released((model.tables_of(noisy),))
+
+
+def query_of(model: NoisyTables) -> NoisyQuery:
+    """What all figures together lose, under public bounds."""
+    cells = sum(table.cells.per_record for table in model.tables)
+    return figures(cells, "total" in model.tables[0].statistics, model.scale)
+
+
+def exact(model: NoisyTables, sums: Floats, local: Sequence[Mapping[StatisticName, float]] | None) -> Floats:
+    """All figures, (figure,): sums of pairs in units of 1/UNIT, or the tables' own under local sensitivities."""
+    values = list[Floats]()
+    for table in model.tables:
+        count, total = (table.cells.membership @ sums).T
+        if local is None:
+            columns = [count, total][: len(table.statistics)]
+        else:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                by_name = {"count": count, "mean": total / count, "total": total}
+            columns = [by_name[name] for name in table.statistics]
+        values.append(np.column_stack(columns).ravel())
+    return np.concatenate(values)
+
+
+def steps(model: NoisyTables, local: Sequence[Mapping[StatisticName, float]]) -> Floats:
+    """The unit of the noise on every figure, (figure,), if sensitivities are local; `local` has these by table."""
+    units = (
+        np.broadcast_to([by_name[name] / UNIT for name in table.statistics], table.parameter.shape)
+        for table, by_name in zip(model.tables, local, strict=True)
+    )
+    return np.concatenate([values.ravel() for values in units])
+
+
+MECHANISMS: dict[str, Mechanism] = {"laplace": LaplaceTables(), "laplace_composed": LaplaceTables()}

@@ -1,0 +1,173 @@
+"""Sums bounded sufficient statistics of records in one pass, and releases them under noise ([M]; METHODS §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats
+from dpdist.engine.protocol import Mechanism, Pass, Query, Rounds, Sample, StratumRecorder
+from dpdist.job import Job
+from dpdist.mechanisms.counting import Summing
+from dpdist.mechanisms.modips.post import LevelCounts, Moments, Sanitized
+from dpdist.mechanisms.modips.sensitivity import UNIT, queries_of
+from dpdist.mechanisms.modips.spec import Modips as Settings
+from dpdist.mechanisms.modips.truncation import CANDIDATES, Truncated, clamped
+from dpdist.mechanisms.promises import Repeated, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.models.protocol import Draws
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+
+MOMENTS_SANITIZED = (
+    "A record enters its cell by 1 − v and vu, v its weight and u its outcome (or log outcome) in half widths of the "
+    "public bounds. It enters the file by v(u² − 1/2); without weights by u and u² − 1/2. Switching it off moves these "
+    "sums by at most 3/2 in L1, and other values at the same x by at most 5/2. All have discrete Laplace noise."
+)
+LOCATION_SANITIZED = (
+    "A record enters its cell by 1 − v and vu, v its weight and u its outcome in half widths of the public bounds; without "
+    "weights by u. Switching it off moves these sums by at most 1 in L1, and other values at the same x by at most 2. Both "
+    "have discrete Laplace noise. The variance is the job's, and stated to be public."
+)
+LEVELS_SANITIZED = (
+    "A record enters its cell by 1 − v and its cell's level by v, v its weight; without weights by 1. Switching it off "
+    "moves these sums by at most 1 in L1, and another level at the same x by at most 2. All have discrete Laplace noise."
+)
+SANITIZATION = {
+    "conjoint": "All sums have noise of one scale, for their L1 sensitivity and a sanitization's ε.",
+    "individual": "Each kind of sum has an equal part of a sanitization's ε, and noise for its own sensitivity.",
+}
+TRUNCATION = {
+    "clamped": "A noisy sum beyond its public domain is set to the nearest end, which is post-processing.",
+    "bounded": (
+        "Noisy sums follow the law truncated to their public domains. Its scale is the sensitivity over "
+        "C log((1 + e^(ε/C))/2), C the number of sums that one record can move. That pays for the truncation."
+    ),
+    "renormalised": "",
+}
+NESTED = "By post-processing, {} synthetic sets follow from every sanitization."
+MOVES_UNCLAIMED = (
+    "A record that changes cells is not covered: public counts show it, and nothing is claimed for the noisy sums."
+)
+
+
+@dataclass(frozen=True)
+class BoundedSums(Summing):
+    """Kernel: sums over the cells of a model, (sum,), in whole units of 1/UNIT."""
+
+    model: Sanitized
+
+    def entered(self, records: Records) -> Floats:
+        """v of every record in whole units of 1/UNIT."""
+        weights = self.model.weights
+        return np.full(len(records), float(UNIT)) if weights is None else np.rint(UNIT * (records.weight / weights[1]))
+
+    def absent(self, cell: Codes, entered: Floats) -> Floats:
+        """Sums of 1 − v by cell; empty without weights."""
+        if self.model.weights is None:
+            return np.empty(0)
+        return np.bincount(cell, weights=UNIT - entered, minlength=len(self.model.labels)).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class MomentSums(BoundedSums):
+    """Kernel: sums of 1 − v and of vu by cell, and of v(u² − 1/2), with u the outcome clipped to [−1, 1]."""
+
+    model: Moments
+
+    def sums(self, records: Records) -> Floats:
+        model, (centre, half) = self.model, self.model.middle
+        values = np.clip(records.outcome, *model.outcome_bounds)
+        u = np.clip(((np.log(values) if model.law == "lognormal" else values) - centre) / half, -1.0, 1.0)
+        v, cell = self.entered(records), model.pattern(records.frame)
+        first = np.bincount(cell, weights=np.rint(v * u), minlength=len(model.labels))
+        second = [] if model.variance is not None else [np.rint(v * (u**2 - 0.5)).sum()]
+        return np.concatenate([self.absent(cell, v), first, second])
+
+
+@dataclass(frozen=True)
+class LevelSums(BoundedSums):
+    """Kernel: sums of 1 − v by cell, and of v by cell and level, with the outcome clipped to the levels."""
+
+    model: LevelCounts
+
+    def sums(self, records: Records) -> Floats:
+        model, levels = self.model, len(self.model.levels)
+        v, cell = self.entered(records), model.pattern(records.frame)
+        level = np.clip(np.rint(records.outcome - model.levels[0]), 0, levels - 1).astype(np.int64)
+        counts = np.bincount(cell * levels + level, weights=v, minlength=levels * len(model.labels))
+        return np.concatenate([self.absent(cell, v), counts])
+
+
+def summing(model: Sanitized) -> BoundedSums:
+    """The kernel of a model's sums."""
+    if isinstance(model, Moments):
+        return MomentSums(model)
+    assert isinstance(model, LevelCounts)
+    return LevelSums(model)
+
+
+class Modips(NoisySums[Settings, Sanitized]):
+    """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε.
+
+    A sanitization is one draw of noise for all sums. One or several synthetic sets follow from it.
+    """
+
+    spec, sums = Settings, Sanitized
+
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        return tuple(replace(query, times=settings.noises(job)) for query in queries_of(job, settings))
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
+        entered = LEVELS_SANITIZED if settings.counted else MOMENTS_SANITIZED
+        entered = LOCATION_SANITIZED if settings.variance is not None else entered
+        nested = (NESTED.format(settings.nested),) if settings.nested > 1 else ()
+        moves = () if job.sizes_secret else (MOVES_UNCLAIMED,)
+        public = (entered, SANITIZATION[settings.sanitization], TRUNCATION[settings.truncation], *nested, *moves)
+        once = replace(total, epsilon=total.epsilon / settings.noises(job))
+        return promise_of(job, once, *public, repeated=_repeated(job, settings))
+
+    def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
+        """Algorithms 1 and 2 of [M], with `nested` sets a sanitization; what follows its sums is post-processing."""
+        sums = yield Pass(summing(model), "sum")
+        defined, numbers, drawn = Defined.by(model), count(1), list[Draws]()
+        for number in range(0, job.synthetic_sets, settings.nested):
+            noisy = yield from _sanitized(model, sums, defined, numbers)
+            for inner in range(settings.nested):
+                theta = yield Sample(noisy, "release", number + inner + 1, model)
+                drawn.append(theta)
+        return released(recorder, drawn, float(job.epsilon_of_tables), statistics=float(len(sums)))
+
+
+def _repeated(job: Job, settings: Settings) -> Repeated | None:
+    """The sanitizations, where several synthetic sets follow from each."""
+    if settings.nested == 1:
+        return None
+    return Repeated(settings.noises(job), "sanitizations", "; their sets follow by post-processing")
+
+
+def _sanitized(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:
+    """All sums under noise, within the public ranges of the sums, (sum,)."""
+    answers = np.empty_like(sums)
+    for (start, stop), query in zip(model.parts, model.queries, strict=True):
+        part = slice(start, stop)
+        low, high = (ends[part] for ends in model.domain)
+        if model.truncation == "clamped":
+            noisy = yield defined.sums(sums[part], query, next(numbers))
+            answers[part] = clamped(noisy, low, high)
+            continue
+        answers[part], stated = np.nan, query.once
+        while np.isnan(answers[part]).any():
+            noise = defined.noise(sums[part], query.scale, next(numbers), (stop - start) * CANDIDATES)
+            drawn = yield Truncated(sums[part], noise, low, high, stated)
+            stated = query.further()  # candidates that follow refused ones belong to the same draw
+            answers[part] = np.where(np.isnan(answers[part]), drawn, answers[part])
+    return answers
+
+
+MECHANISMS: dict[str, Mechanism] = {"modips": Modips()}

@@ -1,0 +1,56 @@
+"""The public side never names a confidential type, not even in annotations, which the import contract does not read."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dpdist
+
+PACKAGE = Path(dpdist.__file__).parent
+NAME = "The public side never names confidential types"
+
+
+def confidential(text: str) -> Iterator[str]:
+    """Modules of `dpdist.confidential` that a module's text imports, for types alone too."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (module for module in modules if module.startswith("dpdist.confidential"))
+
+
+def test_no_public_file_names_a_confidential_type() -> None:
+    files = [*PACKAGE.glob("publish/**/*.py"), *PACKAGE.glob("cli/*.py"), *PACKAGE.glob("mechanisms/*/post.py")]
+    assert len(files) > 40
+    naming = {path.name: names for path in files if (names := list(confidential(path.read_text(encoding="utf-8"))))}
+    assert naming == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from dpdist.confidential.records import Records",
+        "from dpdist import confidential",
+        "import dpdist.confidential.records",
+        "if TYPE_CHECKING:\n    from dpdist.confidential.records import Records",
+    ],
+)
+def test_a_naming_is_found(text: str) -> None:
+    """Control."""
+    assert list(confidential(text)) != []
+
+
+def test_the_contract_of_imports_says_the_same() -> None:
+    settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    contract = next(one for one in settings["contracts"] if one["name"] == NAME)
+    assert contract["source_modules"] == ["dpdist.publish", "dpdist.mechanisms.*.post", "dpdist.cli"]
+    assert contract["forbidden_modules"] == ["dpdist.confidential"]
+    assert "ignore_imports" not in contract
