@@ -69,3 +69,12 @@ class PublicModel:
         """
         low, top = self.outcome_bounds
         return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
+
+
+@dataclass(frozen=True)
+class LinearModel(PublicModel):
+    """A public model whose expectations are linear in its parameters."""
+
+    def averaged(self, drawn: Draws) -> Draws:
+        """The mean of the parameters over simulated noise, in the form of one draw."""
+        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})

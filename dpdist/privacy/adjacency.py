@@ -1,12 +1,10 @@
 """Writes sentences on the files that a guarantee compares: which are admitted, which are neighbours, and what is protected.
 
-Most releases publish their frame exactly: the sample counts of every combination of table columns. A record that moves to
-another combination changes them. So under a public frame no ε covers a move, and `substitution` exchanges outcome and
-weight alone, at the same public columns x (`exchange: same_x`).
-
-With `exchange: anywhere` every column of the record may change, which needs secret sizes. Such an exchange is one removal
-and one addition. Each moves the sums by 1 (reference_tables.sensitivity), so both together by at most 2. Noise of scale 2/ε
-then gives ε, and ε/2 for a removal or an addition alone. Records of weight 0 in two cells attain the bound.
+Under a public frame, no ε covers a record that moves to another combination of table columns: `substitution` exchanges
+outcome and weight alone, at the same public columns x (`exchange: same_x`). With `exchange: anywhere` every column may
+change, which needs secret sizes. Such an exchange is one removal and one addition. Each moves the sums by 1
+(reference_tables.sensitivity), both together by at most 2: attained by records of weight 0 in two cells. So noise of scale
+2/ε gives ε, and ε/2 for a removal or an addition alone.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Sensitivity of sums of base cells under public bounds, for strict Laplace tables (METHODS §7).
 
-A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], with public bounds; c and R are the middle and the half width
-of [L, H]. It enters only its base cell, by the pair (a, b) = (w/U, w(y − c)/(UR)) with |b| ≤ a ≤ 1. A record that is
-switched off has the pair (0, 0). The pairs lie in the triangle with corners (0, 0), (1, 1) and (1, −1), and any two
-corners are 2 apart in L1. So Laplace noise of scale 2/ε on both sums of a cell gives ε, under zero_out and under an
-exchange within the cell.
-
-A record that changes its cell leaves one cell and enters another, which costs 2ε. Cells are disjoint, so they compose in
-parallel. Margins are sums of cells and cost nothing. Weights and outcomes are clipped to the bounds when a file is read.
-Pairs are rounded to whole multiples of 1/UNIT, and |b| ≤ a still holds. Discrete Laplace noise on exact sums of whole
-numbers then has no floating-point error.
+A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], clipped to these bounds when the file is read; c and R are the
+middle and the half width of [L, H]. It enters only its base cell, by the pair (a, b) = (w/U, w(y − c)/(UR)), in whole
+multiples of 1/UNIT and with |b| ≤ a ≤ 1. Switched off it has the pair (0, 0). So pairs lie in the triangle with corners
+(0, 0), (1, 1) and (1, −1), of which any two are 2 apart in L1. Laplace noise of scale 2/ε on both sums gives ε, under
+zero_out and under an exchange within the cell. A record that changes its cell moves two cells, and costs 2ε. Cells are
+disjoint, so they compose in parallel, and margins cost nothing.
 """
 
 from __future__ import annotations

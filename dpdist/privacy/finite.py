@@ -43,10 +43,7 @@ class Databases(NamedTuple):
 
 @lru_cache(maxsize=64)
 def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
-    """Lists all databases and neighbours.
-
-    Under `zero_out`, one record's factor is there or not. Under `substitution`, one of n records has another value.
-    """
+    """Lists all databases and neighbours."""
     sizes = range(n + 1) if neighbours == "zero_out" else range(n, n + 1)
     counts = [
         tuple(np.bincount(chosen, minlength=values)) if chosen else (0,) * values
@@ -81,8 +78,7 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
 def clamped(values: Floats, clamp: float) -> Utility:
     """The log factors `values` (value, θ), clamped to ±M, where M is `clamp`. They are the same for every file.
 
-    In the clamped mechanisms a log factor is α(f − g). Here f is the record's log likelihood, g is an offset and α is the
-    privacy weight. This holds only where g and α depend on the record alone.
+    They are α(f − g), with a record's log likelihood f, and g and α that depend on the record alone.
     """
     factors = np.clip(values, -clamp, clamp)
     return lambda present: factors
@@ -109,8 +105,7 @@ def linear(bound: Floats, present: Floats) -> Floats:
 def random_space(values: int, parameters: int, rng: np.random.Generator) -> Space:
     """A space with random densities and a random prior.
 
-    Densities are relative to a random base measure, so that their logarithms have both signs. Plain probabilities are at
-    most 1; a clamp to ±M would then only reach from −M to 0, and switching a record off would cost at most M.
+    Densities are relative to a random base measure: plain probabilities have logarithms of one sign only.
     """
     probability = np.maximum(rng.dirichlet(np.full(values, 0.3), size=parameters).T, 1e-12)
     base = np.maximum(rng.dirichlet(np.full(values, 0.3)), 1e-12)

@@ -27,8 +27,7 @@ LARGEST_SCORE = 2**52
 def whole_laplace(scale: Fraction, size: int) -> Floats:
     """Draws whole numbers η, (size,), with P(η) ∝ e^(−|η|/b), for whole-number statistics: b = sensitivity/ε gives ε.
 
-    A sum of whole numbers is exact in float64, so the last bits of a noisy count reveal nothing. The scale b is rounded up
-    to float64.
+    Sums of whole numbers are exact in float64. The scale b is rounded up to float64.
     """
     return _drawn("laplace", scale, size)
 

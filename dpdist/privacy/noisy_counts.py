@@ -1,17 +1,11 @@
-"""Makes noisy sample counts for jobs that protect predictors and sizes (docs/methods.md §7d).
+"""Makes noisy sample counts for jobs that protect predictors and sizes (METHODS §7d).
 
 The frame is measured under noise at up to three nested levels of detail: all records, the cells of the tables, and every
-combination of declared levels, also those without a record. The cost has this proof:
-
-1. A record is in one cell of each level. Adding or removing it moves one count of each level by 1. Exchanging it for
-   another with the same unprotected columns moves two counts by 1. So a level's counts have L1 sensitivity 1 or 2, and L2
-   sensitivity 1 or √2, times the number of records of a privacy unit.
-2. Level l has a share s_l of the frame's budget, Σ s_l = 1. Its discrete Laplace noise has the scale Δ₁/(s_l ε); discrete
-   Gaussian noise has σ² = Δ₂²/(2 s_l ρ). Δ₁ and Δ₂ are the sensitivities. Levels compose to ε, or to ρ.
-3. Counts by unprotected columns are the same in neighbouring files, and are kept exact.
-
-All further steps are post-processing (Hay, Rastogi, Miklau & Suciu 2010): all levels then agree, no count is negative, and
-public totals are met.
+combination of declared levels. Adding or removing a record moves one count of each level by 1; exchanging it for another
+with the same unprotected columns moves two. So a level's counts have L1 sensitivity Δ₁ = 1 or 2, and L2 sensitivity Δ₂ = 1
+or √2, times the records of a privacy unit. Level l has a share s_l of the frame's budget, Σ s_l = 1: discrete Laplace noise
+of scale Δ₁/(s_l ε), or discrete Gaussian noise with σ² = Δ₂²/(2 s_l ρ). Counts by unprotected columns are the same in
+neighbouring files, and are kept exact. All further steps are post-processing.
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
 """What a query under noise loses, of one record and of a privacy unit; losses of queries add up (METHODS §2, §10).
 
-A query gives sums of whole numbers under noise. Its loss follows from how far neighbouring files move the exact sums, and
-from the noise's law and scale. Under discrete Laplace noise of scale b the loss is D/b, an ε, with D the distance in L1.
-Under discrete Gaussian noise it is D²/2σ², a ρ, with D the distance in L2. Several queries of one file lose the sum
-(sequential composition, also if later ones are chosen by earlier answers).
+A query gives sums of whole numbers under noise. Neighbouring files move the exact sums by a distance D. Discrete Laplace
+noise of scale b loses D/b, an ε, with D in L1. Discrete Gaussian noise loses D²/2σ², a ρ, with D in L2. Several queries
+lose the sum, also if later ones are chosen by earlier answers.
 
-A unit has at most k records that count: a file with a larger unit is refused, or its later records are left out. So
-neighbours differ in at most k records, and mechanisms are calibrated to one record, at ε/k or ρ/k²:
-
-- k records move sums by at most kD (triangle inequality), in whichever cells they are. Laplace noise of scale D/(ε/k) gives
-  ε, and σ² = D²/(2ρ/k²) = (kD)²/2ρ gives ρ-zCDP. k records that move the sums in one direction attain it.
-- A clamped posterior's factor of one record lies in [e^−M, e^M], and is 1 if it is switched off. So k records lose 2kM = ε
-  at M = ε/2k; exchanged ones 4kM = ε at M = ε/4k.
-
-If weights are computed from the file itself, no such bound holds even for one record: such jobs may have no unit.
+At most k records of a unit count, so neighbours differ in at most k. Mechanisms are calibrated to one record, at ε/k or
+ρ/k²: k records move sums by at most kD (triangle inequality), in whichever cells they are, attained in one direction. So
+scale kD/ε gives ε, and σ² = (kD)²/2ρ gives ρ. A clamped posterior's factor of one record lies in [e^−M, e^M]: k records
+lose 2kM, exchanged ones 4kM. Weights computed from the file have no such bound, so their jobs may have no unit.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ class Cluster(NamedTuple):
 class Scalar(NamedTuple):
     """One α for all records [V].
 
-    The search starts at Δ*/Δ, the target over the database bound of the unweighted fit, and goes downwards. A small α
-    widens the posterior, and with it the record bounds.
+    The search starts at Δ*/Δ, the target over the database bound of the unweighted fit, and goes downwards.
     """
 
     alpha: float
@@ -377,8 +376,8 @@ def _fixed_point(weights: Weights, target: float) -> Search:
 def _scan(rule: Rule) -> Callable[[Weights, float], Search]:
     """The search by a rule with a constant c.
 
-    If a job states c, it is used. Otherwise c is scanned downwards from its start, and the last interval is bisected. A
-    scan is needed because Δ is not monotone in c: small weights widen the posterior, and with it F(α).
+    If a job states c, it is used. Otherwise c is scanned downwards from its start, because Δ is not monotone in c, and the
+    last interval is bisected.
     """
 
     def tuned(weights: Weights, target: float) -> Search:

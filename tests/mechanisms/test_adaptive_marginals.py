@@ -21,8 +21,8 @@ from dpdist.mechanisms.coded_tables.fitting import averaged_tables
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import LossExceeded
-from dpdist.mechanisms.weighted_marginals.adaptive import in_rounds
-from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.post import Marginals
+from dpdist.mechanisms.weighted_marginals.query import in_rounds
 from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, ROUNDS, SINGLES
 from dpdist.sampling.samplers import ExactSampler
 

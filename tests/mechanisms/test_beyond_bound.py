@@ -22,7 +22,7 @@ from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights, beyond
 from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
 

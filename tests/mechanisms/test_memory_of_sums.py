@@ -19,8 +19,8 @@ from dpdist.engine.rounds import visit_blocks
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.counting import Count
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.privbayes.network import candidates
-from dpdist.mechanisms.privbayes.release import Network
+from dpdist.mechanisms.privbayes.post import Network
+from dpdist.mechanisms.privbayes.query import candidates
 from dpdist.mechanisms.privbayes.spec import MOST_CELLS
 from dpdist.planning.blocks import BYTES_PER_SUM
 

@@ -22,8 +22,8 @@ from dpdist.estimation.least_squares import nearest_on_simplex, nearest_on_simpl
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.partitions.release import PartitionCounts
-from dpdist.mechanisms.partitions.selection import aic, scores
+from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.partitions.query import CellCounts, aic, scores
 from dpdist.mechanisms.partitions.sensitivity import UNIT
 from dpdist.mechanisms.partitions.tree import Tree, chosen, consistent, ordered
 from dpdist.mechanisms.registry import MECHANISMS
@@ -172,8 +172,8 @@ def test_a_layer_moves_by_what_its_noise_is_for(said: str, survey: str) -> None:
         made = job(said, survey=survey, adjacency=adjacency)
         model = modelled(made)
         tree = model.tree((np.array([1]), np.array([0, 2, 2])) if said == SELECTED else ())
-        each = [model.layered(tree, model.statistics(tried.part(k, k + 1), np.ones(1))) / UNIT for k in range(len(tried))]
-        none = model.layered(tree, model.statistics(tried.part(0, 1), np.zeros(1)))
+        each = [model.layered(tree, CellCounts(model).sums(tried.part(k, k + 1))) / UNIT for k in range(len(tried))]
+        none = model.layered(tree, CellCounts(model).sums(tried.part(0, 0)))
         assert (none == 0.0).all()
         absent, layers = zip(*(model.parts(tree, one) for one in each), strict=True)
         for number in range(len(tree.nodes)):
@@ -323,7 +323,7 @@ def test_selection_prefers_the_least_aic_and_no_attribute_splits_a_branch_twice(
     file = survey()
     model, (theta,) = released(job(epsilon="5000"), file)
     first, second = model._selected(theta)
-    cells = model.statistics(file, np.ones(len(file)))[1:]
+    cells = CellCounts(model).sums(file)[1:]
     assert first[0] == scores(cells, (), model.shape)[0].argmin()
     assert (second != first[0]).all()
     best = scores(cells, (first,), model.shape)
@@ -337,7 +337,7 @@ def test_the_order_of_outcomes_in_the_job_decides_nothing() -> None:
     swapped = records(file.outcomes[:, [2, 0, 1]], file.weight)
     one, other = job(ORDERED), job(ORDERED, outcome="[age, voted, race]")
     sums = [
-        model.layered(model.tree(), model.statistics(own, np.ones(300)))
+        model.layered(model.tree(), CellCounts(model).sums(own))
         for model, own in ((modelled(one, 300), file), (modelled(other, 300), swapped))
     ]
     sizes = [1, *modelled(one).tree().sizes]
@@ -351,7 +351,7 @@ def test_values_of_a_bin_lie_within_it_and_cover_it() -> None:
     model = modelled(said, 1000)
     theta = model.recall({"selected": [], "sums": [0, 0, 1000 * UNIT, 0, 0]})
     y, w = model.simulate(theta, np.zeros(1000, np.int32), np.random.default_rng(1))
-    assert (model.statistics(file, np.ones(1000)) == np.array([0, 0, 1000 * UNIT, 0, 0])).all()
+    assert (CellCounts(model).sums(file) == np.array([0, 0, 1000 * UNIT, 0, 0])).all()
     assert (w == 1.0).all()
     assert 40.0 <= y.min() < 42.0
     assert 58.0 < y.max() <= 60.0

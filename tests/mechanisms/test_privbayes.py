@@ -24,9 +24,8 @@ from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.privbayes.network import candidates, score
-from dpdist.mechanisms.privbayes.protect import PrivBayes
-from dpdist.mechanisms.privbayes.release import Network
+from dpdist.mechanisms.privbayes.post import Network
+from dpdist.mechanisms.privbayes.query import PrivBayes, candidates, score
 from dpdist.mechanisms.privbayes.sensitivity import SCORE_SENSITIVITY, SLACK, score_scale
 from dpdist.mechanisms.privbayes.spec import MOST_CELLS
 from dpdist.mechanisms.registry import MECHANISMS

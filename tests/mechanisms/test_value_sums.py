@@ -24,12 +24,12 @@ from dpdist.estimation.estimators import NORMAL_90
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.fitting import fit
+from dpdist.mechanisms.coded_tables.fitting import ValueSums, fit, positions, tilted
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 from dpdist.mechanisms.coded_tables.tables_beside import means_of
-from dpdist.mechanisms.coded_tables.value_sums import ValueSums, positions, tilted
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.weighted_marginals.post import Marginals
+from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
 
@@ -49,7 +49,7 @@ def alone(model: Marginals) -> tuple[Records, Floats]:
     cells = list(product((0, 1), (1, 2, 3), (0, 1, 2, 3), WEIGHTS))
     told = records([cell[:3] for cell in cells], [cell[3] for cell in cells])
     asked = model.with_values(model.listed or model.singles)
-    return told, np.array([asked.statistics(told.take(np.array([k])), np.ones(1)) for k in range(len(told))])
+    return told, np.array([TableAndValueSums(asked).sums(told.take(np.array([k]))) for k in range(len(told))])
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -80,7 +80,7 @@ def test_positions_beyond_their_ends_would_move_sums_by_more() -> None:
     """Control: a value that is not put onto the nearest level, and noise for the tables alone."""
     model, told = modelled(job()), records([[0, 1, 90]], [50.0])
     asked = model.with_values(model.listed or ())
-    assert np.abs(asked.statistics(told, np.ones(1))[-4:]).sum() == 2 * UNIT
+    assert np.abs(TableAndValueSums(asked).sums(told)[-4:]).sum() == 2 * UNIT
     assert abs((90.0 - 1.5) / 1.5) > 1.0
     _, moves = alone(model)
     of_tables = modelled(job(said=f", {PAIRS}"))

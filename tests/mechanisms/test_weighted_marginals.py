@@ -28,8 +28,8 @@ from dpdist.mechanisms.coded_tables.fitting import fit, onto_simplex
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved, table_scale
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.weighted_marginals.release import Marginals
-from dpdist.mechanisms.weighted_marginals.selection import chosen, scores
+from dpdist.mechanisms.weighted_marginals.post import Marginals
+from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums, chosen, scores
 from dpdist.mechanisms.weighted_marginals.sensitivity import choice_scale
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
@@ -64,7 +64,7 @@ def grid() -> tuple[Records, Floats]:
     cells = list(product((0, 1), (1, 2, 3), (0, 1, 2, 3), WEIGHTS))
     told = records([cell[:3] for cell in cells], [cell[3] for cell in cells])
     model = modelled(job())
-    alone = [model.statistics(told.take(np.array([k])), np.ones(1)) for k in range(len(told))]
+    alone = [TableAndValueSums(model).sums(told.take(np.array([k]))) for k in range(len(told))]
     return told, np.array(alone)
 
 
@@ -98,8 +98,8 @@ def test_the_sensitivity_is_attained_by_full_weights_that_differ_in_every_column
 def test_weights_that_are_not_clipped_would_move_tables_by_more() -> None:
     """Control: the bound of the tables is a bound because weights are clipped when a file is read."""
     model, told = modelled(job()), records([[0, 1, 0]], [1e9])
-    assert np.abs(model.statistics(told, np.ones(1))).sum() > 4 * UNIT
-    assert np.abs(model.statistics(taken_in(job(), told), np.ones(1))).sum() == 2 * UNIT
+    assert np.abs(TableAndValueSums(model).sums(told)).sum() > 4 * UNIT
+    assert np.abs(TableAndValueSums(model).sums(taken_in(job(), told))).sum() == 2 * UNIT
 
 
 def test_a_substitution_at_half_its_scale_costs_twice_epsilon() -> None:
@@ -117,8 +117,8 @@ def test_scores_move_by_no_more_than_their_sensitivity_and_by_all_of_it(adjacenc
     own = survey(3, 50)
     margins = [np.array([10.0, 10.0]), np.array([5.0, 10.0, 5.0]), np.array([5.0, 5.0, 5.0, 5.0])]
     asked = model.measuring(model.candidates)
-    base = asked.statistics(own, np.ones(50))
-    alone = [asked.statistics(told.take(np.array([k])), np.ones(1)) for k in range(0, len(told), 5)]
+    base = TableAndValueSums(asked).sums(own)
+    alone = [TableAndValueSums(asked).sums(told.take(np.array([k]))) for k in range(0, len(told), 5)]
     each = np.array([scores(model, margins, base + one) for one in alone])
     if adjacency == "substitution":
         apart = np.abs(each[:, None] - each[None]).max()
@@ -206,7 +206,7 @@ def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
     """Control for the sort of the result: noise alone decides where it is large."""
     own = survey(2)
     model = modelled(job(said=""), len(own))
-    exact = model.measuring(model.candidates).statistics(own, np.ones(len(own)))
+    exact = TableAndValueSums(model.measuring(model.candidates)).sums(own)
     margins = list(model.fitted(released(job(said=""), own, quiet=True)[1]).margins)
     lifted = np.array([0.0, 1e15, 0.0])
     rounds = chosen(model, margins, exact, count(1))
@@ -224,7 +224,7 @@ def test_a_pair_whose_cells_noise_would_drown_scores_below_a_small_one() -> None
     own = survey(2, 400)
     model = modelled(said, 400)
     shuffled = records(np.column_stack([own.outcomes[:, 2] * 60, own.outcomes[:, 0], own.outcomes[:, 1]]), own.weight)
-    exact = model.measuring(model.candidates).statistics(shuffled, np.ones(400))
+    exact = TableAndValueSums(model.measuring(model.candidates)).sums(shuffled)
     margins = [np.full(size, 400.0 / size) for size in model.sizes]
     found = dict(zip(model.candidates, scores(model, margins, exact), strict=True))
     assert found[1, 2] > found[0, 1]

@@ -17,8 +17,8 @@ from dpdist.core.table_cells import cross
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.partitions.release import PartitionCounts
-from dpdist.mechanisms.weighted_marginals.release import Marginals
+from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, choice_scale
 from dpdist.privacy.noise import LARGEST_SCALE
 from dpdist.publish.limits import Ranges, farthest_means

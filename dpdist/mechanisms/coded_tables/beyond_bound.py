@@ -1,18 +1,17 @@
-"""Estimates what the weights' public bound cuts off, cell by cell, from the weights of a reference.
+"""Estimates what the weights' public bound U cuts off, cell by cell, from the weights of a reference (METHODS §9b).
 
-A table sums V = Σmin(w, U). The whole count is W = Σw. The reference's weights are multiplied by one factor, under which
-its mean clipped weight is the current file's. Then each cell gets the factor ρ = W/V of the reference. Cells with few
-reference records lean on the factor of the whole table. All of this follows from released figures and the reference.
+The reference's weights are multiplied by one factor, under which its mean clipped weight is the current file's. A cell's
+clipped count V then gets the factor ρ = Σw/Σmin(w, U) of the reference; cells with few records lean on the whole table. All
+of this follows from released figures and the reference.
 
-The error of V ρ has two parts. Sampling: with S = Σ(w − ρ min(w, U))² over the reference's records of the cell, the
-variance of W given V is S V/V_ref, and that of ρ adds S (V/V_ref)². Drift: how much lies beyond the bound may have
-changed since the reference. Its standard deviation is `DRIFT` times what is added, V (ρ − 1).
+The error of V ρ has two parts. Sampling: with S = Σ(w − ρ min(w, U))² over the reference's records, the variance S V/V_ref
+of the file, and S (V/V_ref)² of ρ. Drift since the reference: `DRIFT` times what is added, V (ρ − 1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +28,16 @@ LARGEST_SCALE = 4.0
 """The reference's weights are multiplied by a factor between 1/4 and 4."""
 RELEASED = ("factors", "factor_errors", "variance_per_weight")
 """Released figures on weights beyond their public bound, where the job has a reference."""
+
+
+class WeightedRecords(Protocol):
+    """Outcomes (record, outcome) and weights (record,) of a reference's records, which are public."""
+
+    @property
+    def outcomes(self) -> Floats: ...
+
+    @property
+    def weight(self) -> Floats: ...
 
 
 class ReferenceWeights(NamedTuple):
@@ -68,15 +77,15 @@ def beyond(reference: ReferenceWeights, cell: Ints, clipped: Floats, cap: float)
     joined = LEANING * below.mean()
     of_cell = np.bincount(cell, weights=below, minlength=size) + joined
     factor = np.maximum((np.bincount(cell, weights=whole, minlength=size) + overall * joined) / of_cell, 1.0)
-    apart, typical = (whole - factor[cell] * below) ** 2, float(((whole - overall * below) ** 2).mean())
-    spread = np.bincount(cell, weights=apart, minlength=size) + LEANING * typical
+    residual, typical = (whole - factor[cell] * below) ** 2, float(((whole - overall * below) ** 2).mean())
+    spread = np.bincount(cell, weights=residual, minlength=size) + LEANING * typical
     now = np.maximum(clipped, below.mean())
     return Beyond(factor, np.sqrt(spread / of_cell * (1.0 / now + 1.0 / of_cell)) / factor)
 
 
 def extended(theta: Draws, tables: Sequence[Beyond], reference: ReferenceWeights, cap: float) -> Draws:
     """Released parameters with what lies beyond the bound in all tables, one after another."""
-    factors, errors = (np.concatenate([each[k] for each in tables])[None] for k in (0, 1))
+    factors, errors = (np.concatenate([table[k] for table in tables])[None] for k in (0, 1))
     heaviest = np.array([[max(cap, reference.heaviness)]])
     return Draws({**theta.values, **dict(zip(RELEASED, (factors, errors, heaviest), strict=True))})
 

@@ -2,7 +2,11 @@
 
 Along a tree of pairs, the distribution of greatest entropy with given tables is ∏ pairs / ∏ columns^(degree − 1), where a
 column's degree is its number of pairs. So pairs that agree define this distribution. Tables of three columns or more are
-made to agree only in the margins of single columns. Where sums of values were measured, columns and pairs get these sums.
+made to agree only in the margins of single columns.
+
+Sums of values may be measured beside counts: Σ min(w, U) u, with u in [−1, 1] the position of a value between its column's
+lowest and highest level. They are averaged by precision with the sums that counts have. A table with counts p then gets the
+counts p e^(λu) that have this sum, the nearest in relative entropy.
 """
 
 from __future__ import annotations
@@ -15,14 +19,98 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.coded_tables.value_sums import ValueSums, tilted, wanted_rows, wanted_sum
+
+MOST_STEPS, CLOSE_POSITION = 80, 1e-12
+"""Steps of the search for λ, and the tolerance of a mean position."""
+OUTERMOST = 1.0 - 1e-6
+"""The largest mean position that a table is given: sums beyond it are put there."""
+
+
+class ValueSums(NamedTuple):
+    """Noisy sums Σ min(w, U) u of a column by the level of another column, or over all records; in weights."""
+
+    column: int
+    by: int | None
+    u: Floats
+    """Positions of the column's levels."""
+    values: Floats
+    """(draw, level), or (draw, 1) over all records."""
+    scale: float
+    """Scale of the noise."""
+
+
+def positions(levels: Sequence[float]) -> Floats:
+    """Where levels lie between the lowest (−1) and the highest (1), (level,)."""
+    values = np.asarray(levels, dtype=np.float64)
+    low, high = values.min(), values.max()
+    return np.asarray(np.clip((values - (low + high) / 2.0) / ((high - low) / 2.0), -1.0, 1.0))
+
+
+def wanted_sum(counts: Floats, precision: float, sums: Sequence[ValueSums], u: Floats, total: Floats) -> Floats:
+    """The sum over all records, (draw,), from noisy counts (draw, level) and from measured sums.
+
+    `precision` is that of each count: one over its variance. Constant factors of all variances do not matter.
+    """
+    held = [(counts @ u, (u @ u) / precision)]
+    held += [(value.values.sum(axis=1), value.values.shape[1] * value.scale**2) for value in sums]
+    weight = sum(1.0 / variance for _, variance in held)
+    mean = sum(values / variance for values, variance in held) / weight
+    return np.clip(mean, -OUTERMOST * total, OUTERMOST * total)
+
+
+def tilted(counts: Floats, u: Floats, wanted: Floats) -> Floats:
+    """Counts (row, level) of at least 0, each row p e^(λu) with the sum `wanted` (row,) and the total that it had."""
+    total = counts.sum(axis=1)
+    if not (total > 0.0).any():
+        return counts
+    positive = np.maximum(total, 1e-300)
+    start = (1.0 - LEAST_MIXED) * counts + LEAST_MIXED * positive[:, None] / counts.shape[1]
+    goal = np.clip(wanted / positive, -OUTERMOST, OUTERMOST)
+    steepest = (np.log(1.0 / LEAST_MIXED / (1.0 - OUTERMOST)) + np.log(counts.shape[1])) / np.diff(np.sort(u)).min()
+    low, high, slope = np.full(len(goal), -steepest), np.full(len(goal), steepest), np.zeros(len(goal))
+    for _ in range(MOST_STEPS):
+        share = _sloped(start, u, slope)
+        mean = share @ u
+        off = mean - goal
+        open_ones = np.abs(off) > CLOSE_POSITION
+        if not open_ones.any():
+            break
+        low, high = np.where(off < 0.0, slope, low), np.where(off > 0.0, slope, high)
+        variance = np.maximum(share @ u**2 - mean**2, 1e-300)
+        further = slope - off / variance
+        within = (low < further) & (further < high)
+        slope = np.where(open_ones, np.where(within, further, (low + high) / 2.0), slope)
+    return np.asarray(total[:, None] * _sloped(start, u, slope))
+
+
+def _sloped(counts: Floats, u: Floats, slope: Floats) -> Floats:
+    """Shares p e^(λu), (row, level)."""
+    power = slope[:, None] * u
+    made = counts * np.exp(power - power.max(axis=1, keepdims=True))
+    return np.asarray(made / np.maximum(made.sum(axis=1, keepdims=True), 1e-300))
+
+
+def wanted_rows(table: Floats, scale: float, sums: Sequence[ValueSums], u: Floats, margin: Floats, whole: float) -> Floats:
+    """The sum of every row (row,), from a noisy table (row, level) and from sums by row; they add up to `whole`.
+
+    No row's sum is larger than its weight, `margin`, allows.
+    """
+    precision = np.array([1.0 / float(u @ u) / scale**2, *(value.scale**-2.0 for value in sums)])
+    mean = np.average([table @ u, *(value.values[0] for value in sums)], axis=0, weights=precision)
+    ends, low, high = OUTERMOST * margin, -2.0 * np.abs(mean).max() - margin.sum(), 2.0 * np.abs(mean).max() + margin.sum()
+    for _ in range(MOST_STEPS):
+        middle = (low + high) / 2.0
+        less = np.clip(mean + middle, -ends, ends).sum() < whole
+        low, high = (middle, high) if less else (low, middle)
+    return np.asarray(np.clip(mean + (low + high) / 2.0, -ends, ends))
+
 
 Marginal = tuple[int, ...]
 """A table, as the positions of its columns."""
 ROUNDS, CLOSE, CLOSE_SUMS = 200, 1e-12, 1e-9
 """Rounds of fitting a table to its margins, and the tolerances relative to the total: of margins, and of sums of rows."""
 LEAST_MIXED = 1e-9
-"""Part of every table that is the product of its margins, so that every margin above 0 can be met."""
+"""Part of every table that is spread over all cells, so that margins and sums above 0 can be met."""
 
 
 WITHIN = 1e-3
@@ -55,13 +143,13 @@ def fit(
     The total lies between `ends`. `sums` are measured sums of values, of one draw.
     """
     margins = agreed_margins(sizes, {key: values[None] for key, values in tables.items()}, scales, ends, sums)
-    own = tuple(values[0] for values in margins)
+    fitted = tuple(values[0] for values in margins)
     several: dict[Marginal, Floats] = {}
     for key in tables:
         if len(key) > 1:
-            rows = [Rows.of(key, tables[key], scales[key], column, own, sums) for column in summed_within(key, sums)]
-            several[key] = fitted_table(tables[key], [own[column] for column in key], rows)
-    return Fitted(float(own[0].sum()), own, several)
+            rows = [Rows.of(key, tables[key], scales[key], column, fitted, sums) for column in summed_within(key, sums)]
+            several[key] = fitted_table(tables[key], [fitted[column] for column in key], rows)
+    return Fitted(float(fitted[0].sum()), fitted, several)
 
 
 Packed = tuple[int, int | None, bytes, bytes, float]
@@ -86,7 +174,7 @@ def fitted_once(
 def summed_within(key: Marginal, sums: Sequence[ValueSums]) -> list[int]:
     """Columns of a pair whose values were summed by the pair's other column; none of a larger table."""
     ways = (key, key[::-1]) if len(key) == 2 else ()
-    return [one for one, other in ways if any((each.column, each.by) == (one, other) for each in sums)]
+    return [one for one, other in ways if any((value.column, value.by) == (one, other) for value in sums)]
 
 
 class Rows(NamedTuple):
@@ -112,11 +200,11 @@ class Rows(NamedTuple):
     ) -> Rows:
         """From a noisy table and all sums of the column by the table's other column; `margins` are the fitted ones."""
         axis = key.index(column)
-        found = [each for each in sums if each.column == column and each.by == key[1 - axis]]
-        u = found[0].u
+        repeated = [value for value in sums if value.column == column and value.by == key[1 - axis]]
+        u = repeated[0].u
         rows = np.moveaxis(noisy, axis, -1)
         total = margins[key[1 - axis]]
-        return cls(axis, u, wanted_rows(rows, scale, found, u, total, float(margins[column] @ u)), total)
+        return cls(axis, u, wanted_rows(rows, scale, repeated, u, total, float(margins[column] @ u)), total)
 
     def tilted(self, table: Floats) -> Floats:
         """The table with these sums."""
@@ -158,11 +246,11 @@ def averaged_tables(
     """Every measured table once, and its noise scale. Repeated measurements, (cell,) each, are averaged by precision."""
     tables, precision = dict[Marginal, Floats](), dict[Marginal, float]()
     for key, part, scale in zip(keys, parts, scales, strict=True):
-        values, own = part.reshape([sizes[column] for column in key]), scale**-2
+        values, added = part.reshape([sizes[column] for column in key]), scale**-2
         before = precision.get(key, 0.0)
-        tables[key] = values if key not in tables else (before * tables[key] + own * values) / (before + own)
-        precision[key] = before + own
-    return tables, {key: each**-0.5 for key, each in precision.items()}
+        tables[key] = values if key not in tables else (before * tables[key] + added * values) / (before + added)
+        precision[key] = before + added
+    return tables, {key: value**-0.5 for key, value in precision.items()}
 
 
 def agreed_margins(
@@ -174,23 +262,22 @@ def agreed_margins(
 ) -> list[Floats]:
     """Consistent margins of every column, (draw, level) each, from noisy tables (draw, *cells); all have one total.
 
-    Sums of tables are averaged by their precision. A sum of K cells has K times the variance of one cell. Columns with
-    measured sums of values get these, as far as the counts do not say otherwise.
+    Sums of tables are averaged by their precision. Columns with measured sums of values get these.
     """
     precision = {key: 1.0 / (values[0].size * scales[key] ** 2) for key, values in tables.items()}
     whole = sum(precision[key] * values.reshape(len(values), -1).sum(axis=1) for key, values in tables.items())
     total = np.clip(whole / sum(precision.values()), *ends)
-    found = []
+    margins = []
     for column, size in enumerate(sizes):
         holding = [key for key in tables if column in key]
         weight = {key: size / (tables[key][0].size * scales[key] ** 2) for key in holding}
         mean = np.asarray(sum(weight[key] * summed(tables[key], key, column) for key in holding) / sum(weight.values()))
-        margin, own = onto_simplex(mean, total), [each for each in sums if each.column == column]
-        if own:
-            u = own[0].u
-            margin = tilted(margin, u, wanted_sum(mean, sum(weight.values()), own, u, total))
-        found.append(margin)
-    return found
+        margin, of_column = onto_simplex(mean, total), [value for value in sums if value.column == column]
+        if of_column:
+            u = of_column[0].u
+            margin = tilted(margin, u, wanted_sum(mean, sum(weight.values()), of_column, u, total))
+        margins.append(margin)
+    return margins
 
 
 def summed(table: Floats, key: Marginal, column: int) -> Floats:
@@ -200,10 +287,7 @@ def summed(table: Floats, key: Marginal, column: int) -> Floats:
 
 
 def onto_simplex(values: Floats, total: Floats) -> Floats:
-    """The nearest points (draw, entry) with entries of at least 0 that sum to `total` (draw,).
-
-    A constant is subtracted from all entries, and negative results are set to 0.
-    """
+    """The nearest points (draw, entry) with entries of at least 0 that sum to `total` (draw,)."""
     ordered = -np.sort(-values, axis=1)
     above = np.cumsum(ordered, axis=1) - total[:, None]
     number = np.arange(1, values.shape[1] + 1)
@@ -217,8 +301,7 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
 def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] = ()) -> Floats:
     """A non-negative table with these margins, one for each axis, near a noisy one.
 
-    The noisy table is projected onto the simplex, then scaled to its margins, and to the sums of its rows. If no table has
-    them all, the sums are moved towards those of independent columns until one has.
+    If no table has the margins and the sums of rows, the sums are moved towards those of independent columns until one has.
     """
     total = margins[0].sum()
     if total <= 0.0:
@@ -227,22 +310,22 @@ def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] 
     alone = LEAST_MIXED * reduce(np.multiply.outer, margins) / total ** (len(margins) - 1)
     start = (1.0 - LEAST_MIXED) * start + alone
     for part in TOWARDS if rows else ():
-        moved = [each.towards_independence(part) for each in rows]
-        found = _scaled(start, margins, moved, CLOSE_SUMS)
-        if _off(found, margins, moved) <= WITHIN * total:
-            return _scaled(found, margins, (), CLOSE)
+        moved = [row.towards_independence(part) for row in rows]
+        table = _scaled(start, margins, moved, CLOSE_SUMS)
+        if _off(table, margins, moved) <= WITHIN * total:
+            return _scaled(table, margins, (), CLOSE)
     return _scaled(start, margins, (), CLOSE)
 
 
 def _scaled(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], close: float) -> Floats:
-    """The table scaled in turns to the sums of rows and to margins, until it is as close to all as `close`."""
+    """The table scaled in turns to the sums of rows and to margins, until it is within `close` of all."""
     total = margins[0].sum()
     for _ in range(ROUNDS):
-        for each in rows:
-            table = each.tilted(table)
+        for row in rows:
+            table = row.tilted(table)
         for axis, margin in enumerate(margins):
             ratio = _ratio(margin, _along(table, axis))
-            table = table * ratio.reshape([-1 if own == axis else 1 for own in range(table.ndim)])
+            table = table * ratio.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
         if _off(table, margins, rows) <= close * total:
             break
     return np.asarray(table)
@@ -251,13 +334,57 @@ def _scaled(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], clos
 def _off(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows]) -> float:
     """The largest distance of the table's margins and sums of rows from those that it is to have."""
     off = [np.abs(_along(table, axis) - margin).max() for axis, margin in enumerate(margins)]
-    return float(max([*off, *(each.off(table) for each in rows)]))
+    return float(max([*off, *(row.off(table) for row in rows)]))
 
 
 def _along(table: Floats, axis: int) -> Floats:
-    """The margin of one axis."""
-    return np.asarray(table.sum(axis=tuple(own for own in range(table.ndim) if own != axis)))
+    return np.asarray(table.sum(axis=tuple(k for k in range(table.ndim) if k != axis)))
 
 
 def _ratio(wanted: Floats, held: Floats) -> Floats:
     return np.divide(wanted, held, out=np.zeros_like(wanted), where=held > 0.0)
+
+
+def sampled_again(
+    margins: Sequence[Floats], per_weight: float, records: int, draws: int, rng: np.random.Generator
+) -> Floats:
+    """Margins (draw, level) of all columns, one after another, under other samples without noise.
+
+    `per_weight` is the variance of a sum of weights for each unit of the sum: a bound, or an estimate from a reference.
+    Weights are taken to be 0 or `per_weight`.
+    """
+    total = margins[0].sum()
+    effective, shares = max(1, round(total / per_weight)), []
+    for margin in margins:
+        share = margin / total if total > 0.0 else np.full(len(margin), 1.0 / len(margin))
+        shares.append(rng.multinomial(effective, share / share.sum(), draws) / effective)
+    below = max(0.0, 1.0 - effective / max(records, 1))
+    spread = np.maximum(total * (1.0 + rng.standard_normal(draws) * np.sqrt(below / effective)), 0.0)
+    return np.asarray(spread[:, None] * np.concatenate(shares, axis=1))
+
+
+def noised(
+    sizes: Sequence[int],
+    tables: Mapping[Marginal, Floats],
+    scales: Mapping[Marginal, float],
+    ends: tuple[float, float],
+    beyond: Mapping[Marginal, tuple[Floats, Floats]],
+    sums: Sequence[ValueSums],
+    draws: int,
+    rng: np.random.Generator,
+) -> Floats:
+    """Margins (draw, level) of all columns, one after another, under other noise on fitted tables.
+
+    `beyond` has the relative errors of counts from sampling and from drift beyond the weights' bound, by table; it is
+    empty without a reference. The drift is one for all cells. `sums` are the sums of values that the fitted tables have.
+    """
+    margins = [np.empty((draws, size)) for size in sizes]
+    for draw in range(draws):
+        noisy = {key: (table + rng.laplace(0.0, scales[key], table.shape))[None] for key, table in tables.items()}
+        drift = rng.standard_normal() if beyond else 0.0
+        for key, (of_cell, common) in beyond.items():
+            noisy[key] = noisy[key] * (1.0 + of_cell * rng.standard_normal(of_cell.shape) + common * drift)
+        again = [value._replace(values=value.values + rng.laplace(0.0, value.scale, value.values.shape)) for value in sums]
+        for values, margin in zip(margins, agreed_margins(sizes, noisy, scales, ends, again), strict=True):
+            values[draw] = margin[0]
+    return np.concatenate(margins, axis=1)

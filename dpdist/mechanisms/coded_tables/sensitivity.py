@@ -1,12 +1,11 @@
 """Sensitivity of weighted tables of coded columns, and the scale of their noise.
 
-A record of weight w has v = min(w, U)/U in [0, 1], where U is the public bound of weights. Without weights v = 1. v is
-rounded to whole multiples of 1/UNIT, so that sums are exact. The record adds v to one cell of every measured table.
+A record of weight w adds v = min(w, U)/U in [0, 1] to one cell of every measured table, with the public bound U; without
+weights v = 1. v is rounded to whole multiples of 1/UNIT, so that sums are exact.
 
-A record that is switched off, added or removed changes one cell of each of k tables by v ≤ 1: k in L1. This is
-attained by any record of weight U. A record that is exchanged for another leaves a cell with v and enters one with v': at
-most 2 for each table, 2k in all. This is attained by two records of weight U that differ in every column. Noise of scale
-D/ε on all cells of all tables gives ε, with D the L1 distance.
+A record that is switched off, added or removed moves k tables by at most k in L1: attained by any record of weight U. An
+exchange leaves a cell with v and enters one with v': at most 2k, attained by two records of weight U that differ in every
+column. Noise of scale D/ε on all cells gives ε, with D the L1 distance.
 """
 
 from __future__ import annotations

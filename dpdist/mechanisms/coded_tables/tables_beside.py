@@ -1,14 +1,11 @@
-"""Makes tables of released counts and of means of columns with their errors, at no privacy cost.
+"""Makes tables of released counts and of means of columns with their errors, at no privacy cost (METHODS §9b).
 
-A published error of a count has two parts, upper bounds without a reference. One is the noise of the measured table. The
-other is the sampling error of a sum of weights Σw with all w ≤ U, the public bound: Var Σw ≤ U Σw
-(weighted_marginals/release.py). With a reference, counts hold what lies beyond the bound, and errors hold its error
-(`beyond_bound`). Without one, errors from clipping are not included. Errors from setting negative counts to 0 never are.
+A count's error is an upper bound without a reference: noise, and the sampling error of Σw with all w ≤ U, Var Σw ≤ U Σw.
+With a reference it holds the error of what lies beyond the bound (`beyond_bound`). Clipping without a reference, and the
+setting of negative counts to 0, are in no error.
 
-A mean is c + R S/C, with S the fitted sum of positions u, C the fitted count, and c and R the centre and half width of the
-column's levels. Its error has two parts, which are upper bounds. Noise: (2b² + (S/C)² 2a²)/C², with b the scale of the
-averaged sum and a that of the averaged count. Sampling of a weighted mean: Σw²(u − S/C)²/C² ≤ U Var(u)/C if all w ≤ U.
-What clipped weights bring is in no error.
+A mean is c + R S/C: fitted sum S of positions u, fitted count C, centre c and half width R of the levels. Its error is an
+upper bound: noise (2b² + (S/C)² 2a²)/C², with scales b of the averaged sum and a of the count, and sampling U Var(u)/C.
 """
 
 from __future__ import annotations
@@ -22,8 +19,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
 from dpdist.mechanisms.coded_tables.beyond_bound import variance_per_weight
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, pair_of, rows_of, sums_in
-from dpdist.mechanisms.coded_tables.value_sums import ValueSums
+from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, ValueSums, pair_of, rows_of, sums_in
 from dpdist.models.outputs import DesignEffectOf, ModelTable
 from dpdist.models.protocol import Draws
 
@@ -33,7 +29,7 @@ OF_COUNTS, OF_SUMS = ("count", "share", *ERRORS), ("sum", "mean", *ERRORS)
 
 
 class Released(Protocol):
-    """What is asked of a model of noisy tables."""
+    """A model of noisy tables."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -101,8 +97,8 @@ def _sums(model: Released, job: Job, theta: Draws, effect: DesignEffectOf) -> It
         by = () if measured.by is None else (measured.by,)
         cells = model.labelled(job, by) if by else [dict[str, str]()]
         crossed = frozenset(model.columns[column] for column in by)
-        found = means_of(model, theta, measured, effect(crossed, "mean", name))
-        for cell, total, mean, error in zip(cells, *(column.tolist() for column in found), strict=True):
+        means = means_of(model, theta, measured, effect(crossed, "mean", name))
+        for cell, total, mean, error in zip(cells, *(column.tolist() for column in means), strict=True):
             ends = max(min(levels), mean - NORMAL_90 * error), min(max(levels), mean + NORMAL_90 * error)
             figures = (total, mean, error, *ends) if np.isfinite(mean) else (total, None, None, None, None)
             yield {"of": name, "cell": cell, **dict(zip(OF_SUMS, figures, strict=True))}

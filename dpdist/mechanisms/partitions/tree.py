@@ -1,16 +1,13 @@
 """Builds a tree over the cells of a cross, and makes noisy counts consistent over its layers ([S]; METHODS §9).
 
-The cells are all combinations of the attributes' levels. A layer divides them into nodes: it numbers the nodes and gives
-the node of every cell. Every layer refines the one before it, and the nodes of the last layer are the cells. Nodes may
-have different numbers of children, and branches may split by different attributes. So the phantom categories of [S] are
-not needed.
+A layer divides the cells, all combinations of levels, into nodes: it gives the node of every cell. Every layer refines the
+one before it, and the nodes of the last are the cells. Branches may split by different attributes.
 
-Every node of every layer has a noisy count, all with one variance. The root's count is noisy as well, or known. Two
-passes find the consistent counts of least squares (Hay et al. 2010). The first pass goes from the cells up. It weights a
-node's own noisy count y, and the sum s of its children's estimates, by their precision: z = (V_s y + s)/(V_s + 1), with
-the variance V = V_s/(V_s + 1). V_s is the variance of s; both are in variances of one noisy count. The second pass goes
-from the root down. It adds to a node its part of the difference between its parent's count and the sum s of the parent's
-children: z + (V/V_s)(parent − s). If every node has equally many children, these are eq. (2) and (3) of [S].
+Every node has a noisy count, all with one variance. Two passes find the counts of least squares (Hay et al. 2010).
+Upwards, a node's noisy count y and the sum s of its children's estimates are weighted by precision: z = (V_s y + s)/(V_s +
+1), with variance V = V_s/(V_s + 1), in variances of one count. Downwards, a node gets its part of the difference between
+its parent's count and that of the parent's children: z + (V/V_s)(parent − s). With equally many children these are eq.
+(2) and (3) of [S].
 """
 
 from __future__ import annotations
@@ -45,12 +42,12 @@ class Tree:
     def parents(self) -> tuple[Ints, ...]:
         """For every layer's nodes, the parent node in the layer before; for the first layer the root."""
         above = (np.zeros_like(self.nodes[0]), *self.nodes[:-1])
-        found = []
+        parents = []
         for layer, before, size in zip(self.nodes, above, self.sizes, strict=True):
             parent = np.zeros(size, dtype=np.int64)
             parent[layer] = before
-            found.append(parent)
-        return tuple(found)
+            parents.append(parent)
+        return tuple(parents)
 
 
 def codes_of(levels: Sequence[int]) -> Ints:
@@ -66,13 +63,13 @@ def split(nodes: Ints, by: Ints, codes: Ints) -> Ints:
 
 def ordered(layers: Sequence[Sequence[int]], levels: Sequence[int]) -> Tree:
     """The tree whose layers split all nodes by the named attributes; the last layer has all cells."""
-    codes, found = codes_of(levels), list[Ints]()
+    codes, split_layers = codes_of(levels), list[Ints]()
     nodes = np.zeros(codes.shape[1], dtype=np.int64)
     for names in layers:
-        for each in names:
-            nodes = split(nodes, np.full(nodes.max() + 1, each), codes)
-        found.append(nodes)
-    return Tree((*found, np.arange(codes.shape[1])))
+        for attribute in names:
+            nodes = split(nodes, np.full(nodes.max() + 1, attribute), codes)
+        split_layers.append(nodes)
+    return Tree((*split_layers, np.arange(codes.shape[1])))
 
 
 def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, ...], NDArray[np.bool_]]:
@@ -81,15 +78,15 @@ def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, 
     Also returns by which attributes the nodes above each node of the last layer were split, (node, attribute).
     """
     codes, used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
-    found = [np.zeros(codes.shape[1], dtype=np.int64)]
+    layers = [np.zeros(codes.shape[1], dtype=np.int64)]
     for by in selected:
-        nodes = split(found[-1], by, codes)
+        nodes = split(layers[-1], by, codes)
         parent = np.zeros(nodes.max() + 1, dtype=np.int64)
-        parent[nodes] = found[-1]
+        parent[nodes] = layers[-1]
         used = used[parent]
         used[np.arange(len(parent)), by[parent]] = True
-        found.append(nodes)
-    return tuple(found), used
+        layers.append(nodes)
+    return tuple(layers), used
 
 
 def chosen(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
@@ -98,23 +95,23 @@ def chosen(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
     return Tree((*layers[1:], np.arange(len(layers[0]))))
 
 
-def consistent(tree: Tree, noisy: Sequence[Floats], root: float, known: bool, ends: tuple[float, float] | None) -> Floats:
+def consistent(tree: Tree, noisy: Sequence[Floats], root: float, exact: bool, ends: tuple[float, float] | None) -> Floats:
     """Counts of the cells, (cell,), that are consistent with all layers' noisy counts.
 
-    `root` is the root's count, which is exact if `known`. With `ends`, the limits of the root's count, no count is
+    `root` is the root's count, which is public if `exact`. With `ends`, the limits of the root's count, no count is
     negative: the children are projected onto the nearest non-negative counts with the parent's count as their sum.
     Without `ends`, the counts are unbiased.
     """
     parents, first = tree.parents(), [np.asarray(noisy[-1])]
     spread = [np.ones(len(noisy[-1]))]
-    for own, parent in zip(reversed([np.array([root]), *noisy[:-1]]), reversed(parents), strict=True):
-        total, variance = (np.bincount(parent, weights=each[-1], minlength=len(own)) for each in (first, spread))
-        first.append((variance * own + total) / (variance + 1.0))
+    for count, parent in zip(reversed([np.array([root]), *noisy[:-1]]), reversed(parents), strict=True):
+        total, variance = (np.bincount(parent, weights=values[-1], minlength=len(count)) for values in (first, spread))
+        first.append((variance * count + total) / (variance + 1.0))
         spread.append(variance / (variance + 1.0))
-    above = np.array([root]) if known else first[-1]
+    above = np.array([root]) if exact else first[-1]
     above = above if ends is None else np.clip(above, *ends)
     for z, v, parent in zip(reversed(first[:-1]), reversed(spread[:-1]), parents, strict=True):
-        children, variance = (np.bincount(parent, weights=each, minlength=len(above)) for each in (z, v))
+        children, variance = (np.bincount(parent, weights=values, minlength=len(above)) for values in (z, v))
         level = z + (v / variance[parent]) * (above - children)[parent]
         above = level if ends is None else nearest_on_simplices(level, parent, above)
     return above

@@ -18,7 +18,7 @@ from dpdist.evaluation.microdata.association import consistency
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.regression import fitted, overlap
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.coded_tables.model import CodedTables
+from dpdist.mechanisms.coded_tables.post import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.studies.kinds.one_stratum import described, model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness

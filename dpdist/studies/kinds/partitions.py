@@ -18,7 +18,8 @@ from dpdist.core.records import Floats
 from dpdist.evaluation.microdata.coded import Coded
 from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.partitions.release import PartitionCounts
+from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.partitions.query import CellCounts
 from dpdist.studies.kinds.one_stratum import described, model_of, released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.similarity import CAPTIONS, apart, similarity
@@ -112,7 +113,7 @@ def _measured(
         said = job_of(study, case, arm, epsilon)
         model, own = model_of(said, case.n), key.child(arm.label + epsilon)
         assert isinstance(model, PartitionCounts)
-        exact = model.statistics(file, np.ones(case.n)).reshape(SHAPE)
+        exact = CellCounts(model).sums(file).reshape(SHAPE)
         rng, found = own.generator("synthesis"), released(said, model, file, own)
         sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in found]
         for measure, value in _measures(case, means, exact, sets, model.attributes[-1].values).items():

@@ -1,8 +1,7 @@
 """Makes synthetic records of all columns from tables that agree: levels by systematic sampling, and raked weights.
 
-Each column is filled given its parents, the columns that share its table and were filled before. Among g records with the
-same levels of the parents, a level of probability p gets g p records, rounded down or up. Weights start equal. They are
-scaled, table by table, until the records' tables equal the wanted ones.
+A column is filled given its parents, the columns of its table that were filled before. Among g records with the same levels
+of the parents, a level of probability p gets g p records, rounded down or up. Weights are then scaled to the wanted tables.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ def drawn(
             codes[:, column] = rng.permutation(laid_out(fitted.margins[column], number, rng))
             continue
         table = np.moveaxis(fitted.tables[key], key.index(column), -1)
-        parents = [each for each in key if each != column]
-        cell = np.ravel_multi_index(tuple(codes[:, each] for each in parents), table.shape[:-1])
+        parents = [codes[:, parent] for parent in key if parent != column]
+        cell = np.ravel_multi_index(tuple(parents), table.shape[:-1])
         rows = table.reshape(-1, table.shape[-1])
-        for each in np.unique(cell):
-            own = np.flatnonzero(cell == each)
-            codes[own, column] = rng.permutation(laid_out(rows[each], len(own), rng))
+        for row in np.unique(cell):
+            alike = np.flatnonzero(cell == row)
+            codes[alike, column] = rng.permutation(laid_out(rows[row], len(alike), rng))
     return codes, raked(fitted, codes, raked_to)
 
 
@@ -59,7 +58,10 @@ def raked(fitted: Fitted, codes: Ints, raked_to: Iterable[Marginal]) -> Floats:
     number = len(codes)
     weight = np.full(number, fitted.total / number)
     wanted_by_cell = [
-        (np.ravel_multi_index(tuple(codes[:, each] for each in key), fitted.table(key).shape), fitted.table(key).ravel())
+        (
+            np.ravel_multi_index(tuple(codes[:, column] for column in key), fitted.table(key).shape),
+            fitted.table(key).ravel(),
+        )
         for key in raked_to
     ]
     for _ in range(ROUNDS):

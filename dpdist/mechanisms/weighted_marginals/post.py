@@ -1,4 +1,4 @@
-"""The model of weighted marginals: tables of single columns and of pairs of columns.
+"""What is made of weighted marginals: the distribution of noisy tables of columns and of pairs, and measurements.
 
 As edges of a graph of columns, the chosen pairs make no loop. So the distribution of greatest entropy with these tables
 factors along a tree. Synthetic records are weighted until they have the tables of this tree.
@@ -6,7 +6,7 @@ factors along a tree. Synthetic records are weighted until they have the tables 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -16,16 +16,16 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.job import Job
-from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
-from dpdist.mechanisms.coded_tables.fitting import Marginal
-from dpdist.mechanisms.coded_tables.model import CodedTables
-from dpdist.mechanisms.coded_tables.records import Filling
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
-from dpdist.mechanisms.coded_tables.value_sums import ValueSums, positions
-from dpdist.mechanisms.weighted_marginals.order import filling
+from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights, WeightedRecords
+from dpdist.mechanisms.coded_tables.fitting import Marginal, ValueSums, positions
+from dpdist.mechanisms.coded_tables.post import DEFINITIONS as COUNTED
+from dpdist.mechanisms.coded_tables.post import SAMPLED, CodedTables
+from dpdist.mechanisms.coded_tables.post import figures as figures_of_tables
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved, table_scale
+from dpdist.mechanisms.coded_tables.synthetic_records import Filling
+from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.weighted_marginals.sensitivity import (
     OUTRIGHT,
     PAIRS,
@@ -36,7 +36,62 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import (
     scales_of_round,
 )
 from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals, candidates, forest
+from dpdist.mechanisms.words import WIDE, Words
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
+
+CLIPPED = "What clipping and pairs that were not measured bring is in no error."
+UNCLIPPED = (
+    "Counts hold what lies beyond the weights' public bound, estimated from the reference's weights. Errors hold the "
+    "sampling of both files there, and a drift whose standard deviation is a quarter of what is added. What pairs that "
+    "were not measured bring is in no error."
+)
+SAMPLED_AS_THE_REFERENCE = (
+    "Estimator `parameters`: the noise once more on the fitted tables, and samples, both simulated. A sample has as many "
+    "records as the weights' sum in units of U, or of Σw²/Σw of the reference where that is larger. U is the weights' "
+    "public bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
+)
+EXTENDED = (
+    "The reference's weights are multiplied by one factor, under which their mean below the bound is the file's. Every "
+    "noisy count is then multiplied by the ratio of the reference's weights in its cell to the same weights clipped at "
+    "the bound. Cells with few of its records lean on all."
+)
+AGREED = (
+    "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its tables. "
+    "The distribution of greatest entropy with these tables is a tree of pairs. Columns that no pair joins are "
+    "independent given those between them."
+)
+LAID_OUT = (
+    "Synthetic records hold all columns. Their weights are scaled until the records' tables are the fitted ones, but for "
+    "cells without a synthetic record. The fitted tables stand in marginals.parquet, in whose errors no bias is."
+)
+WITH_VALUES = (
+    "A noisy sum of values and the sum that noisy counts say are averaged by precision. A column's counts are then "
+    "multiplied by one number for each step of its values, so that they have this sum. So are the rows of a pair, where "
+    "sums by its other column were measured. If no table of a pair has its margins and sums, the margins hold. The sums "
+    "are then moved towards those of independent columns until a table has them."
+)
+
+
+class OfReference(Words):
+    """Texts that depend on whether the job has a reference, and on its sums of values."""
+
+    def errors_of(self, release: ReleaseView) -> str:
+        return self.errors if release.job.reference is None else f"{SAMPLED_AS_THE_REFERENCE} {UNCLIPPED} {WIDE}"
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        extended = [] if release.job.reference is None else [EXTENDED]
+        agreed, *others = super().post_processing(release)
+        values = [WITH_VALUES] if "sums" in release.job.mechanism.published(release.job) else []
+        return [*extended, agreed, *values, *others]
+
+
+WORDS = OfReference(
+    density="noisy sums of {weight} in every cell of tables of {outcome}",
+    errors=f"{SAMPLED} {CLIPPED} {WIDE}",
+    steps=(AGREED, LAID_OUT),
+)
+
 
 Value = tuple[int, int | None]
 """A sum of a column's values: the column, and the column by whose levels it is taken; None: over all records."""
@@ -62,12 +117,12 @@ class Marginals(CodedTables):
 
     @classmethod
     def settings(cls, job: Job) -> tuple[Any, ...]:
-        said = job.mechanism
-        assert isinstance(said, WeightedMarginals)
-        number = {name: k for k, name in enumerate(job.outcomes)}
-        listed = None if said.marginals is None else tuple(tuple(number[name] for name in key) for key in said.marginals)
-        values = tuple((number[each.of], None if each.by is None else number[each.by]) for each in said.sums or ())
-        return ((0,),) if listed is None and len(number) == 1 else listed, said.adapts, values
+        settings = job.mechanism
+        assert isinstance(settings, WeightedMarginals)
+        number, tables = {name: k for k, name in enumerate(job.outcomes)}, settings.marginals
+        listed = None if tables is None else tuple(tuple(number[name] for name in key) for key in tables)
+        values = tuple((number[value.of], None if value.by is None else number[value.by]) for value in settings.sums or ())
+        return ((0,),) if listed is None and len(number) == 1 else listed, settings.adapts, values
 
     def with_values(self, keys: tuple[Marginal, ...]) -> Self:
         """The same model, with these tables and all sums of values to be summed in a pass."""
@@ -77,22 +132,6 @@ class Marginals(CodedTables):
     def tables_summed(self) -> int:
         """As of the base class, with sums of values: a record moves each of them as far as a table."""
         return super().tables_summed + len(self.values) * self.summing
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """As of the base class; then Σvu of every sum of values, in the same units."""
-        found = super().statistics(records, alpha)
-        if not self.summing:
-            return found
-        codes, v = self.codes(records), alpha * records.weight / self.weights[1]
-        of_values = [
-            np.bincount(
-                codes[:, by] if by is not None else np.zeros(len(v), np.int64),
-                weights=np.rint(UNIT * v * positions(self.levels[column])[codes[:, column]]),
-                minlength=size,
-            )
-            for (column, by), size in zip(self.values, self.value_sizes, strict=True)
-        ]
-        return np.concatenate([found, *of_values])
 
     @property
     def value_sizes(self) -> tuple[int, ...]:
@@ -128,9 +167,9 @@ class Marginals(CodedTables):
         """Number of pairs of columns that are measured if the job names no tables."""
         return forest(candidates(self.sizes))
 
-    def learned(self, records: Records, copied: pa.Table | None) -> ReferenceWeights:
+    def learned(self, records: WeightedRecords, copied: pa.Table | None) -> ReferenceWeights:
         """The reference's weights and positions of levels, for what lies beyond the weights' bound."""
-        return ReferenceWeights(self.codes(records), records.weight)
+        return ReferenceWeights(self.coded(tuple(records.outcomes.T)), records.weight)
 
     @property
     def chooses(self) -> bool:
@@ -169,24 +208,24 @@ class Marginals(CodedTables):
         return Draws({**made.values, "units": np.array([units], dtype=np.float64)})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        found = dict(super().describe(theta))
+        described = dict(super().describe(theta))
         if "units" in theta.values:
-            found["units"] = [int(units) for units in theta["units"][0]]
+            described["units"] = [int(units) for units in theta["units"][0]]
         if "values" in theta.values:
             named = [(self.columns[c], None if by is None else self.columns[by]) for c, by in self.values]
             parts = np.split(theta["values"][0], np.cumsum(self.value_sizes)[:-1])
-            found["values"] = [
+            described["values"] = [
                 {"of": of, "by": by, "scale": str(self.value_scale), "sums": part.tolist()}
                 for (of, by), part in zip(named, parts, strict=True)
             ]
-        return found
+        return described
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         made = dict(super().recall(described).values)
         if "units" in described:
             made["units"] = np.array([described["units"]], dtype=np.float64)
         if "values" in described:
-            made["values"] = np.concatenate([np.array(each["sums"], float) for each in described["values"]])[None]
+            made["values"] = np.concatenate([np.array(value["sums"], float) for value in described["values"]])[None]
         return Draws(made)
 
     def scale_of(self, key: Marginal) -> Fraction:
@@ -221,6 +260,53 @@ class Marginals(CodedTables):
         return [*pairs, *(single for single in self.singles if not any(single[0] in pair for pair in pairs))]
 
 
+def filling(columns: int, pairs: Collection[Marginal]) -> list[Filling]:
+    """The columns, each with the pair that joins it to its parent; the first column of each tree has none."""
+    order: list[Filling] = []
+    met = set[int]()
+    for root in range(columns):
+        if root in met:
+            continue
+        met.add(root)
+        order.append((root, None))
+        waiting = [root]
+        while waiting:
+            parent = waiting.pop(0)
+            beside = sorted({*(b for a, b in pairs if a == parent), *(a for a, b in pairs if b == parent)} - met)
+            met.update(beside)
+            waiting += beside
+            order += [(child, (parent, child) if (parent, child) in pairs else (child, parent)) for child in beside]
+    return order
+
+
 def model_of(job: Job) -> type[Marginals]:
     """The model of every job under the mechanism."""
     return Marginals
+
+
+SUM_OF_VALUES = (
+    "the sum of v (y - c) / R, v = min(w, U) / U, with w the weight and U the weight_cap, 1 without weights; y the "
+    "column's level, c the centre and R the half_width of its levels"
+)
+DEFINITIONS = COUNTED | {"vu": SUM_OF_VALUES}
+"""Definitions of the statistics by name, for the metadata of the file."""
+
+
+def figures(release: ReleaseView, model: Marginals, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The figures of one table after another, then of sums of values."""
+    yield from figures_of_tables(release, model, stratum, theta)
+    whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
+    cap = model.weights[1] if release.job.survey.weight is not None else None
+    for value in model.value_sums(theta):
+        levels, name = model.levels[value.column], model.columns[value.column]
+        limits = (min(levels) + max(levels)) / 2.0, cap, (max(levels) - min(levels)) / 2.0
+        cells = [whole] if value.by is None else [whole | cell for cell in model.labelled(release.job, (value.by,))]
+        yield Figures(
+            cells,
+            ["vu"],
+            value.values[0].reshape(-1, 1) * (UNIT / model.weights[1]),
+            [model.value_scale],
+            lambda *_, ends=limits: ends,
+            table=name if value.by is None else f"{name} by {model.columns[value.by]}",
+            sensitivity=float(moved(model.adjacency) * model.sharing((model.listed or model.singles)[0])),
+        )

@@ -1,7 +1,6 @@
-"""The model of `privbayes`: noisy tables of each column with its parents, in a network without loops (Zhang et al. 2017).
+"""What is made of `privbayes`: noisy tables of columns with their parents, in a network without loops (Zhang et al. 2017).
 
-Tables are made to agree in their total and in the margins of single columns, by averages over tables. In a synthetic
-record, a column is drawn given its parents, from their common table. The weights of records then agree with all margins.
+A column of a synthetic record is drawn given its parents. The weights of records then agree with all margins.
 """
 
 from __future__ import annotations
@@ -13,11 +12,27 @@ from typing import Any
 
 from dpdist.job import Job
 from dpdist.mechanisms.coded_tables.fitting import Marginal
-from dpdist.mechanisms.coded_tables.model import CodedTables
-from dpdist.mechanisms.coded_tables.records import Filling
+from dpdist.mechanisms.coded_tables.post import DEFINITIONS, SAMPLED, CodedTables, figures
 from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
+from dpdist.mechanisms.coded_tables.synthetic_records import Filling
 from dpdist.mechanisms.privbayes.sensitivity import score_scale
 from dpdist.mechanisms.privbayes.spec import MOST_CELLS, PrivBayes
+from dpdist.mechanisms.words import WIDE, Words
+
+__all__ = ["DEFINITIONS", "WORDS", "Network", "figures", "model_of"]
+UNEXPLAINED = (
+    "What clipping brings, and what the network leaves out, is in no error. The errors take the network as it was chosen."
+)
+WORDS = Words(
+    density="noisy sums of {weight} in every cell of tables of {outcome}",
+    errors=f"{SAMPLED} {UNEXPLAINED} {WIDE}",
+    steps=(
+        "Noisy tables are put onto counts of at least 0 with one total, and margins of a column are averaged over its "
+        "tables. Given its parents, a column is independent of the other columns before it.",
+        "Synthetic records hold all columns. Their weights are scaled until every column's margin is the fitted one. "
+        "Counts of several columns can differ from the fitted tables in marginals.parquet, in whose errors no bias is.",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +48,9 @@ class Network(CodedTables):
 
     @classmethod
     def settings(cls, job: Job) -> tuple[Any, ...]:
-        said = job.mechanism
-        assert isinstance(said, PrivBayes)
-        return said.parents, said.least_useful, said.choosing(len(job.outcomes))
+        settings = job.mechanism
+        assert isinstance(settings, PrivBayes)
+        return settings.parents, settings.least_useful, settings.choosing(len(job.outcomes))
 
     def most_cells(self, total: float) -> float:
         """Largest number of cells of a table with parents, given the noisy sum of v."""

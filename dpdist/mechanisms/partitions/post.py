@@ -1,15 +1,12 @@
-"""The model of noisy counts over a partition, and synthetic records that follow the counts ([S]; METHODS §9).
+"""What is made of noisy counts over a partition: tables, errors, synthetic records and measurements ([S]; METHODS §9).
 
-Attributes are the outcomes, with their levels or bins. A cell is a combination of levels. A partition is a tree over the
-cells; each of its layers divides the cells into nodes. Counts of all layers are made consistent, from the root down, with
-none below 0. The root has the public number of records, less the noisy sum of 1 − v where there are weights; v is the
-weight over its public bound. A synthetic record's cell is drawn by its share of the counts. Its weight is the stratum's
-mean weight.
+Attributes are the outcomes, with their levels or bins; a cell is a combination of levels. The tree's root has the public
+number of records, less the noisy sum of 1 − v where there are weights. Synthetic records have the mean weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -17,32 +14,96 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
-from dpdist.job import Job
-from dpdist.mechanisms.partitions.attributes import Attribute
-from dpdist.mechanisms.partitions.sensitivity import UNIT, count_scale, score_scale
+from dpdist.job import Column, Job
+from dpdist.mechanisms.figures import (
+    SUM_OF_ABSENT,
+    SUM_OF_V,
+    Figures,
+    cells_of,
+)
+from dpdist.mechanisms.partitions.sensitivity import UNIT, scales_of
 from dpdist.mechanisms.partitions.spec import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.partitions.tree import Tree, chosen, codes_of, consistent, ordered
-from dpdist.mechanisms.sums_model import LinearSumsModel
+from dpdist.mechanisms.words import WIDE, Words
 from dpdist.models.design import design
+from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.privacy.queries import record_epsilon
+from dpdist.models.public_model import LinearModel
 
+
+@dataclass(frozen=True)
+class Attribute:
+    """Levels of an outcome: the whole numbers between the bounds, or bins; values are uniform within a bin."""
+
+    name: str
+    low: float
+    high: float
+    levels: int
+    binned: bool
+
+    @classmethod
+    def of(cls, name: str, column: Column, levels: int, binned: bool) -> Attribute:
+        assert column.bounds is not None
+        return cls(name, *column.bounds, levels, binned)
+
+    @property
+    def width(self) -> float:
+        """The width of a bin, or 1 for whole numbers."""
+        return (self.high - self.low) / self.levels if self.binned else 1.0
+
+    @property
+    def values(self) -> Floats:
+        """The value of every level, or the middle of every bin, (level,)."""
+        return np.asarray(
+            self.low + self.width * (np.arange(self.levels) + (0.5 if self.binned else 0.0)), dtype=np.float64
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        if not self.binned:
+            return tuple(f"{value:.10g}" for value in self.values)
+        half = self.width / 2.0
+        return tuple(f"from {value - half:.10g} to {value + half:.10g}" for value in self.values)
+
+    def level(self, outcome: Floats) -> Ints:
+        """The level of every outcome, from 0; the upper bound is in the last level."""
+        place = np.floor((outcome - self.low) / self.width) if self.binned else np.rint(outcome - self.low)
+        return np.clip(place, 0, self.levels - 1).astype(np.int64)
+
+    def drawn(self, level: Ints | Codes, rng: np.random.Generator) -> Floats:
+        """Draws a value for each given level."""
+        spread = rng.random(len(level)) - 0.5 if self.binned else 0.0
+        return np.asarray(np.clip(self.values[level] + self.width * spread, self.low, self.high))
+
+    def until(self, value: float) -> Floats:
+        """The share of every level at or below a value, (level,)."""
+        if not self.binned:
+            return np.where(self.values <= value, 1.0, 0.0)
+        return np.clip((value - self.values) / self.width + 0.5, 0.0, 1.0)
+
+
+AGAIN = (
+    "Estimator `parameters`: composition of the sample over x, other samples of as many records as Σv, and other noise, "
+    "simulated from the first set's counts. How weights vary was not released: their sum errs as if they were 0 or at "
+    "their bound. Counts that are kept from being negative have a bias, estimated from noise on the released counts."
+)
+WORDS = Words(
+    density="noisy counts over the cross of {outcome}",
+    errors=f"{AGAIN} {WIDE}",
+    steps=(
+        "Counts of all layers are made to agree by least squares, from the root down: each node's children are the "
+        "nearest counts that are not negative. The root is the public number of records, or with weights what the noisy "
+        "sum of 1 − v leaves of it. Synthetic records have cells by their counts, values uniform within bins, and their "
+        "stratum's mean weight.",
+    ),
+)
 LEAST_MEAN_WEIGHT = 1e-3
 """Smallest mean v of a stratum; smaller means are raised to it."""
 
 
-def scales_of(job: Job, settings: Partitioned) -> tuple[Fraction, Fraction | None]:
-    """Scales of the noise on counts and on scores, in units of 1/UNIT; None: nothing is selected."""
-    epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
-    selections = settings.selections(job)
-    score = score_scale(settings.selecting * epsilon / selections, adjacency) if selections else None
-    return count_scale((1 - settings.selecting) * epsilon / settings.layers_of(job), adjacency), score
-
-
 @dataclass(frozen=True)
-class PartitionCounts(LinearSumsModel):
+class PartitionCounts(LinearModel):
     """The counts of one stratum; the statistics are (sum,), in units of 1/UNIT.
 
     With weights the first is the sum of 1 − v. Then follows v of every cell.
@@ -66,19 +127,19 @@ class PartitionCounts(LinearSumsModel):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> PartitionCounts:
-        said, weight = job.mechanism, job.survey.weight
-        assert isinstance(said, Partitioned)
+        settings, weight = job.mechanism, job.survey.weight
+        assert isinstance(settings, Partitioned)
         attributes = tuple(
-            Attribute.of(name, job.columns[name], levels, name in said.bins)
-            for name, levels in zip(job.outcomes, said.levels(job), strict=True)
+            Attribute.of(name, job.columns[name], levels, name in settings.bins)
+            for name, levels in zip(job.outcomes, settings.levels(job), strict=True)
         )
-        counts, score = scales_of(job, said)
+        counts, score = scales_of(job, settings)
         return cls(
             design(frame, (), rows),
             job.outcome_column.bounds or (0.0, 1.0),
             attributes,
-            _layers(said, job),
-            said.selections(job),
+            _layers(settings, job),
+            settings.selections(job),
             int(frame.count[rows].sum()),
             job.columns[weight].bounds if weight is not None else None,
             counts,
@@ -87,8 +148,7 @@ class PartitionCounts(LinearSumsModel):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Number of levels of every attribute."""
-        return tuple(each.levels for each in self.attributes)
+        return tuple(attribute.levels for attribute in self.attributes)
 
     @cached_property
     def cells(self) -> int:
@@ -96,8 +156,7 @@ class PartitionCounts(LinearSumsModel):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Names of the parameters that publishing derives from the released counts."""
-        levels = tuple(f"{each.name} = {label}" for each in self.attributes for label in each.labels)
+        levels = tuple(f"{attribute.name} = {label}" for attribute in self.attributes for label in attribute.labels)
         return Parameter("share", (("level", levels),)), Parameter("weight")
 
     def tree(self, selected: tuple[Ints, ...] = ()) -> Tree:
@@ -108,13 +167,6 @@ class PartitionCounts(LinearSumsModel):
     def _named(self) -> Tree:
         assert self.layers is not None
         return ordered(self.layers, self.shape)
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        whole = np.rint(alpha * UNIT)
-        v = whole if self.weights is None else np.rint(whole * (records.weight / self.weights[1]))
-        levels = [each.level(y) for each, y in zip(self.attributes, records.outcomes.T, strict=True)]
-        counts = np.bincount(np.ravel_multi_index(levels, self.shape), weights=v, minlength=self.cells).astype(np.float64)
-        return counts if self.weights is None else np.concatenate([[(whole - v).sum()], counts])
 
     def layered(self, tree: Tree, sums: Floats) -> Floats:
         """Sums of every node, layer by layer, from the sums of cells; with weights the sum of 1 − v stays in front."""
@@ -144,13 +196,10 @@ class PartitionCounts(LinearSumsModel):
         return consistent(tree, counts, n - absent.sum(), self.weights is None, (least, n))
 
     def _followed(self, cells: Floats) -> Draws:
-        """The parameters from counts of cells (draw, cell): the shares of every attribute's levels, and the mean weight.
-
-        The shares are (draw, level).
-        """
+        """The parameters from counts (draw, cell): shares of all attributes' levels (draw, level), and mean weight."""
         total, table = cells.sum(axis=1), cells.reshape(len(cells), *self.shape)
         axes = range(1, len(self.shape) + 1)
-        sums = [table.sum(axis=tuple(each for each in axes if each != own)) for own in axes]
+        sums = [table.sum(axis=tuple(other for other in axes if other != axis)) for axis in axes]
         share = np.concatenate(sums, axis=1) / total[:, None]
         top = 1.0 if self.weights is None else self.weights[1]
         return Draws({"share": share, "weight": top * total / self.count, "cells": cells / total[:, None]})
@@ -176,19 +225,18 @@ class PartitionCounts(LinearSumsModel):
         n, cumulated = len(frame_row), np.cumsum(theta["cells"][0])
         cell = np.minimum(np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right"), self.cells - 1)
         levels = np.unravel_index(cell, self.shape)
-        drawn = [each.drawn(level, rng) for each, level in zip(self.attributes, levels, strict=True)]
+        drawn = [attribute.drawn(level, rng) for attribute, level in zip(self.attributes, levels, strict=True)]
         outcome = drawn[0] if len(drawn) == 1 else np.column_stack(drawn)
         return outcome, np.full(n, theta["weight"][0])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Shares under other samples, without noise.
 
-        A sample has Σv records, which is at most the effective number. How weights vary is unknown: they are taken to be
-        0 or at their bound, which varies most for a given mean.
+        A sample has Σv records, at most the effective number. Weights are taken to be 0 or at their bound.
         """
         held, cells = max(1, round(self._total(theta))), theta["cells"][0]
-        each = [self._followed(rng.multinomial(held, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
-        share = np.concatenate([one["share"] for one in each])
+        samples = [self._followed(rng.multinomial(held, cells / cells.sum())[None].astype(float)) for _ in range(draws)]
+        share = np.concatenate([sample["share"] for sample in samples])
         part = min(1.0, held / self.count)
         spread = np.sqrt((1.0 - part) / held) * rng.standard_normal(draws) if self.weights is not None else np.zeros(draws)
         return Draws({"share": share, "weight": theta["weight"][0] * np.maximum(1.0 + spread, 0.0)})
@@ -204,16 +252,15 @@ class PartitionCounts(LinearSumsModel):
         return Draws({name: np.concatenate([one[name] for one in made]) for name in ("share", "weight")})
 
     def _total(self, theta: Draws) -> float:
-        """The sum Σv of the stratum."""
         return float(self.count * theta["weight"][0] / (1.0 if self.weights is None else self.weights[1]))
 
     def _selected(self, theta: Draws) -> tuple[Ints, ...]:
         """Selected attributes by layer: one for each node of the layer before it."""
-        flat, found, nodes = theta["selected"][0].astype(np.int64), list[Ints](), 1
+        flat, layers, nodes = theta["selected"][0].astype(np.int64), list[Ints](), 1
         for _ in range(self.selections):
-            found.append(flat[:nodes])
+            layers.append(flat[:nodes])
             flat, nodes = flat[nodes:], int(sum(self.shape[by] for by in flat[:nodes]))
-        return tuple(found)
+        return tuple(layers)
 
     def measured(self, theta: Draws) -> tuple[Tree, Floats, tuple[Floats, ...]]:
         """The tree and the noisy sums as measured: of 1 − v, and of v by layer and node."""
@@ -222,17 +269,21 @@ class PartitionCounts(LinearSumsModel):
 
     def named(self, tree: Tree) -> list[list[dict[str, str]]]:
         """By layer and node, the labels of the attributes that have one level in the whole node."""
-        codes, found = codes_of(self.shape), []
+        codes, labels = codes_of(self.shape), []
         for layer, size in zip(tree.nodes, tree.sizes, strict=True):
             first = np.unique(layer, return_index=True)[1]
-            alike = [np.bincount(layer, weights=own != own[first][layer], minlength=size) == 0 for own in codes]
-            found.append(
+            alike = [np.bincount(layer, weights=code != code[first][layer], minlength=size) == 0 for code in codes]
+            labels.append(
                 [
-                    {each.name: each.labels[codes[k, cell]] for k, each in enumerate(self.attributes) if alike[k][node]}
+                    {
+                        attribute.name: attribute.labels[codes[k, cell]]
+                        for k, attribute in enumerate(self.attributes)
+                        if alike[k][node]
+                    }
                     for node, cell in enumerate(first)
                 ]
             )
-        return found
+        return labels
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         """Selected attributes and noisy sums, as whole numbers in units of 1/UNIT."""
@@ -255,13 +306,41 @@ def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
     """Positions of the attributes of every layer but the last; None where attributes are selected."""
     if isinstance(spec, UniversalHistogram):
         order = np.random.default_rng(spec.order_seed).permutation(len(job.outcomes))
-        return tuple((int(each),) for each in order[: spec.layers - 1])
+        return tuple((int(attribute),) for attribute in order[: spec.layers - 1])
     if isinstance(spec, Steps):
         splitting = (spec.order or ())[: spec.layers_of(job) - 1]
-        return None if spec.order is None else tuple(tuple(map(job.outcomes.index, each)) for each in splitting)
+        return None if spec.order is None else tuple(tuple(map(job.outcomes.index, names)) for names in splitting)
     return ()
 
 
 def model_of(job: Job) -> type[PartitionCounts]:
     """The model of every job under the mechanism."""
     return PartitionCounts
+
+
+DEFINITIONS = {
+    "1 - v": SUM_OF_ABSENT,
+    "v": SUM_OF_V,
+}
+"""Definitions of the statistics by name, for the metadata of the file."""
+
+
+def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """Yields the noisy sum of 1 − v where there are weights, and then the noisy counts of every layer of the tree.
+
+    A node is described by the levels that all its cells share.
+    """
+    whole, cap = cells_of(release, model, stratum)[0], None if model.weights is None else model.weights[1]
+    tree, absent, counts = model.measured(theta)
+    moved = 2.0 if release.job.budget.adjacency == "substitution" else 1.0
+    summed = [("1 - v", [dict[str, str]()], absent)] if len(absent) else []
+    layers = [("v", cells, values) for cells, values in zip(model.named(tree), counts, strict=True)]
+    for statistic, cells, values in (*summed, *layers):
+        yield Figures(
+            [{**whole, **cell} for cell in cells],
+            [statistic],
+            values[:, None],
+            [model.scale],
+            lambda *_: (None, cap, None),
+            sensitivity=moved,
+        )

@@ -1,4 +1,4 @@
-"""The model of noisy tables of coded columns, with the distribution, synthetic records and estimates that follow from them.
+"""What is made of noisy tables of coded columns: their distribution, synthetic records, estimates and measurements.
 
 A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most the effective number of records: (Σw)²/Σw² ≥
 Σw/U. Sampling errors are computed as for Σv records, so they are not too small.
@@ -7,7 +7,8 @@ A weight w enters as v = min(w, U)/U, with the public bound U. So Σv is at most
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -16,11 +17,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Adjacency, Job
-from dpdist.mechanisms.coded_tables import records as microdata
+from dpdist.mechanisms.coded_tables import synthetic_records
 from dpdist.mechanisms.coded_tables.beyond_bound import (
+    RELEASED,
     ReferenceWeights,
     beyond,
     errors_of,
@@ -30,25 +31,26 @@ from dpdist.mechanisms.coded_tables.beyond_bound import (
     largest_factor,
     variance_per_weight,
 )
-from dpdist.mechanisms.coded_tables.described import describe, recall
-from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, fitted_once, sums_in
-from dpdist.mechanisms.coded_tables.other_margins import noised, sampled_again
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT
+from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, ValueSums, fitted_once, noised, sampled_again, sums_in
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 from dpdist.mechanisms.coded_tables.spec import levels_of, texts_of
 from dpdist.mechanisms.coded_tables.tables_beside import tables_beside
-from dpdist.mechanisms.coded_tables.value_sums import ValueSums
-from dpdist.mechanisms.sums_model import LinearSumsModel
+from dpdist.mechanisms.figures import (
+    SUM_OF_V,
+    Figures,
+    cells_of,
+)
 from dpdist.models.design import design
-from dpdist.models.outputs import DesignEffectOf, ModelTable
+from dpdist.models.outputs import DesignEffectOf, ModelTable, ReleaseView
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.public_model import LinearModel
 from dpdist.privacy.queries import record_epsilon
 
 
 @dataclass(frozen=True)
-class CodedTables(LinearSumsModel, ABC):
-    """Coded columns of one stratum; the statistics are the cells of the `measured` tables, one table after another.
+class CodedTables(LinearModel, ABC):
+    """Noisy tables of coded columns of one stratum, in units of 1/UNIT; a table is named by the positions of its columns.
 
-    They are in whole units of 1/UNIT. A table is named by the positions of its columns.
     A subclass says what noise a table has, and how records are made.
     """
 
@@ -104,7 +106,7 @@ class CodedTables(LinearSumsModel, ABC):
         """Number of tables that share a part of ε with this one."""
 
     @abstractmethod
-    def filling(self, keys: tuple[Marginal, ...]) -> list[microdata.Filling]:
+    def filling(self, keys: tuple[Marginal, ...]) -> list[synthetic_records.Filling]:
         """The order in which columns of synthetic records are filled, given the released tables."""
 
     @abstractmethod
@@ -121,7 +123,6 @@ class CodedTables(LinearSumsModel, ABC):
         """The largest number of cells that a pass over records sums, or a bound on it."""
 
     def cells(self, keys: Iterable[Marginal]) -> int:
-        """Number of cells of these tables together."""
         return sum(prod(self.shape(key)) for key in keys)
 
     @property
@@ -140,24 +141,13 @@ class CodedTables(LinearSumsModel, ABC):
         """The same model, with these tables to be summed in a pass."""
         return replace(self, measured=keys)
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Σv of every cell of every measured table, (cell,), in whole units of 1/UNIT."""
-        v = np.rint(alpha * UNIT * records.weight / self.weights[1])
-        codes = self.codes(records)
-        found = [np.bincount(self.cell(codes, key), weights=v, minlength=prod(self.shape(key))) for key in self.measured]
-        return np.concatenate(found) if found else np.empty(0)
-
-    def codes(self, records: Records) -> Ints:
-        """The position of the level of every record and column, (record, column)."""
-        return self.coded(tuple(records.outcomes.T))
-
     def coded(self, columns: Sequence[Floats]) -> Ints:
         """Positions of the levels nearest to the values of columns, which are (record,) each."""
-        found = np.empty((len(columns[0]), len(self.columns)), dtype=np.int64)
+        codes = np.empty((len(columns[0]), len(self.columns)), dtype=np.int64)
         for k, (levels, values) in enumerate(zip(self.levels, columns, strict=True)):
             middle = (np.array(levels[1:]) + np.array(levels[:-1])) / 2.0
-            found[:, k] = np.searchsorted(middle, values, side="left")
-        return found
+            codes[:, k] = np.searchsorted(middle, values, side="left")
+        return codes
 
     def cell(self, codes: Ints, key: Marginal) -> Ints:
         """The position of every record's cell in a table, (record,)."""
@@ -186,33 +176,33 @@ class CodedTables(LinearSumsModel, ABC):
         precision = dict[Marginal, float]()
         for key, scale in zip(self.keys_of(theta), self._scales_in_weights(theta), strict=True):
             precision[key] = precision.get(key, 0.0) + scale**-2
-        return {key: each**-0.5 for key, each in precision.items()}
+        return {key: value**-0.5 for key, value in precision.items()}
 
     def _scales_in_weights(self, theta: Draws) -> tuple[float, ...]:
         """Noise scales of the released tables in weights, on counts with what lies beyond the bound."""
         keys, unit = self.keys_of(theta), self.weights[1] / UNIT
-        factors = [float(each.mean()) for each in self.parts(keys, factors_of(theta)[None])]
-        return tuple(float(scale) * unit * each for scale, each in zip(self.scales_of(theta), factors, strict=True))
+        factors = [float(table.mean()) for table in self.parts(keys, factors_of(theta)[None])]
+        return tuple(float(scale) * unit * factor for scale, factor in zip(self.scales_of(theta), factors, strict=True))
 
     def with_weights_beyond(self, theta: Draws, reference: ReferenceWeights) -> Draws:
         """The released parameters with what the reference's weights have beyond the bound, by cell of every table."""
-        cap, keys, told = self.weights[1], self.keys_of(theta), self.fitted(theta)
-        near = reference.scaled(told.total / self.count, cap)
-        return extended(
-            theta, [beyond(near, self.cell(near.codes, key), told.table(key).ravel(), cap) for key in keys], near, cap
-        )
+        cap, keys, fitted = self.weights[1], self.keys_of(theta), self.fitted(theta)
+        near = reference.scaled(fitted.total / self.count, cap)
+        tables = [beyond(near, self.cell(near.codes, key), fitted.table(key).ravel(), cap) for key in keys]
+        return extended(theta, tables, near, cap)
 
     def errors_beyond(self, theta: Draws, key: Marginal) -> tuple[Floats, Floats]:
         """Relative errors of a table's counts from sampling and from drift beyond the bound, shaped as the table."""
         keys = self.keys_of(theta)
-        sampling, drift = (self.parts(keys, each[None])[keys.index(key)][0] for each in errors_of(theta))
+        sampling, drift = (self.parts(keys, errors[None])[keys.index(key)][0] for errors in errors_of(theta))
         return sampling, drift
 
     def fitted(self, theta: Draws) -> Fitted:
         """The released tables, in weights, made to agree."""
         sums = theta["sums"][0] * factors_of(theta) * (self.weights[1] / UNIT)
         values = tuple(
-            (each.column, each.by, each.u.tobytes(), each.values.tobytes(), each.scale) for each in self.value_sums(theta)
+            (value.column, value.by, value.u.tobytes(), value.values.tobytes(), value.scale)
+            for value in self.value_sums(theta)
         )
         return fitted_once(
             self.sizes, self.keys_of(theta), self._scales_in_weights(theta), self.ends(theta), sums.tobytes(), values
@@ -223,17 +213,14 @@ class CodedTables(LinearSumsModel, ABC):
         return []
 
     def ends(self, theta: Draws) -> tuple[float, float]:
-        """Smallest and largest total of weights that a file of this size can have.
-
-        Where a reference shows what lies beyond the bound, the largest total is multiplied by the largest factor.
-        """
+        """Smallest and largest total of weights that a file of this size can have, with what lies beyond the bound."""
         return self.count * self.weights[0], self.count * self.weights[1] * largest_factor(theta)
 
     def margins(self, theta: Draws) -> list[Floats]:
         """Weighted counts of every column's levels, (draw, level)."""
         if "margins" in theta.values:
             return np.split(theta["margins"], np.cumsum(self.sizes)[:-1], axis=1)
-        return [each[None] for each in self.fitted(theta).margins]
+        return [margin[None] for margin in self.fitted(theta).margins]
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
@@ -260,7 +247,7 @@ class CodedTables(LinearSumsModel, ABC):
     def drawn(self, theta: Draws, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Codes (record, column) and weights (record,) of synthetic records; weights sum to the stratum's total."""
         keys = tuple(dict.fromkeys(self.keys_of(theta)))
-        return microdata.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
+        return synthetic_records.drawn(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Margins under other samples of as many records as the sum of weights allows, without noise."""
@@ -272,7 +259,7 @@ class CodedTables(LinearSumsModel, ABC):
         fitted, scales = self.fitted(theta), self.noise_of(theta)
         beyond = {key: self.errors_beyond(theta, key) for key in scales} if has_reference(theta) else {}
         tables = {key: fitted.table(key) for key in scales}
-        sums = [sums_in(fitted, each) for each in self.value_sums(theta)]
+        sums = [sums_in(fitted, value) for value in self.value_sums(theta)]
         return Draws({"margins": noised(self.sizes, tables, scales, self.ends(theta), beyond, sums, draws, rng)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
@@ -297,11 +284,61 @@ class CodedTables(LinearSumsModel, ABC):
         return Draws({"sums": sums[None], "tables": tables})
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        return describe(self, theta)
+        """The noise, and every table with its columns, its noise scale and its sums, as JSON values."""
+        keys = self.keys_of(theta)
+        tables = zip(keys, self.scales_of(theta), self.parts(keys, theta["sums"]), strict=True)
+        return {
+            **{name: theta[name][0].tolist() for name in RELEASED if name in theta.values},
+            "prior": "proper",
+            "noise": f"discrete Laplace, in units of 1/{UNIT} of the weight's upper bound",
+            "marginals": [
+                {
+                    "columns": [self.columns[column] for column in key],
+                    "scale": str(scale),
+                    "sums": values[0].ravel().tolist(),
+                }
+                for key, scale, values in tables
+            ],
+        }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        return recall(self, described)
+        """The inverse of `describe`."""
+        number, tables = {name: k for k, name in enumerate(self.columns)}, described["marginals"]
+        keys = tuple(tuple(number[name] for name in table["columns"]) for table in tables)
+        noisy = self.released(keys, np.concatenate([np.array(table["sums"], float) for table in tables]))
+        return Draws({**noisy.values, **{name: np.array([described[name]]) for name in RELEASED if name in described}})
 
     def tables_beside(self, job: Job, theta: Draws, effect: DesignEffectOf) -> Mapping[str, ModelTable]:
         """Counts of the released tables, and measured sums of values."""
         return tables_beside(self, job, theta, effect)
+
+
+SAMPLED = (
+    "Estimator `parameters`: the noise once more on the fitted tables, and samples of as many records as the weights' sum "
+    "in units of their public bound, both simulated. How weights vary was not released: their sum errs as if they were 0 "
+    "or at the bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
+)
+DEFINITIONS = {
+    "v": SUM_OF_V,
+}
+"""Definitions of the statistics by name, for the metadata of the file."""
+
+
+def figures(release: ReleaseView, model: CodedTables, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The figures of one table after another; a cell has the levels of the table's columns and of the stratum's columns."""
+    whole = {name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.frame.strata}
+    cap = model.weights[1] if release.job.survey.weight is not None else None
+    keys, met = model.keys_of(theta), Counter[Marginal]()
+    for key, scale, values in zip(keys, model.scales_of(theta), model.parts(keys, theta["sums"]), strict=True):
+        cells = [whole | levels for levels in model.labelled(release.job, key)]
+        met[key] += 1
+        again = f", measurement {met[key]}" if met[key] > 1 else ""
+        yield Figures(
+            cells,
+            ["v"],
+            values[0].reshape(-1, 1),
+            [scale],
+            lambda *_: (None, cap, None),
+            table=" x ".join(model.columns[column] for column in key) + again,
+            sensitivity=float(moved(model.adjacency) * model.sharing(key)),
+        )

@@ -1,0 +1,133 @@
+"""Counts records over a partition under noise, and selects the attributes that split it ([S], eq. 4; METHODS §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import scipy
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Ints
+from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.job import Job
+from dpdist.mechanisms.counting import Summing
+from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.partitions.sensitivity import UNIT, layer_counts, scales_of, selection
+from dpdist.mechanisms.partitions.spec import Partitioned
+from dpdist.mechanisms.partitions.tree import codes_of, grown
+from dpdist.mechanisms.promises import per_set, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+
+COUNTED = (
+    "Outcomes cross to cells that levels and public bounds fix. Let v be a record's weight over the public bound, at most "
+    "1 (1 without weights). A record adds v to one node of every layer of a tree over the cells, and 1 − v to one sum. "
+    "Switched off it moves a layer by 1 in L1, with other values at the same x by 2. All counts have discrete Laplace "
+    "noise of that scale over the layer's ε, cells without a record too."
+)
+LAYERS = "The tree has {layers} layers, each with an equal part of {share} of a set's ε."
+SELECTED = (
+    "Attributes that split the tree are selected node by node, the one with the least AIC under discrete Laplace noise. "
+    "This takes {share} of a set's ε, in equal parts for {selections} selections on every branch. One record moves the "
+    "AIC of a node's attributes by 0 to 2, as the number of levels is public."
+)
+MOVES = "A record that changes strata is not covered: public counts show it, and nothing is claimed for the noisy counts."
+
+
+@dataclass(frozen=True)
+class CellCounts(Summing):
+    """Kernel: the sum of 1 − v where there are weights, then Σv of every cell, (sum,), in whole units of 1/UNIT."""
+
+    model: PartitionCounts
+
+    def sums(self, records: Records) -> Floats:
+        model, whole = self.model, np.full(len(records), float(UNIT))
+        v = whole if model.weights is None else np.rint(whole * (records.weight / model.weights[1]))
+        levels = [attribute.level(y) for attribute, y in zip(model.attributes, records.outcomes.T, strict=True)]
+        cell = np.ravel_multi_index(levels, model.shape)
+        counts = np.bincount(cell, weights=v, minlength=model.cells).astype(np.float64)
+        return counts if model.weights is None else np.concatenate([[(whole - v).sum()], counts])
+
+
+def aic(counts: Floats) -> Floats:
+    """2K − 2 log L of every row of K counts (…, level), with log L = g(n) − Σ g(c) and g(c) = log Γ(c + 1) − c log c.
+
+    c are the counts and n is their sum.
+    """
+
+    def g(value: Floats) -> Floats:
+        return np.asarray(scipy.special.gammaln(value + 1.0) - scipy.special.xlogy(value, value))
+
+    return np.asarray(2.0 * counts.shape[-1] - 2.0 * (g(counts.sum(axis=-1)) - g(counts).sum(axis=-1)))
+
+
+def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Floats:
+    """The AIC of every attribute in every node of the present tree, (node, attribute), in whole units of 1/UNIT.
+
+    It is infinite for attributes that already split the node. `cells` are the cells' counts in whole units of 1/UNIT.
+    """
+    layers, used = grown(selected, levels)
+    nodes, codes = layers[-1], codes_of(levels)
+    values = np.empty(used.shape)
+    for attribute, number in enumerate(levels):
+        counts = np.bincount(nodes * number + codes[attribute], weights=cells, minlength=len(used) * number)
+        values[:, attribute] = np.rint(aic(counts.reshape(-1, number) / UNIT) * UNIT)
+    return np.where(used, np.inf, values)
+
+
+class Partitions(NoisySums[Partitioned, PartitionCounts]):
+    """Noisy counts over a partition: strict, with δ = 0; every synthetic set has separate noise at ε/m.
+
+    m is the number of sets. No law of the outcomes is fitted.
+    """
+
+    spec, sums = Partitioned, PartitionCounts
+
+    def queries(self, job: Job, settings: Partitioned) -> tuple[NoisyQuery, ...]:
+        (counts, scores), sets = scales_of(job, settings), job.synthetic_sets
+        chosen = () if scores is None else (selection(scores, sets * settings.selections(job)),)
+        return (layer_counts(counts, settings.layers_of(job), sets), *chosen)
+
+    def promised(self, job: Job, settings: Partitioned, total: Strict | Concentrated) -> Promise:
+        layers, selections = settings.layers_of(job), settings.selections(job)
+        shared = (LAYERS.format(layers=layers, share=1 - settings.selecting),) if layers > 1 else ()
+        chosen = (SELECTED.format(selections=selections, share=settings.selecting),) if selections else ()
+        return promise_of(job, per_set(total, job), COUNTED, *shared, *chosen, MOVES)
+
+    def rounds(
+        self, job: Job, settings: Partitioned, model: PartitionCounts, recorder: StratumRecorder, learned: None
+    ) -> Rounds:
+        return partition_counts(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
+
+
+def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
+    """Runs algorithm 1 of [S]; `epsilon` is the ε of one set; only the summary uses it."""
+    sums = yield Pass(CellCounts(model), "sum")
+    numbers, drawn = count(1), []
+    for _ in range(sets):
+        selected = yield from _selected(model, sums, numbers)
+        tree = model.tree(selected)
+        stated = layer_counts(model.scale, len(tree.sizes))
+        noisy = yield Defined.by((model, selected)).sums(model.layered(tree, sums), stated, next(numbers))
+        drawn.append(model.released(selected, noisy))
+    return released(recorder, drawn, epsilon, cells=float(model.cells))
+
+
+def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
+    """The attributes that split the nodes of every layer but the last, selected under noise; none if the job names them."""
+    attributes: tuple[Ints, ...] = ()
+    for _ in range(model.selections):
+        assert model.score_scale is not None
+        aics = scores(sums[-model.cells :], attributes, model.shape)
+        defined = Defined.by((model, attributes, "scores"))
+        best = yield defined.scores(-aics, selection(model.score_scale), next(numbers))  # the smallest AIC
+        attributes = (*attributes, best)
+    return attributes
+
+
+MECHANISMS: dict[str, Mechanism] = dict.fromkeys(("flat_laplace", "universal_histogram", "steps"), Partitions())

@@ -1,0 +1,265 @@
+"""Adds noise to weighted tables, chooses pairs of columns, and states the guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import count
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.job import Job
+from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
+from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, positions
+from dpdist.mechanisms.coded_tables.query import ENTERED, TableSums, measured, under_noise
+from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale, tables
+from dpdist.mechanisms.promises import promise_of, referred
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.weighted_marginals.post import Marginals
+from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as NONE_CHOSEN
+from dpdist.mechanisms.weighted_marginals.sensitivity import (
+    PAIRS,
+    ROUNDS_OF_PAIRS,
+    SELECTION,
+    SINGLES,
+    best_pair,
+    choice_scale,
+    scales_of_round,
+)
+from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals as Settings
+from dpdist.mechanisms.weighted_marginals.spec import candidates, forest
+from dpdist.mechanisms.wording import MOVES_EXCHANGED
+from dpdist.models.protocol import Draws
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery, record_epsilon
+
+LISTED = "The tables are those that the job names. To share ε, the noise of k tables has k times the scale of one."
+CHOSEN = (
+    "A third of ε is for each column's table, a third for the choice of pairs of columns, a third for the pairs' tables. "
+    "Pairs are chosen one after another: each time the largest score under discrete Laplace noise. A score is how far a "
+    "pair's table is from what the noisy tables of its columns say, in L1. It moves by no more than the table does."
+)
+ADAPTIVE = (
+    "A third of ε is for each column's table, the rest for rounds. A round takes a quarter of its ε to choose a pair of "
+    "columns, and the rest to measure its table. The largest score under discrete Laplace noise is chosen. A score is how "
+    "far a pair's table is from what the noisy tables then say, in L1, less the noise to expect. It moves by no more than "
+    "the table does. Where a table tells no more than its noise, later rounds take twice the ε. The last round takes "
+    "all that is left."
+)
+OUTRIGHT = (
+    "half of ε is for each column's table, half for the tables of pairs. Pairs of at most 100,000 cells make no loop: all "
+    "are measured, and nothing is chosen"
+)
+REFERRED = (
+    "The reference's weights tell what lies beyond the weights' public bound. They are used after noise, and change no "
+    "query."
+)
+OF_VALUES = (
+    "Beside tables, sums of values are measured: {sums}. A record adds its weight, in units of the weight's bound, times "
+    "the position of its value, from −1 at the lowest level to 1 at the highest. Leaving it out moves each of these "
+    "sums by at most 1 unit in L1, and any other values by at most 2, as a table. They count as tables in the split of "
+    "ε: together they have {part} of it, and discrete Laplace noise of scale {scale} units on every sum."
+)
+
+
+@dataclass(frozen=True)
+class TableAndValueSums(TableSums):
+    """Kernel: as `TableSums`; then Σvu of every sum of values, in the same units, if the model sums values."""
+
+    model: Marginals
+
+    def sums(self, records: Records) -> Floats:
+        tables, model = super().sums(records), self.model
+        if not model.summing:
+            return tables
+        codes, v = model.coded(tuple(records.outcomes.T)), records.weight / model.weights[1]
+        of_values = [
+            np.bincount(
+                codes[:, by] if by is not None else np.zeros(len(v), np.int64),
+                weights=np.rint(UNIT * v * positions(model.levels[column])[codes[:, column]]),
+                minlength=size,
+            )
+            for (column, by), size in zip(model.values, model.value_sizes, strict=True)
+        ]
+        return np.concatenate([tables, *of_values])
+
+
+def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
+    """The score Σ|C − M| − b K of every candidate pair, (pair,), in whole units of 1/UNIT.
+
+    C is the pair's table and M the table under independence. K is its number of cells and b the noise scale. `margins`
+    are the released tables' margins, in weights. `exact` has the candidates' exact tables.
+    """
+    unit, keys = UNIT / model.weights[1], model.candidates
+    total, values = max(float(margins[0].sum()), 1e-300), []
+    for key, table in model.split(keys, exact[None]).items():
+        alone = np.rint(unit * np.outer(margins[key[0]], margins[key[1]]) / total)
+        noise = round(model.scale_of(key)) * table[0].size
+        values.append(float(np.abs(table[0] - alone).sum()) - noise)
+    return np.array(values)
+
+
+def chosen(
+    model: Marginals, margins: list[Floats], exact: Floats, numbers: count[int]
+) -> Generator[Choice, Any, tuple[Marginal, ...]]:
+    """Chooses the pairs of a tree; they are returned in the order of columns.
+
+    Each round takes the pair with the largest noisy score that makes no loop.
+    """
+    keys, values = model.candidates, scores(model, margins, exact)
+    groups, pairs = list(range(len(model.columns))), list[Marginal]()
+    query = best_pair(choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency))
+    defined = Defined.by((model, [list(margin) for margin in margins], "choice"))
+    for _ in range(model.pairs):
+        open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
+        (first,) = yield defined.scores(values[None, open_ones], query, next(numbers))
+        best = keys[open_ones[int(first)]]
+        pairs.append(best)
+        groups = joined(groups, best)
+    return tuple(sorted(pairs))
+
+
+def joined(groups: Iterable[int], pair: Marginal) -> list[int]:
+    """Groups of columns after a pair has joined two of them; `groups` has each column's group."""
+    before = list(groups)
+    return [before[pair[0]] if group == before[pair[1]] else group for group in before]
+
+
+class Measured(NamedTuple):
+    """What was measured so far: tables, their noisy sums one after another, and the parts of ε that each took."""
+
+    keys: tuple[Marginal, ...]
+    sums: Floats
+    units: tuple[int, ...]
+
+
+def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generator[Pass | Choice | Measurement, Any, Draws]:
+    """The parameters that are released, from the noisy tables of single columns and from rounds over pairs.
+
+    A round takes `taken` parts of ε, or all that are left if less would remain than it takes. Where the table that it
+    measured changed the fitted one by less than its noise, later rounds take twice as many.
+    """
+    exact = yield Pass(TableSums(model.measuring(model.candidates)), "sum")
+    exact_tables = {key: values[0] for key, values in model.split(model.candidates, exact[None]).items()}
+    so_far, groups = Measured(model.singles, singles, (0,) * len(model.singles)), list(range(len(model.columns)))
+    taken, left = 1, model.units
+    while left:
+        units = taken if left >= 2 * taken else left
+        choice, scale = model.unit_scales(units)
+        fitted, defined = model.fitted(model.of_rounds(*so_far)), Defined.by((model, so_far, units))
+        open_ones = [key for key in model.candidates if key in so_far.keys or groups[key[0]] != groups[key[1]]]
+        expected = {key: expected_of(model, fitted, key) for key in open_ones}
+        values = [_score(exact_tables[key], np.rint(expected[key]), scale) for key in open_ones]
+        (first,) = yield defined.scores(np.array([values]), best_pair(choice), next(numbers))
+        best = open_ones[int(first)]
+        noisy = yield defined.sums(exact_tables[best].ravel(), tables(1, scale), next(numbers))
+        so_far = Measured((*so_far.keys, best), np.concatenate([so_far.sums, noisy]), (*so_far.units, units))
+        groups, left = joined(groups, best), left - units
+        now = expected_of(model, model.fitted(model.of_rounds(*so_far)), best)
+        if np.abs(now - expected[best]).sum() <= float(scale) * prod(model.shape(best)):
+            taken *= 2
+    return model.of_rounds(*so_far)
+
+
+def expected_of(model: Marginals, fitted: Fitted, key: Marginal) -> Floats:
+    """A pair's table as it follows from the fitted tables, in units of 1/UNIT: as measured, or under independence."""
+    if key in fitted.tables:
+        table = fitted.tables[key]
+    else:
+        table = np.outer(fitted.margins[key[0]], fitted.margins[key[1]]) / max(fitted.total, 1e-300)
+    return np.asarray(table * (UNIT / model.weights[1]))
+
+
+def _score(table: Floats, expected: Floats, scale: Fraction) -> float:
+    """Σ|C − M| − b K in whole units of 1/UNIT."""
+    return float(np.abs(table - expected).sum()) - round(scale) * table.size
+
+
+class WeightedMarginals(NoisySums[Settings, Marginals]):
+    """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0.
+
+    No law of the outcomes is fitted.
+    """
+
+    spec, sums = Settings, Marginals
+
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        """All tables of the first pass with the sums of values; then those of pairs, chosen one by one or in rounds."""
+        epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
+
+        def measured_with(part: Fraction, number: int) -> NoisyQuery:
+            return tables(number, table_scale(epsilon * part, number, adjacency))
+
+        values, listed = len(settings.sums or ()), settings.marginals
+        if listed is not None or len(job.outcomes) == 1:
+            return (measured_with(Fraction(1), len(listed or (0,)) + values),)
+        first, pairs = len(job.outcomes) + values, forest(candidates(settings.sizes(job)))
+        if not settings.chooses(job):
+            return measured_with(NONE_CHOSEN, first), measured_with(NONE_CHOSEN, pairs)
+        singles = measured_with(SINGLES, first)
+        if settings.adapts:
+            rounds = ROUNDS_OF_PAIRS * pairs
+            choice, table = scales_of_round(epsilon / rounds, adjacency)
+            return singles, best_pair(choice, rounds), replace(tables(1, table), times=rounds)
+        choice = choice_scale(epsilon * SELECTION, pairs, adjacency)
+        return singles, best_pair(choice, pairs), measured_with(PAIRS, pairs)
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
+        alone = settings.marginals is not None or len(job.outcomes) == 1
+        chosen_by = ADAPTIVE if settings.adapts else CHOSEN
+        how = LISTED if alone else chosen_by if settings.chooses(job) else OUTRIGHT
+        moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
+        referring = () if job.reference is None else (REFERRED, *referred(job))
+        return promise_of(job, total, ENTERED, how, *_words_on_sums(job, settings), *referring, *moves)
+
+    def rounds(
+        self, job: Job, settings: Settings, model: Marginals, recorder: StratumRecorder, learned: ReferenceWeights | None
+    ) -> Rounds:
+        theta = yield from weighted_marginals(model)
+        if learned is not None:
+            theta = model.with_weights_beyond(theta, learned)
+        return released(recorder, [theta], float(job.epsilon_per_set), cells=float(theta["sums"].size))
+
+
+def _words_on_sums(job: Job, settings: Settings) -> tuple[str, ...]:
+    """The promise's text on sums of values; none if the job has no such sums."""
+    if not settings.sums:
+        return ()
+    named = settings.marginals is not None or len(job.outcomes) == 1
+    part = Fraction(1) if named else SINGLES if settings.chooses(job) else NONE_CHOSEN
+    tables = len(settings.marginals or job.outcomes) + len(settings.sums)
+    scale = table_scale(record_epsilon(job, job.epsilon_per_set) * part, tables, job.budget.adjacency) / UNIT
+    sums = "; ".join(f"{value.of} by {value.by}" if value.by else f"{value.of} over all records" for value in settings.sums)
+    return (OF_VALUES.format(sums=sums, part=part * len(settings.sums) / tables, scale=f"{float(scale):.6g}"),)
+
+
+def weighted_marginals(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, Draws]:
+    """Measures the job's tables with all of ε; if it lists none, each column's table and then tables of pairs of columns.
+
+    If the candidate pairs make no loop, all of them are measured, and no budget is spent on a choice. Sums of values share
+    the ε of the tables that are measured first.
+    """
+    numbers, keys, first = count(1), model.listed, model.listed or model.singles
+    summed = model.with_values(first) if model.values else model.measuring(first)
+    noisy = yield from under_noise(TableAndValueSums(summed), numbers)
+    sums, values = np.split(noisy, [model.cells(first)])
+    if keys is None:
+        if model.adaptive:
+            return model.with_noisy_values((yield from in_rounds(model, sums, numbers)), values)
+        fitted = model.fitted(model.released(first, sums))
+        pairs = model.candidates
+        if model.chooses:
+            exact = yield Pass(TableSums(model.measuring(pairs)), "sum")
+            pairs = yield from chosen(model, list(fitted.margins), exact, numbers)
+        of_pairs = yield from measured(model, pairs, numbers)
+        sums, keys = np.concatenate([sums, of_pairs]), (*first, *pairs)
+    return model.with_noisy_values(model.released(keys, sums), values)
+
+
+MECHANISMS: dict[str, Mechanism] = {"weighted_marginals": WeightedMarginals()}
