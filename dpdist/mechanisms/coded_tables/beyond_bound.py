@@ -31,7 +31,7 @@ RELEASED = ("factors", "factor_errors", "variance_per_weight")
 
 
 class WeightedRecords(Protocol):
-    """Outcomes (record, outcome) and weights (record,) of a reference's records, which are public."""
+    """What is asked of records: outcomes (record, outcome) and weights (record,)."""
 
     @property
     def outcomes(self) -> Floats: ...

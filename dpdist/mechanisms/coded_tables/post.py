@@ -23,6 +23,7 @@ from dpdist.mechanisms.coded_tables import synthetic_records
 from dpdist.mechanisms.coded_tables.beyond_bound import (
     RELEASED,
     ReferenceWeights,
+    WeightedRecords,
     beyond,
     errors_of,
     extended,
@@ -140,6 +141,10 @@ class CodedTables(LinearModel, ABC):
     def measuring(self, keys: tuple[Marginal, ...]) -> Self:
         """The same model, with these tables to be summed in a pass."""
         return replace(self, measured=keys)
+
+    def codes(self, records: WeightedRecords) -> Ints:
+        """The position of the level of every record and column, (record, column)."""
+        return self.coded(tuple(records.outcomes.T))
 
     def coded(self, columns: Sequence[Floats]) -> Ints:
         """Positions of the levels nearest to the values of columns, which are (record,) each."""

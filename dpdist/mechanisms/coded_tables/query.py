@@ -34,7 +34,7 @@ class TableSums(Summing):
 
     def sums(self, records: Records) -> Floats:
         v = np.rint(UNIT * records.weight / self.model.weights[1])
-        codes = self.model.coded(tuple(records.outcomes.T))
+        codes = self.model.codes(records)
         tables = [
             np.bincount(self.model.cell(codes, key), weights=v, minlength=prod(self.model.shape(key)))
             for key in self.model.measured

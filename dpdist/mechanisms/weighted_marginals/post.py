@@ -169,7 +169,7 @@ class Marginals(CodedTables):
 
     def learned(self, records: WeightedRecords, copied: pa.Table | None) -> ReferenceWeights:
         """The reference's weights and positions of levels, for what lies beyond the weights' bound."""
-        return ReferenceWeights(self.coded(tuple(records.outcomes.T)), records.weight)
+        return ReferenceWeights(self.codes(records), records.weight)
 
     @property
     def chooses(self) -> bool:

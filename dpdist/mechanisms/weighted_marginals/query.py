@@ -78,7 +78,7 @@ class TableAndValueSums(TableSums):
         tables, model = super().sums(records), self.model
         if not model.summing:
             return tables
-        codes, v = model.coded(tuple(records.outcomes.T)), records.weight / model.weights[1]
+        codes, v = model.codes(records), records.weight / model.weights[1]
         of_values = [
             np.bincount(
                 codes[:, by] if by is not None else np.zeros(len(v), np.int64),
