@@ -22,7 +22,7 @@ from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.mechanisms.weighted_marginals.post import Marginals
-from dpdist.mechanisms.weighted_marginals.query import in_rounds
+from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums, in_rounds
 from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, ROUNDS, SINGLES
 from dpdist.sampling.samplers import ExactSampler
 
@@ -72,8 +72,8 @@ def test_scores_of_rounds_move_by_no_more_than_a_table_and_by_all_of_it(adjacenc
     model, own = modelled(job(said=ADAPTIVE, adjacency=adjacency), n=200), survey(3, 200)
     told, _ = grid()
     asked = model.measuring(model.candidates)
-    base = asked.statistics(own, np.ones(200))
-    alone = [asked.statistics(told.take(np.array([k])), np.ones(1)) for k in range(0, len(told), 5)]
+    base = TableAndValueSums(asked).sums(own)
+    alone = [TableAndValueSums(asked).sums(told.take(np.array([k]))) for k in range(0, len(told), 5)]
     answers = {9: np.full(9, 400.0 * UNIT / 50.0), 12: np.full(12, 100.0 * UNIT / 50.0)}
 
     def scored(exact: Floats) -> Floats:

@@ -17,7 +17,7 @@ from dpdist.engine.in_memory import Unrecorded
 from dpdist.engine.protocol import Pass
 from dpdist.engine.rounds import visit_blocks
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.coded_tables.query import TableSums
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.privbayes.post import Network
 from dpdist.mechanisms.privbayes.query import candidates
@@ -72,7 +72,7 @@ def peak(model: Network, number: int) -> tuple[int, Floats]:
     keys = tuple((a, b, c) for a in range(8) for b in range(a) for c in range(b))
     own, parts = model.measuring(keys), blocks(8, number)
     tracemalloc.start()
-    total = visit_blocks(Pass(Count(own), "sum"), parts, [{} for _ in parts], [Unrecorded()] * number)
+    total = visit_blocks(Pass(TableSums(own), "sum"), parts, [{} for _ in parts], [Unrecorded()] * number)
     found = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return found, total
