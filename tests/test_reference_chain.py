@@ -322,7 +322,7 @@ def test_the_noise_of_histograms_is_drawn_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, keys_of("killed"):
-        patch.setattr("dpdist.mechanisms.reference_tables.release.ReferenceCells.clipping_inverted", interrupted)
+        patch.setattr("dpdist.mechanisms.reference_tables.post.ReferenceCells.clipping_inverted", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(histogram(), tmp_path / "killed", input=binned / "now.parquet")
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "killed" / "confidential" / "noise").iterdir()}

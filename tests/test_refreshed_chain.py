@@ -151,7 +151,7 @@ def test_noise_is_drawn_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, keys_of("killed"):
-        patch.setattr("dpdist.mechanisms.reference_tables.release.ReferenceCells.clipping_inverted", interrupted)
+        patch.setattr("dpdist.mechanisms.reference_tables.post.ReferenceCells.clipping_inverted", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dpdist.run(one, tmp_path / "killed", input=now)
     folder = tmp_path / "killed" / "confidential" / "noise"

@@ -26,10 +26,9 @@ from dpdist.evaluation.metering import Enough, Imposed, Meter
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary, summary_of
-from dpdist.mechanisms.reference_tables.histograms import Histograms
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.update import Refresh
+from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
+from dpdist.mechanisms.reference_tables.histograms import Histograms, Refresh
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import dpdist
 from dpdist.core.progress import silent
 from dpdist.engine.in_memory import Unrecorded
-from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
+from dpdist.mechanisms.reference_tables.query import ClippedSums
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.making import make_plan
 from dpdist.survey.placement import place
@@ -60,7 +60,7 @@ def test_the_statistics_pass_streams_at_half_the_read_rate_or_more(ratio, tmp_pa
     model = plan.model
     assert isinstance(model, ReferenceCells)
     told = model.summarise([records.part(0, len(records))])
-    kernel, size = Count(model.within(model.limited(told), model.units(told))), block_rows(job.sampler.total)
+    kernel, size = ClippedSums(model.within(model.limited(told), model.units(told))), block_rows(job.sampler.total)
     blocks = [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
 
     def statistics():

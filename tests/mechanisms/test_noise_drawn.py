@@ -26,9 +26,9 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms import stratum_sums
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary, summary_of
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.statement import (
+from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
+from dpdist.mechanisms.reference_tables.query import (
     CLIPPED,
     CLIPPED_BY_HISTOGRAMS,
     CLIPPED_IN_STAGES,

@@ -27,8 +27,9 @@ from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
-from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
+from dpdist.mechanisms.reference_tables.query import ClippedSums
 from dpdist.models.copula.cells import UNIT as LEAST
 from dpdist.reference.borrowing import complete
 from dpdist.reference.clipping import Cell
@@ -496,14 +497,14 @@ def test_no_count_passes_the_public_bound_of_its_weights(files: Path, tmp_path: 
     model, known = fit.fitted(0), fit.learned(0)
     assert isinstance(model, ReferenceCells)
     assert isinstance(known, ReferenceSummary)
-    bounded = model.within(known.limits, model.units(known.told))
-    exact = sum(bounded.statistics(part, np.ones(len(part))) for part in fit.records(fit.layout.blocks.of_stratum(0)))
+    bounded = model.within(known.limits, model.units(known.cells))
+    exact = sum(ClippedSums(bounded).sums(part) for part in fit.records(fit.layout.blocks.of_stratum(0)))
     rng = np.random.default_rng(1)
     noisy = [exact + rng.laplace(0.0, float(bounded.scales[0]), exact.shape) for _ in range(12)]
-    weights = np.array([bounded.clipping_inverted(sums, known.told)["means"][0][:, 0] for sums in noisy])
+    weights = np.array([bounded.clipping_inverted(sums, known.cells)["means"][0][:, 0] for sums in noisy])
     assert weights.max() == 1000.0
     free = replace(bounded, public_weights=(0.0, np.inf))
-    assert max(free.clipping_inverted(sums, known.told)["means"][0][:, 0].max() for sums in noisy) > 1000.0, "control"
+    assert max(free.clipping_inverted(sums, known.cells)["means"][0][:, 0].max() for sums in noisy) > 1000.0, "control"
 
 
 @pytest.mark.parametrize("columns", [{"weight": 50.0}, {"salary": 4e4}, {"salary": 0.0}])

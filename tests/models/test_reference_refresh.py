@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
-from dpdist.mechanisms.reference_tables.update import Refresh
+from dpdist.mechanisms.reference_tables.histograms import Refresh
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
+from dpdist.mechanisms.reference_tables.query import HistogramCounts
 from dpdist.reference.clipping import Cell
 from dpdist.reference.quantile_bins import ORDERS, QuantileLevels, numbers, towards
 
@@ -55,7 +56,7 @@ def counted(known: Refresh, rows: tuple[tuple[int, float, float], ...]) -> Float
     """Counts of records (cell, weight, salary)."""
     cell, weight, salary = np.array(rows, dtype=float).reshape(-1, 3).T
     frame, none = cell.astype(np.int32), np.full(len(cell), -1, dtype=np.int32)
-    return known.statistics(Records(np.arange(len(cell)), frame, salary, weight, none), np.ones(len(cell)))
+    return HistogramCounts(known).sums(Records(np.arange(len(cell)), frame, salary, weight, none))
 
 
 GRID = list(product((0, 1), (0.1, 20.0, 1e6), (0.0, 140.0, 150.0, 999.0, 1000.0)))

@@ -20,7 +20,7 @@ from dpdist.cli.report import report
 from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import t_interval
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.publish.limits import Ranges, Wider, farthest_means, wider
 from dpdist.publish.released import read_release
 from dpdist.publish.small_cells import _sampling, beyond_sampling

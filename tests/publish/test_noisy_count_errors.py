@@ -16,8 +16,8 @@ from dpdist.core.table_cells import cross
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.post import Sanitized
-from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary, summary_of
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.models.protocol import Draws, expected_of
 from dpdist.privacy.noisy_counts import counted_again, levels
@@ -54,9 +54,9 @@ def made_again(kind: Kind, release: ReleasedObject, frame: Frame) -> tuple[Draws
         plain = release.model(0)
         assert isinstance(plain, ReferenceCells)
         known = learned(kind, plain)
-        model = model.within(known.limits, plain.units(known.told))
+        model = model.within(known.limits, plain.units(known.cells))
         first = np.unique(theta["unit"][0], return_index=True)[1]
-        return model.clipping_inverted(theta["sums"][0][first], known.told), model
+        return model.clipping_inverted(theta["sums"][0][first], known.cells), model
     if isinstance(model, SanitizedLognormal):
         plain = release.model(0)
         assert isinstance(plain, SanitizedLognormal)

@@ -1,23 +1,21 @@
-"""Makes a substitute for a reference from the current file: noisy histograms over public bins, for groups of cells.
+"""Noisy histograms of groups of cells: in place of a reference (`Histograms`), or to update one (`Refresh`) (METHODS §7b).
 
-Groups follow from public sizes. Within a group, weight and outcomes are paired as if they were independent. After the
-table's noisy sums are released, `histogram_pairs` pairs them by these sums. Counts are smoothed, which is post-processing,
-and spread over HISTOGRAM_POINTS points of equal weight.
+Groups follow from public sizes. Counts are smoothed and spread over points, or move the points of an earlier release.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
 
-from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Column, Job
-from dpdist.mechanisms.reference_tables.clipped_cells import Told
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.cells import CellsByOutcome
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of, histogram_counts
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 from dpdist.reference.clipping import AT_THE_BOUND, Blur, Cell
@@ -35,6 +33,7 @@ from dpdist.reference.histograms import (
     smoothed,
     sure_ends,
 )
+from dpdist.reference.quantile_bins import Moved, QuantileLevels, nearest, numbers, towards, transported
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,17 @@ class Histograms:
         """What the counts of all histograms lose under their noise."""
         return histogram_counts(len(self.bins), self.scale)
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        values = (*((records.weight,) if self.model.weighted else ()), *records.outcomes.T)
-        group, groups = self.group[self.model.pattern(records.frame)], int(self.group.max()) + 1
-        found = []
-        for bins, column in zip(self.bins, values, strict=True):
-            size = len(bins.left)
-            key = group * np.int64(size) + bins.number(column)
-            found.append(np.bincount(key, weights=alpha, minlength=groups * size).reshape(groups, size))
-        return np.concatenate(found, axis=1)
+    @property
+    def shaped(self) -> range:
+        """Numbers of the outcomes that have a histogram: all."""
+        return range(len(self.model.outcomes))
 
-    def summarise(self, noisy: Floats) -> Told:
+    def binned(self, cell: Codes, columns: Sequence[Floats]) -> Iterator[tuple[int, Ints]]:
+        """For every histogram its number of bins, and the bin of every value of its column, (record,)."""
+        for bins, column in zip(self.bins, columns, strict=True):
+            yield len(bins.left), bins.number(column)
+
+    def summarise(self, noisy: Floats) -> CellsByOutcome:
         """The cells of each outcome, from noisy counts.
 
         The cells of a group are shrunk towards each other. A cell that is alone in its group is not shrunk.
@@ -85,14 +84,14 @@ class Histograms:
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
         noise = 2.0 * float(self.scale) ** 2 * len(cells)
         columns = np.split(noisy, edges, axis=1)
-        two = [holds_two_values(own.sum(axis=0), noise, bins) for own, bins in zip(columns, self.bins, strict=True)]
+        two = [holds_two_values(counts.sum(axis=0), noise, bins) for counts, bins in zip(columns, self.bins, strict=True)]
         if any(two):
-            kept = [own[:, [0, -1]] if ends else own for own, ends in zip(columns, two, strict=True)]
-            bins = [each.ends if ends else each for each, ends in zip(self.bins, two, strict=True)]
+            kept = [counts[:, [0, -1]] if ends else counts for counts, ends in zip(columns, two, strict=True)]
+            bins = [rows.ends if ends else rows for rows, ends in zip(self.bins, two, strict=True)]
             return replace(self, bins=tuple(bins)).summarise(np.concatenate(kept, axis=1))
         within = np.where(cells > 1, np.arange(len(cells)), -1).tolist()
-        each = enumerate(zip(noisy, size, within, strict=True))
-        groups = [self._of_group(np.split(row, edges), n, own, number) for number, (row, n, own) in each]
+        rows = enumerate(zip(noisy, size, within, strict=True))
+        groups = [self._of_group(np.split(row, edges), n, counts, number) for number, (row, n, counts) in rows]
         return [[groups[group][outcome] for group in self.group] for outcome in range(len(self.model.outcomes))]
 
     def _of_group(self, counts: list[Floats], n: float, within: int, group: int) -> list[Cell]:
@@ -153,14 +152,100 @@ def _margins(job: Job) -> list[tuple[int, ...]]:
     Columns of strata are left out, because they are constant within a stratum.
     """
     columns = [name for name in job.cell_columns if name not in job.strata]
-    found = list[tuple[int, ...]]()
+    margins = list[tuple[int, ...]]()
     for table in job.tables:
         by = [columns.index(name) for name in table.by if name in columns]
         sizes = range(len(by) + 1) if table.margins else (len(by),)
-        found += [margin for size in sizes for margin in combinations(by, size)]
-    return found
+        margins += [margin for size in sizes for margin in combinations(by, size)]
+    return margins
 
 
 def _whole(column: Column) -> bool:
     """True if the outcome can only be whole numbers, as the job states."""
     return column.whole or (column.codes is not None and all(float(code).is_integer() for code in column.codes.values()))
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """Histograms in quantile bins of an earlier release's points, `carried`, by group of cells.
+
+    The statistics are counts (group, bin): of the weight, then of every outcome with more than two values.
+    """
+
+    model: ReferenceCells
+    carried: CellsByOutcome
+    group: Codes
+    """The group of every cell, (cell,)."""
+    shaped: tuple[int, ...]
+    """Numbers of the outcomes with more than two values."""
+    orders: tuple[tuple[QuantileLevels, ...], ...]
+    """Quantile bins, by histogram and cell."""
+    scale: Fraction
+
+    @classmethod
+    def build(cls, job: Job, model: ReferenceCells, earlier: CellsByOutcome) -> Refresh:
+        """Builds the bins from the cells of an earlier release. That release is public, and so are the bins."""
+        assert job.reference is not None
+        assert job.reference.paid is not None
+        shaped = tuple(k for k, column in enumerate(job.outcome_columns.values()) if not column.two_valued)
+        orders = [tuple(QuantileLevels.of(cell.weight, 0.0, np.inf) for cell in earlier[0])] if model.weighted else []
+        orders += [tuple(QuantileLevels.of(cell.outcome, cell.low, cell.top) for cell in earlier[k]) for k in shaped]
+        epsilon = record_epsilon(job, job.reference.paid.epsilon)
+        scale = count_scale_of(len(orders), epsilon, job.budget.adjacency)
+        group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
+        return cls(model, earlier, group, shaped, tuple(orders), scale)
+
+    @property
+    def query(self) -> NoisyQuery:
+        """What the counts of all histograms lose under their noise."""
+        return histogram_counts(len(self.orders), self.scale)
+
+    def binned(self, cell: Codes, columns: Sequence[Floats]) -> Iterator[tuple[int, Ints]]:
+        """For every histogram its number of bins, and the bin of every value of its column in its cell, (record,)."""
+        for levels, column in zip(self.orders, columns, strict=True):
+            edges = np.array([of_cell.edges for of_cell in levels])
+            yield edges.shape[1] + 1, numbers(edges, cell, column)
+
+    def summarise(self, noisy: Floats) -> CellsByOutcome:
+        """The updated cells of each outcome, from noisy counts."""
+        parts = np.split(noisy, len(self.orders), axis=1)
+        moved = [
+            [self._moved(orders, k, row) for k, row in enumerate(counts)]
+            for orders, counts in zip(self.orders, parts, strict=True)
+        ]
+        of_weight = moved.pop(0) if self.model.weighted else None
+        by_outcome = dict(zip(self.shaped, moved, strict=True))
+        return [
+            [self._cell(k, number, cell, of_weight, by_outcome.get(k)) for number, cell in enumerate(cells)]
+            for k, cells in enumerate(self.carried)
+        ]
+
+    def _moved(self, levels: Sequence[QuantileLevels], group: int, counts: Floats) -> Moved:
+        """The changes of one group's points, from one histogram."""
+        cells = np.flatnonzero(self.group == group)
+        size = self.model.count[cells]
+        n, variance = float(size.sum()), 2.0 * float(self.scale) ** 2
+
+        def share(shift: float, stretch: float) -> Floats:
+            shares = [levels[cell].under(shift, stretch).share for cell in cells.tolist()]
+            return np.asarray(np.average(shares, axis=0, weights=size))
+
+        likely = variance / n**2 + np.maximum(share(0.0, 0.0), 1.0 / n) / n
+        nearby = nearest(lambda *tried: float(((counts / n - share(*tried)) ** 2 / likely).sum()))
+        return Moved(*nearby, towards(share(*nearby), counts, n, variance))
+
+    def _cell(
+        self, outcome: int, number: int, cell: Cell, of_weight: list[Moved] | None, of_outcome: list[Moved] | None
+    ) -> Cell:
+        """A cell of one outcome with updated weights, outcomes and effective number of records."""
+        weight, values, group = cell.weight, cell.outcome, self.group[number]
+        records = float(cell.records)
+        if of_weight is not None:
+            weight = transported(self.orders[0][number], weight, of_weight[group])
+            records = of_weight[group].shares.records(cell.records)
+        if of_outcome is not None:
+            values = transported(
+                self.orders[self.model.weighted + self.shaped.index(outcome)][number], values, of_outcome[group]
+            )
+            records = of_outcome[group].shares.records(cell.records)
+        return replace(cell, weight=weight, outcome=values, records=int(records))

@@ -22,8 +22,8 @@ from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.evaluation.laplace import noised
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.reference_tables.clipped_cells import ReferenceSummary, summary_of
-from dpdist.mechanisms.reference_tables.release import ReferenceCells
+from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.models.protocol import StratumModel
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads

@@ -14,43 +14,6 @@ from dpdist.mechanisms.words import Words
 from dpdist.models.outputs import ReleaseView, looked_through
 from dpdist.reference.saturation import ALARM
 
-CLIPPED = (
-    "A record enters one base cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
-    "reference and public sizes fixed. Their L1 norm is at most 1. So switching a record off moves both sums by at most "
-    "1, and other values at the same x by at most 2. Both have discrete Laplace noise of that scale over ε. Margins are "
-    "sums of cells."
-)
-CLIPPED_IN_STAGES = CLIPPED.replace("over ε.", "over ε₁, what histograms leave of ε.")
-CLIPPED_BY_HISTOGRAMS = CLIPPED_IN_STAGES.replace("the reference and", "noisy histograms and")
-CLIPPED_SECRET = (
-    "A record enters one base cell by 1 − v, v(1 + c)/2 and v(1 − c)/2, v its weight and c its centred outcome, clipped "
-    "at limits that the reference alone fixed. They are at least 0 and sum to 1. So adding or removing a record moves the "
-    "three sums by 1, and exchanging it for any other by at most 2. All have discrete Laplace noise of scale 1/ε (2/ε "
-    "under substitution). Margins are sums of cells."
-)
-SEVERAL = (
-    "With K outcomes a record enters by 1 − v and vc of each. Their L1 norm, with the latter over K, is at most 1: noise "
-    "on them has K times that scale."
-)
-SEVERAL_SECRET = (
-    "With K outcomes a record enters one base cell by 1 − v and, for each of them, v(1 + c)/2 and v(1 − c)/2. Here v is "
-    "its weight and c its centred outcome, clipped at limits that the reference alone fixed. They are at least 0, and 1 − "
-    "v and the others over K sum to 1. So adding or removing a record moves the sums by 1 in this norm, and exchanging it "
-    "for any other by at most 2. All have discrete Laplace noise, of scale 1/ε on the sum of 1 − v and K/ε on every other "
-    "(twice that under substitution). Margins are sums of cells."
-)
-ONE_BUDGET = "All tables are sums of the same base cells, so that one budget serves them all and none is split."
-FROM_REFERENCE = (
-    "Limits, units, clipping's inverse and the tails beyond the limits come from the reference alone. Where the current "
-    "file's shape is another, beyond a scale of weights and of outcomes, the estimates' bias is in no standard error."
-)
-FROM_HISTOGRAMS = (
-    "Limits, and what estimates hold beyond them, come from the noisy histograms alone. Errors hold their noise and, as a "
-    "bias, half of what a group's histogram has beyond the limits. They hold as many records as noise may hide there, too. "
-    "A cell's own tail may be farther from its group's. Weights and outcomes may depend on each other there in another way "
-    "than below the limits. That part of the bias is in no standard error."
-)
-SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
 DONATED = (
     f"A donor is of the synthetic record's own cell, or of the cells most like it where the cell has fewer than {FEWEST}.",
     "Tables made from synthetic records are the published ones; what else they tell is the reference's, not measured.",

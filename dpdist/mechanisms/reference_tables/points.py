@@ -8,7 +8,8 @@ on an earlier release or on histograms, there are no donors, and released points
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import CELL, MOST_POINTS
-from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells
+from dpdist.mechanisms.reference_tables.cells import ClippedCells
 from dpdist.models.copula.model import kind_of
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
@@ -32,11 +33,11 @@ class Drawn(NamedTuple):
 
     @classmethod
     def of(cls, release: ReleaseView, cells: ClippedCells, stratum: int) -> Drawn:
-        known = release.donors.get(release.frame.stratum_labels[stratum])
-        donors = known or _points(release, cells, stratum)
+        passed = release.donors.get(release.frame.stratum_labels[stratum])
+        donors = passed or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()
         domains = tuple(
-            Domain.of(values, bounds, column.whole or kind_of(column) == "binary" or (not known and _on(values, bounds)))
+            Domain.of(values, bounds, column.whole or kind_of(column) == "binary" or (not passed and _on(values, bounds)))
             for values, bounds, column in zip(donors.outcomes.T, cells.bounds, columns, strict=True)
         )
         means = release.theta(cells, stratum, 0)["means"][0]
@@ -48,14 +49,14 @@ class Drawn(NamedTuple):
         weight, outcomes = np.empty(len(frame_row)), np.empty((len(frame_row), len(self.domains)))
         donor = np.empty(len(frame_row), dtype=np.int64)
         for k in np.unique(cell).tolist():
-            own = np.flatnonzero(cell == k)
-            donor[own] = drawn = self.donors.drawn(k, self.cells.codes, len(own), rng)
-            weight[own], outcomes[own] = agree(
+            rows = np.flatnonzero(cell == k)
+            donor[rows] = drawn = self.donors.drawn(k, self.cells.codes, len(rows), rng)
+            weight[rows], outcomes[rows] = agree(
                 *(self.donors.weight[drawn], self.donors.outcomes[drawn], means[k, 0], means[k, 1:]),
                 *(self.domains, self.cells.weighted and not self.cells.one_weight),
             )
             if self.cells.one_weight:
-                weight[own] = means[k, 0]
+                weight[rows] = means[k, 0]
         return outcomes if outcomes.shape[1] > 1 else outcomes[:, 0], weight, donor
 
 
@@ -85,8 +86,8 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
 def _points(release: ReleaseView, cells: ClippedCells, stratum: int) -> Donors:
     """The released points, in the form of donors; points of several outcomes are paired by the order of their weights."""
     parts = []
-    for k, each in _by_cell(release, cells, stratum).items():
-        ordered = [_by_weight(pairs) for pairs, _ in each]
+    for k, variables in _by_cell(release, cells, stratum).items():
+        ordered = [_by_weight(pairs) for pairs, _ in variables]
         parts.append((np.full(MOST_POINTS, k), ordered[0][:, 0], np.column_stack([pairs[:, 1] for pairs in ordered])))
     cell, weight, outcomes = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Donors.of(cell, weight, outcomes)
@@ -94,9 +95,9 @@ def _points(release: ReleaseView, cells: ClippedCells, stratum: int) -> Donors:
 
 def points_of_cells(release: ReleaseView, cells: ClippedCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
     """Points (weight, outcome) of every outcome and cell, and the number of records that they stand for, (cell,)."""
-    found = _by_cell(release, cells, stratum)
+    points = _by_cell(release, cells, stratum)
     numbers, outcomes = range(len(cells.labels)), range(len(cells.outcomes))
-    return [[found[k][j][0] for k in numbers] for j in outcomes], np.array([found[k][0][1] for k in numbers])
+    return [[points[k][j][0] for k in numbers] for j in outcomes], np.array([points[k][0][1] for k in numbers])
 
 
 def _by_cell(release: ReleaseView, cells: ClippedCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
@@ -110,11 +111,11 @@ def _by_cell(release: ReleaseView, cells: ClippedCells, stratum: int) -> dict[in
     }
     keys = list(zip(*(points[f"{CELL}{name}"].astype(str) for name in job.cell_columns), strict=True)) or [()] * len(points)
     points["cell"] = [number.get(key, -1) for key in keys]
-    found = {}
-    for k, own in points[points["cell"] >= 0].groupby("cell"):
-        each = [own[own["variable"] == name] for name in cells.outcomes]
-        found[int(k)] = [(of[["weight", "outcome"]].to_numpy(), float(of["standing"].iloc[0])) for of in each]
-    return found
+    by_cell = {}
+    for k, of_cell in points[points["cell"] >= 0].groupby("cell"):
+        variables = [of_cell[of_cell["variable"] == name] for name in cells.outcomes]
+        by_cell[int(k)] = [(of[["weight", "outcome"]].to_numpy(), float(of["standing"].iloc[0])) for of in variables]
+    return by_cell
 
 
 def _by_weight(pairs: Floats) -> Floats:
@@ -122,3 +123,73 @@ def _by_weight(pairs: Floats) -> Floats:
     ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     places: Ints = ((np.arange(MOST_POINTS) + 0.5) * len(ordered) / MOST_POINTS).astype(np.int64)
     return np.asarray(ordered[places])
+
+
+STEP = 0.05
+"""Step of the numerical derivative of a distribution function, as a share of the mean or of the standard deviation."""
+
+
+@dataclass(frozen=True)
+class Transported:
+    """The points (weight, outcome) of every outcome and cell, (point, 2) each.
+
+    `standing` (cell,) is the number of records that a cell's points represent.
+    """
+
+    cells: ClippedCells
+    points: Sequence[Sequence[Floats]]
+    standing: Floats
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
+        cell, shares = self.cells.design.pattern[row], np.empty((len(theta), len(row)))
+        for k in np.unique(cell).tolist():
+            pairs = np.flatnonzero(cell == k)
+            distinct, place = np.unique(value[pairs], return_inverse=True)
+            shares[:, pairs] = self._of_cell(theta, k, distinct, outcome)[:, place]
+        return shares
+
+    def _of_cell(self, theta: Draws, k: int, value: Floats, outcome: int) -> Floats:
+        """Shares of a cell's weight with an outcome of at most each value, (draw, value)."""
+        points, (low, top) = self.points[outcome][k], self.cells.bounds[outcome]
+        mean = float(np.average(points[:, 1], weights=points[:, 0]))
+        moved = theta["means"][:, k, 1 + outcome, None]
+        steps = _Steps.of(points)
+        if low >= 0 and mean > 0:
+            ratio = np.divide(mean, moved, out=np.ones_like(moved), where=moved > 0)
+            share = steps.until(value * ratio)
+        else:
+            share = steps.until(value + mean - moved)
+        if "shape" in theta.values:
+            error = self._errors(points, steps, mean, value, low >= 0 and mean > 0) / np.sqrt(self.standing[k])
+            share = share + theta["shape"][:, k, None] * error
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, np.clip(share, 0.0, 1.0)))
+
+    @staticmethod
+    def _errors(points: Floats, steps: _Steps, mean: float, value: Floats, scaled: bool) -> Floats:
+        """Standard deviation, for one record, of the share at or below each value if the mean is known, (value,)."""
+        weight, outcome = points[:, 0] / points[:, 0].mean(), points[:, 1]
+        size = mean if scaled else float(np.sqrt(np.average((outcome - mean) ** 2, weights=weight)))
+        if size == 0:
+            return np.zeros(len(value))
+        ends = [value / (1.0 + sign * STEP) if scaled else value - sign * STEP * size for sign in (1.0, -1.0)]
+        slope = (steps.until(ends[1]) - steps.until(ends[0])) / (2.0 * STEP)
+        inside = (outcome[:, None] <= value) - steps.until(value) + slope * ((outcome - mean) / size)[:, None]
+        return np.asarray(np.sqrt(np.mean((weight[:, None] * inside) ** 2, axis=0)))
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A distribution function with steps: outcomes in rising order, and the share of weight up to each, starting with 0."""
+
+    outcome: Floats
+    share: Floats
+
+    @classmethod
+    def of(cls, points: Floats) -> _Steps:
+        order = np.argsort(points[:, 1], kind="stable")
+        weight = np.cumsum(points[order, 0])
+        return cls(points[order, 1], np.concatenate([[0.0], weight / weight[-1]]))
+
+    def until(self, value: Floats) -> Floats:
+        return np.asarray(self.share[np.searchsorted(self.outcome, value, side="right")])

@@ -2,28 +2,45 @@
 
 The released parameters are the noisy sums with their clipping limits, and the mean weight and mean outcomes of every cell
 with covariances. The reference's points, moved to these means, are released for the next period. Margins are sums of
-cells. Synthetic records are drawn from the points and calibrated to the means (`donor_records`).
+cells. Synthetic records are drawn from the points and calibrated to the means (`points`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.clipped_cells import ClippedCells, ReferenceSummary, Told, summary_of
-from dpdist.mechanisms.reference_tables.donor_records import Drawn, points_of_cells
-from dpdist.mechanisms.reference_tables.redrawn_means import noised_again, recounted, resampled
-from dpdist.mechanisms.reference_tables.released_form import covariances, padded, released_form, unpadded
-from dpdist.mechanisms.reference_tables.transported import Transported
+from dpdist.mechanisms.figures import (
+    SUM_OF_ABSENT,
+    Figures,
+    cells_of,
+)
+from dpdist.mechanisms.reference_tables.cells import (
+    CellsByOutcome,
+    ClippedCells,
+    ReferenceRecords,
+    ReferenceSummary,
+    summary_of,
+)
+from dpdist.mechanisms.reference_tables.points import Drawn, Transported, points_of_cells
+from dpdist.mechanisms.reference_tables.released_means import (
+    covariances,
+    noised_again,
+    padded,
+    recounted,
+    released_form,
+    resampled,
+    unpadded,
+)
+from dpdist.mechanisms.reference_tables.words import WORDS
 from dpdist.models.described import recall_draws
 from dpdist.models.design import counted_again
 from dpdist.models.outputs import Point, ReleaseView
@@ -33,6 +50,16 @@ from dpdist.reference.histogram_pairs import all_paired
 from dpdist.reference.inversion import elasticities, invert_clipping
 from dpdist.reference.limits import UNIT, Limits
 from dpdist.reference.saturation import set_into, spans
+
+__all__ = ["DEFINITIONS", "WORDS", "ReferenceCells", "figures", "model_of"]
+
+DEFINITIONS = {
+    "1 - v": SUM_OF_ABSENT,
+    "vc": "the sum of v c, c = clip((y - m) / R, -1, 1), with y the outcome, m the centre and R the half_width",
+    "v(1 + c)/2": "the sum of v (1 + c) / 2, in the notation of vc",
+    "v(1 - c)/2": "the sum of v (1 - c) / 2, in the notation of vc",
+}
+"""Definitions of the statistics by name, for the metadata of the file."""
 
 
 class Sized(NamedTuple):
@@ -79,12 +106,12 @@ class ReferenceCells(ClippedCells):
         of_count, of_mean = (float(scale) / UNIT for scale in self.scales)
         return 6.0 * of_count, 12.0 * of_mean
 
-    def learned(self, records: Records, copied: pa.Table | None) -> ReferenceSummary:
+    def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> ReferenceSummary:
         """The summary of a reference's records, with donors."""
         cells = summary_of(self, [records.about(k) for k in range(len(self.outcomes))])
         return cells._replace(donors=Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied))
 
-    def learned_from_points(self, points: Sequence[Records], effective_sizes: Floats) -> ReferenceSummary:
+    def learned_from_points(self, points: Sequence[ReferenceRecords], effective_sizes: Floats) -> ReferenceSummary:
         """The summary of points that an earlier release passed on, with effective sample sizes of cells, (cell,)."""
         return summary_of(self, points, effective_sizes)
 
@@ -101,18 +128,18 @@ class ReferenceCells(ClippedCells):
         variance = self.noise.weight, self.noise.product / len(self.outcomes)
         return Sized(np.column_stack([left, above - below]), (left + held) / UNIT, sum(variance) / size**2)
 
-    def clipping_inverted(self, sums: Floats, summary: Told) -> Draws:
+    def clipping_inverted(self, sums: Floats, summary: CellsByOutcome) -> Draws:
         """The released parameters, from noisy sums of units and the reference."""
         assert self.unit is not None
         unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
         if self.weight_bounds is not None:
             assert self.limits is not None
             summary = all_paired(summary, self.limits, sized.sums[unit] / UNIT, sized.size[unit], self.noise)
-        found, departure, kept, ends, elasticity = self._inverted(sized, summary)
-        weight = np.clip(found[0].estimate[:, 0], *self.public_weights)
-        means = [each.estimate[:, 1] for each in found]
+        spreads, departure, kept, ends, elasticity = self._inverted(sized, summary)
+        weight = np.clip(spreads[0].estimate[:, 0], *self.public_weights)
+        means = [column.estimate[:, 1] for column in spreads]
         if ends:
-            weight, *means = (set_into(value, own) for value, own in zip((weight, *means), ends, strict=True))
+            weight, *means = (set_into(value, span) for value, span in zip((weight, *means), ends, strict=True))
         values = {
             "sums": sums[unit],
             "unit": unit.astype(np.float64),
@@ -120,10 +147,10 @@ class ReferenceCells(ClippedCells):
             "means": np.column_stack([weight, *means]),
             "departure": _by_column(departure),
             "kept": _by_column(kept),
-            **{name: covariances([getattr(each, name) for each in found]) for name in ("sampling", "noise", "alone")},
+            **{name: covariances([getattr(column, name) for column in spreads]) for name in ("sampling", "noise", "alone")},
             **({"elasticity": _by_column(elasticity)} if elasticity else {}),
-            **self._of_the_summary(found, ends, summary),
-            "common": _by_column([each.common for each in found]),
+            **self._of_the_summary(spreads, ends, summary),
+            "common": _by_column([column.common for column in spreads]),
         }
         if self.simplex:
             share = self.sizes(summary) / np.bincount(unit, weights=self.sizes(summary))[unit]
@@ -133,36 +160,38 @@ class ReferenceCells(ClippedCells):
         values |= {"points": _points(summary, weight, means)}
         return Draws({name: value[None] for name, value in values.items()})
 
-    def _inverted(self, sized: Sized, summary: Told) -> Inverted:
+    def _inverted(self, sized: Sized, summary: CellsByOutcome) -> Inverted:
         """Estimates from inverting the clipping of every outcome's sums."""
         assert self.limits is not None
         assert self.unit is not None
         unit, whole = self.unit, self.whole(summary, self.unit)
-        centre, cap, reach = (each[np.unique(unit, return_index=True)[1]] for each in self.limits)
-        found, departure, kept, unknown, elasticity = [], [], [], list[tuple[Floats, Floats]](), list[Floats]()
+        centre, cap, reach = (column[np.unique(unit, return_index=True)[1]] for column in self.limits)
+        spreads, departure, kept, unknown, elasticity = [], [], [], list[tuple[Floats, Floats]](), list[Floats]()
         for k, (cells, units) in enumerate(zip(summary, whole, strict=True)):
-            limits, own = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
-            each = invert_clipping(units, limits, own, sized.size, self.noise, self.shrinkage)
-            found.append(spread(each, cells, units, unit))
-            departure.append(each.departure[unit])
-            kept.append(each.kept[unit])
+            limits, unit_sums = Limits(centre[:, k], cap, reach[:, k]), sized.sums[:, [0, 1 + k]]
+            column = invert_clipping(units, limits, unit_sums, sized.size, self.noise, self.shrinkage)
+            spreads.append(spread(column, cells, units, unit))
+            departure.append(column.departure[unit])
+            kept.append(column.kept[unit])
             if self.noisy_counts:
-                elasticity.append(elasticities(units, limits, own, sized.size, each)[unit])
+                elasticity.append(elasticities(units, limits, unit_sums, sized.size, column)[unit])
             if self.weight_bounds is not None:
-                unknown.append(spans(units, limits, own, sized.size, self.noise, self.weight_bounds))
+                unknown.append(spans(units, limits, unit_sums, sized.size, self.noise, self.weight_bounds))
         ends = [unknown[0][0], *(of_mean for _, of_mean in unknown)] if unknown else []
-        return Inverted(found, departure, kept, ends, elasticity)
+        return Inverted(spreads, departure, kept, ends, elasticity)
 
-    def _of_the_summary(self, cells: Sequence[Spread], ends: Sequence[Floats], summary: Told) -> dict[str, Floats]:
+    def _of_the_summary(
+        self, cells: Sequence[Spread], ends: Sequence[Floats], summary: CellsByOutcome
+    ) -> dict[str, Floats]:
         """Released parameters that exist only with histograms, or only for cells whose shape is partly borrowed."""
         values = dict[str, Floats]()
         if ends:
             values["spans"] = np.column_stack(ends)
-            values["tail"] = _by_column([each.tail for each in cells])
+            values["tail"] = _by_column([column.tail for column in cells])
             for name in ("group", "at_bound"):
                 values[name] = np.array([getattr(cell, name) for cell in summary[0]], dtype=np.float64)
         if self.weight_bounds is None:
-            values["borrowed"] = np.array([[cell.borrowed for cell in each] for each in summary]).T
+            values["borrowed"] = np.array([[cell.borrowed for cell in column] for column in summary]).T
         return values
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
@@ -205,7 +234,7 @@ class ReferenceCells(ClippedCells):
         ]
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Means under other samples of the reference and of the current file, without noise (see `redrawn_means`)."""
+        """Means under other samples of the reference and of the current file, without noise (see `released_means`)."""
         return resampled(theta, draws, rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
@@ -218,23 +247,23 @@ class ReferenceCells(ClippedCells):
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         """Reads the released parameters that are present, because a released job does not name an earlier release."""
-        return recall_draws([each for each in self.parameters if each.name in described], described)
+        return recall_draws([parameter for parameter in self.parameters if parameter.name in described], described)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         first, other = self.scales
         scale = f"scale {first}" + (f" on 1 - v and {other} on vc" if other != first else "")
-        said = {"standing": theta["standing"][0].tolist(), "points": unpadded(theta["points"][0])}
+        passed = {"standing": theta["standing"][0].tolist(), "points": unpadded(theta["points"][0])}
         if self.simplex:
-            said["size"] = theta["size"][0].tolist()
-        return {**super().describe(theta), **said, "noise_law": f"discrete Laplace, {scale}, in units of 2^-20"}
+            passed["size"] = theta["size"][0].tolist()
+        return {**super().describe(theta), **passed, "noise_law": f"discrete Laplace, {scale}, in units of 2^-20"}
 
 
 def _by_column(pairs: Sequence[Floats]) -> Floats:
     """Joins the weight's values, from the first outcome's pairs (cell, 2), with each outcome's values, (cell, …)."""
-    return np.column_stack([pairs[0][:, 0], *(each[:, 1] for each in pairs)])
+    return np.column_stack([pairs[0][:, 0], *(pair[:, 1] for pair in pairs)])
 
 
-def _points(summary: Told, weight: Floats, means: Sequence[Floats]) -> Floats:
+def _points(summary: CellsByOutcome, weight: Floats, means: Sequence[Floats]) -> Floats:
     """The reference's points moved to the released means, (outcome, cell, point, 2), filled up with NaN."""
     moved = [
         [cell.transported(w, m, MOST_POINTS) for cell, w, m in zip(cells, weight, mean, strict=True)]
@@ -246,3 +275,21 @@ def _points(summary: Told, weight: Floats, means: Sequence[Floats]) -> Floats:
 def model_of(job: Job) -> type[ReferenceCells]:
     """The model of every job under the mechanism."""
     return ReferenceCells
+
+
+def figures(release: ReleaseView, model: ReferenceCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy sums of a stratum's cells, with each sum's clipping limits.
+
+    The first sum is of 1 − v. The others are of the outcomes in turn.
+    """
+    named = {parameter.name: parameter.dims[1][1] for parameter in model.parameters if parameter.name == "sums"}
+    several, limits = len(model.outcomes), theta["limits"][0]
+
+    def of(i: int, j: int) -> tuple[float | None, float | None, float | None]:
+        k = (j - 1) % several
+        window = (None, None) if j == 0 else (float(limits[i, k]), float(limits[i, several + 1 + k]))
+        return window[0], float(limits[i, several]), window[1]
+
+    values, unit = theta["sums"][0], theta["unit"][0].astype(int).tolist()
+    scales = [model.scales[0], *[model.scales[1]] * (values.shape[1] - 1)]
+    yield Figures(cells_of(release, model, stratum), named["sums"], values, scales, of, units=unit)

@@ -1,38 +1,48 @@
-"""Defines the sums of reference tables: base cells, their clipping limits and units, and a record's share of each sum.
-
-The limits and units come from the summary of a reference, before the current file is read (METHODS §7b). `release` has
-the post-processing of the noisy sums.
-"""
+"""Base cells of reference tables: their limits and units, fixed by a reference before the current file is read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dpdist.confidential.records import Records
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.sensitivity import cone, noise_scales, simplex
 from dpdist.mechanisms.reference_tables.spec import ReferenceTables
-from dpdist.mechanisms.sums_model import SumsModel
+from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
 from dpdist.models.design import counted, design
+from dpdist.models.public_model import PublicModel
 from dpdist.privacy.queries import record_epsilon
 from dpdist.reference.borrowing import complete
 from dpdist.reference.clipping import Cell
 from dpdist.reference.collapsing import collapsed, fewest, pooled
 from dpdist.reference.limits import UNIT, Limits, Noise, choose
 
-Told = list[list[Cell]]
+CellsByOutcome = list[list[Cell]]
 """Summary of a reference: the cells of each outcome."""
 
 
+class ReferenceRecords(Protocol):
+    """Records of a reference, which is public."""
+
+    @property
+    def frame(self) -> Codes: ...
+
+    @property
+    def weight(self) -> Floats: ...
+
+    @property
+    def outcomes(self) -> Floats: ...
+
+    def about(self, outcome: int) -> ReferenceRecords: ...
+
+
 @dataclass(frozen=True)
-class ClippedCells(SumsModel):
+class ClippedCells(PublicModel):
     """Base cells of one stratum; the statistics are (cell, 1 + outcome), in whole units, once `limits` are known."""
 
     labels: tuple[str, ...]
@@ -93,23 +103,23 @@ class ClippedCells(SumsModel):
         first, other = (2.0 * (float(scale) / UNIT) ** 2 for scale in self.scales)
         return Noise(first, 2.0 * other if self.simplex else other)
 
-    def summarise(self, reference: Sequence[Records], sizes: Floats | None = None) -> Told:
+    def summarise(self, reference: Sequence[ReferenceRecords], sizes: Floats | None = None) -> CellsByOutcome:
         """Summary of every cell from the reference's records, which are given for each outcome.
 
         `sizes` (cell,) are effective numbers of records, where the records are points that represent others.
         """
-        found = []
+        summary = []
         for records, bounds in zip(reference, self.bounds, strict=True):
             cell = self.pattern(records.frame)
             order = np.argsort(cell, kind="stable")
-            own = np.split(order, np.searchsorted(cell[order], np.arange(1, len(self.labels))))
-            cells = [Cell.of(records.weight[k], records.outcome[k], bounds, self.weighted) for k in own]
+            rows = np.split(order, np.searchsorted(cell[order], np.arange(1, len(self.labels))))
+            cells = [Cell.of(records.weight[k], records.outcomes[k, 0], bounds, self.weighted) for k in rows]
             if sizes is not None:
-                cells = [replace(each, records=max(1, int(n))) for each, n in zip(cells, sizes, strict=True)]
-            found.append(complete(cells, self.codes))
-        return found
+                cells = [replace(cell, records=max(1, int(n))) for cell, n in zip(cells, sizes, strict=True)]
+            summary.append(complete(cells, self.codes))
+        return summary
 
-    def units(self, summary: Told) -> Ints:
+    def units(self, summary: CellsByOutcome) -> Ints:
         """The unit of every cell, (cell,), from the reference and the noise."""
         return collapsed(summary[0], self.codes, self.fewest_records)
 
@@ -118,52 +128,44 @@ class ClippedCells(SumsModel):
         """Smallest number of reference records of a cell that is not collapsed."""
         return fewest(self.scales)
 
-    def sizes(self, summary: Told) -> Floats:
+    def sizes(self, summary: CellsByOutcome) -> Floats:
         """Public sizes of cells; if sizes are secret, the reference's sizes."""
         return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
 
-    def whole(self, summary: Told, unit: Ints) -> Told:
+    def whole(self, summary: CellsByOutcome, unit: Ints) -> CellsByOutcome:
         """For each outcome its units, each as one cell."""
         sizes, members = self.sizes(summary), [np.flatnonzero(unit == number) for number in range(unit.max() + 1)]
-        return [[pooled([cells[k] for k in own], sizes[own]) for own in members] for cells in summary]
+        return [[pooled([cells[k] for k in rows], sizes[rows]) for rows in members] for cells in summary]
 
-    def limited(self, summary: Told) -> Limits:
+    def limited(self, summary: CellsByOutcome) -> Limits:
         """The limits μ, U and R of every cell, which it shares with its unit."""
         unit = self.units(summary)
         sizes = np.bincount(unit, weights=self.sizes(summary))
         whole = zip(zip(*self.whole(summary, unit), strict=True), sizes, strict=True)
         chosen = [choose(cells, int(n), self.noise, self.public_weights[1]) for cells, n in whole]
-        found = (np.array([getattr(each, name) for each in chosen], dtype=np.float64) for name in Limits._fields)
-        return Limits(*(each[unit] for each in found))
+        columns = (np.array([getattr(limit, name) for limit in chosen], dtype=np.float64) for name in Limits._fields)
+        return Limits(*(limit[unit] for limit in columns))
 
     def within(self, limits: Limits, unit: Ints) -> Self:
         """This model with the limits and the units that a reference fixed."""
         return replace(self, limits=limits, unit=unit)
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        assert self.limits is not None
-        assert self.unit is not None
-        cell, units = self.pattern(records.frame), int(self.unit.max()) + 1
-        body = simplex if self.simplex else cone
-        rows = alpha[:, None] * body(self.limits, cell, records.weight, records.outcomes)
-        return np.column_stack([np.bincount(self.unit[cell], weights=column, minlength=units) for column in rows.T])
-
 
 class ReferenceSummary(NamedTuple):
     """The cells of each outcome, their clipping limits, and the donors for synthetic records."""
 
-    told: Told
+    cells: CellsByOutcome
     limits: Limits
     donors: Donors | None = None
 
 
-def summary_of(model: ClippedCells, reference: Sequence[Records], sizes: Floats | None = None) -> ReferenceSummary:
+def summary_of(model: ClippedCells, reference: Sequence[ReferenceRecords], sizes: Floats | None = None) -> ReferenceSummary:
     """The summary from public sizes and the reference's records, which are given for each outcome.
 
     `sizes` (cell,): number of records that the reference's records stand for, if they are points.
     """
-    told = model.summarise(reference, sizes)
-    return ReferenceSummary(told, model.limited(told))
+    cells = model.summarise(reference, sizes)
+    return ReferenceSummary(cells, model.limited(cells))
 
 
 def weight_bounds(job: Job) -> tuple[float, float] | None:

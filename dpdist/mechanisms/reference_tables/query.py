@@ -1,0 +1,190 @@
+"""Sums of base cells, clipped at limits from a reference, and counts of histograms, under noise (METHODS §7b).
+
+The sensitivity of both is in `sensitivity`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.job import Job, MechanismSpec, budget_text
+from dpdist.mechanisms.counting import Summing
+from dpdist.mechanisms.promises import per_set, promise_of, referred
+from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
+from dpdist.mechanisms.reference_tables.histograms import Histograms, Refresh
+from dpdist.mechanisms.reference_tables.post import ReferenceCells
+from dpdist.mechanisms.reference_tables.sensitivity import (
+    clipped_sums,
+    cone,
+    count_scale_of,
+    histogram_counts,
+    histograms_of,
+    noise_scales,
+    simplex,
+)
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.wording import MOVES_UNKNOWN
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery, record_epsilon
+
+CLIPPED = (
+    "A record enters one base cell by 1 − v and vc, v its weight and c its centred outcome, clipped at limits that the "
+    "reference and public sizes fixed. Their L1 norm is at most 1. So switching a record off moves both sums by at most "
+    "1, and other values at the same x by at most 2. Both have discrete Laplace noise of that scale over ε. Margins are "
+    "sums of cells."
+)
+CLIPPED_IN_STAGES = CLIPPED.replace("over ε.", "over ε₁, what histograms leave of ε.")
+CLIPPED_BY_HISTOGRAMS = CLIPPED_IN_STAGES.replace("the reference and", "noisy histograms and")
+CLIPPED_SECRET = (
+    "A record enters one base cell by 1 − v, v(1 + c)/2 and v(1 − c)/2, v its weight and c its centred outcome, clipped "
+    "at limits that the reference alone fixed. They are at least 0 and sum to 1. So adding or removing a record moves the "
+    "three sums by 1, and exchanging it for any other by at most 2. All have discrete Laplace noise of scale 1/ε (2/ε "
+    "under substitution). Margins are sums of cells."
+)
+SEVERAL = (
+    "With K outcomes a record enters by 1 − v and vc of each. Their L1 norm, with the latter over K, is at most 1: noise "
+    "on them has K times that scale."
+)
+SEVERAL_SECRET = (
+    "With K outcomes a record enters one base cell by 1 − v and, for each of them, v(1 + c)/2 and v(1 − c)/2. Here v is "
+    "its weight and c its centred outcome, clipped at limits that the reference alone fixed. They are at least 0, and 1 − "
+    "v and the others over K sum to 1. So adding or removing a record moves the sums by 1 in this norm, and exchanging it "
+    "for any other by at most 2. All have discrete Laplace noise, of scale 1/ε on the sum of 1 − v and K/ε on every other "
+    "(twice that under substitution). Margins are sums of cells."
+)
+ONE_BUDGET = "All tables are sums of the same base cells, so that one budget serves them all and none is split."
+FROM_REFERENCE = (
+    "Limits, units, clipping's inverse and the tails beyond the limits come from the reference alone. Where the current "
+    "file's shape is another, beyond a scale of weights and of outcomes, the estimates' bias is in no standard error."
+)
+FROM_HISTOGRAMS = (
+    "Limits, and what estimates hold beyond them, come from the noisy histograms alone. Errors hold their noise and, as a "
+    "bias, half of what a group's histogram has beyond the limits. They hold as many records as noise may hide there, too. "
+    "A cell's own tail may be farther from its group's. Weights and outcomes may depend on each other there in another way "
+    "than below the limits. That part of the bias is in no standard error."
+)
+SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
+
+
+@dataclass(frozen=True)
+class ClippedSums(Summing):
+    """Kernel: the sums of every unit's clipped statistics, (unit, sum), in whole units of 1/UNIT."""
+
+    model: ReferenceCells
+
+    def sums(self, records: Records) -> Floats:
+        limits, unit = self.model.limits, self.model.unit
+        assert limits is not None
+        assert unit is not None
+        cell, units = self.model.pattern(records.frame), int(unit.max()) + 1
+        clipped = (simplex if self.model.simplex else cone)(limits, cell, records.weight, records.outcomes)
+        return np.column_stack([np.bincount(unit[cell], weights=column, minlength=units) for column in clipped.T])
+
+
+@dataclass(frozen=True)
+class HistogramCounts(Summing):
+    """Kernel: counts (group, bin) of all histograms side by side; a record is in one bin of each, in its cell's group."""
+
+    histograms: Histograms | Refresh
+
+    def sums(self, records: Records) -> Floats:
+        histograms, model = self.histograms, self.histograms.model
+        columns = [*([records.weight] if model.weighted else []), *(records.outcomes[:, k] for k in histograms.shaped)]
+        cell, groups = model.pattern(records.frame), int(histograms.group.max()) + 1
+        counts = []
+        for size, number in histograms.binned(cell, columns):
+            key = histograms.group[cell] * np.int64(size) + number
+            counts.append(np.bincount(key, minlength=groups * size).reshape(groups, size))
+        return np.concatenate(counts, axis=1).astype(np.float64)
+
+
+class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
+    """Sums of base cells, clipped at limits from a reference (METHODS §7b): strict, with δ = 0.
+
+    No law of the outcome is fitted.
+    """
+
+    sums = ReferenceCells
+
+    def queries(self, job: Job, settings: MechanismSpec) -> tuple[NoisyQuery, ...]:
+        scales = noise_scales(record_epsilon(job, job.epsilon_of_tables), job.budget.adjacency, len(job.outcomes))
+        tables = clipped_sums(scales[0])
+        if job.reference is None or job.reference.paid is None:
+            return (tables,)
+        number = histograms_of(job)
+        epsilon = record_epsilon(job, job.reference.paid.epsilon)
+        return histogram_counts(number, count_scale_of(number, epsilon, job.budget.adjacency)), tables
+
+    def promised(self, job: Job, settings: MechanismSpec, total: Strict | Concentrated) -> Promise:
+        several = len(job.outcomes) > 1
+        moves = () if job.sizes_secret else (MOVES_UNKNOWN,)
+        public = (_clipped(job), *((SEVERAL,) if several else ()), *moves)
+        clipped = (SEVERAL_SECRET if several else CLIPPED_SECRET,) if job.sizes_in_sums else public
+        tables = (ONE_BUDGET,) if len(job.tables) > 1 else ()
+        source = FROM_HISTOGRAMS if job.on_histograms else FROM_REFERENCE
+        promise = promise_of(job, per_set(total, job), *clipped, *tables, source, *referred(job))
+        if job.reference is None or job.reference.paid is None:
+            return promise
+        first, rest = (budget_text(part) for part in (job.reference.paid.epsilon, job.epsilon_of_tables))
+        return replace(promise, composition=promise.composition + SPLIT.format(first, rest))
+
+    def rounds(
+        self,
+        job: Job,
+        settings: MechanismSpec,
+        model: ReferenceCells,
+        recorder: StratumRecorder,
+        learned: ReferenceSummary | None,
+    ) -> Rounds:
+        return reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
+
+
+def _clipped(job: Job) -> str:
+    """The assumptions that bound a record's contribution under public sizes, and the noise."""
+    if job.on_histograms:
+        return CLIPPED_BY_HISTOGRAMS
+    return CLIPPED_IN_STAGES if job.refreshes else CLIPPED
+
+
+def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> ReferenceSummary | Histograms | Refresh:
+    """The source of the table's limits: a reference, histograms, or an earlier release updated by histograms."""
+    if learned is None:
+        return Histograms.build(job, model)
+    if job.refreshes:
+        return Refresh.build(job, model, learned.cells)
+    return learned
+
+
+def reference_tables(
+    model: ReferenceCells, source: ReferenceSummary | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
+) -> Rounds:
+    """Releases sums of base cells under noise, clipped at limits from a reference; the rest is post-processing (§7b).
+
+    Histograms may replace a reference, or update one. They are released first, under independent noise.
+    """
+    if isinstance(source, Histograms | Refresh):
+        counts = yield Pass(HistogramCounts(source), "sum")
+        noisy_counts = yield Defined.by(source).sums(counts, source.query, 0)
+        cells = source.summarise(noisy_counts)
+        limits = model.limited(cells)
+    else:
+        cells, limits = source.cells, source.limits
+    model = model.within(limits, model.units(cells))
+    sums = yield Pass(ClippedSums(model), "sum")
+    (first, other), bound = model.scales, Defined.by(model)
+    stated = clipped_sums(first)
+    if first == other:
+        noisy = yield bound.sums(sums, stated, 1)
+    else:
+        of_weight = yield bound.sums(sums[:, 0], stated, 1)
+        others = yield bound.sums(sums[:, 1:], stated.further(other), 2)
+        noisy = np.column_stack([of_weight, others])
+    return released(recorder, [model.clipping_inverted(noisy, cells)], epsilon, cells=float(len(sums)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"reference_tables": ReferenceTables()}
