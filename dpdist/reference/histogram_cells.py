@@ -71,7 +71,7 @@ class HistogramCell(Cell):
     in_common: float = 1.0
     """Factor on the square of an error common to cells, in the choice of limits."""
     within_cells: float = 1.0
-    """κ, the part of the deviations of the group's log weights that lies within cells (`histogram_scales`)."""
+    """κ, the part of the deviations of the group's log weights that lies within cells (`with_own_tails`)."""
     tail: float = 0.0
     """Log of the mean weight under the cell's own tail over the mean weight under its group's tail."""
 

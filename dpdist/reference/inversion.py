@@ -24,7 +24,7 @@ from dpdist.reference.limits import UNIT, Limits, Noise
 STRAIGHT = 0.99
 """If a cell's own value has at least this weight, noise moves it so little that the curve counts as straight.
 
-`clipping_inversion` then keeps linear shrinkage.
+`_shrunk_within` then keeps linear shrinkage.
 """
 WIDE = 6.0
 """Half width of a grid, in standard deviations."""

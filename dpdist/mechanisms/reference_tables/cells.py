@@ -12,8 +12,8 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job
-from dpdist.mechanisms.reference_tables.spec import ReferenceTables
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
+from dpdist.mechanisms.reference_tables.spec import ReferenceTables
 from dpdist.models.design import counted, design
 from dpdist.models.public_model import PublicModel
 from dpdist.privacy.queries import record_epsilon
