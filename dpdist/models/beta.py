@@ -78,8 +78,8 @@ class Beta(OutcomeModel):
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, precision = theta["mean"][:, None], theta["precision"][:, None]
-        found = scipy.special.betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
-        return self.within_bounds(np.asarray(found, dtype=np.float64), value)
+        share = scipy.special.betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
+        return self.within_bounds(np.asarray(share, dtype=np.float64), value)
 
     @property
     def program(self) -> str:
@@ -116,8 +116,8 @@ class BetaPosterior:
         rest = odds * mean
         a, b = precision * mean, precision * rest
         shapes = a * self.log_y + b * self.log1m_y - self.total * (scipy.special.gammaln(a) + scipy.special.gammaln(b))
-        own = self.total * scipy.special.gammaln(precision) + np.log(scale) - PRECISION_TAIL * log_precision
-        return np.asarray(shapes + np.log(mean * rest) + own)
+        separate = self.total * scipy.special.gammaln(precision) + np.log(scale) - PRECISION_TAIL * log_precision
+        return np.asarray(shapes + np.log(mean * rest) + separate)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
         """Centre and scale of logit φ given λ: the mode, by bisection, and a scale from the curvature there.

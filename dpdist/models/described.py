@@ -13,10 +13,10 @@ from dpdist.models.protocol import Draws, Parameter
 
 def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
     """The `values` of every parameter and the names of its entries; null where the stratum does not identify an entry."""
-    said: dict[str, Any] = {"prior": "proper"}
+    described: dict[str, Any] = {"prior": "proper"}
     for p in parameters:
-        said[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}
-    return said
+        described[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}
+    return described
 
 
 def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) -> Draws:
@@ -27,6 +27,6 @@ def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) 
 
 def nested(values: Floats) -> Any:
     """The array as nested lists of numbers, with null for NaN."""
-    found: Any = np.asarray(values, dtype=object)
-    found[np.isnan(values)] = None
-    return found.tolist()
+    nullable: Any = np.asarray(values, dtype=object)
+    nullable[np.isnan(values)] = None
+    return nullable.tolist()

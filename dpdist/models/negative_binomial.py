@@ -95,8 +95,8 @@ class NegativeBinomial(OutcomeModel):
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, dispersion = theta["mean"][:, None], theta["dispersion"][:, None]
-        found = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
-        return self.within_bounds(np.asarray(found), value)
+        share = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
+        return self.within_bounds(np.asarray(share), value)
 
     @property
     def program(self) -> str:
@@ -141,13 +141,13 @@ class NegativeBinomialPosterior:
         """The posterior from distinct outcomes with their summed α, (value, 2)."""
 
         def rising(log_dispersion: Floats) -> Floats:
-            found, size = np.zeros(len(log_dispersion)), tile_records(len(log_dispersion))
+            sums, size = np.zeros(len(log_dispersion)), tile_records(len(log_dispersion))
             for low in range(0, len(rows), size):
                 y, alpha = rows[low : low + size].T
-                found += alpha @ (
+                sums += alpha @ (
                     scipy.special.gammaln(y[:, None] + np.exp(log_dispersion)) - scipy.special.gammaln(y + 1.0)[:, None]
                 )
-            return found
+            return sums
 
         series = np.polynomial.Chebyshev.interpolate(rising, DEGREE, domain=list(LOG_DISPERSION))
         return cls(series, float(rows[:, 1].sum()), float((rows[:, 0] * rows[:, 1]).sum()))
@@ -158,7 +158,7 @@ class NegativeBinomialPosterior:
         centre, scale = self.conditional(dispersion)
         log_mean = centre + scale * t[:, None]
         mean = np.exp(log_mean)
-        own = (
+        separate = (
             self.rising(log_dispersion)
             - self.total * scipy.special.gammaln(dispersion)
             + SHAPE * log_dispersion
@@ -166,7 +166,7 @@ class NegativeBinomialPosterior:
         )
         share = -np.log1p(dispersion / mean)
         counts = self.sum_y * share - self.total * dispersion * np.log1p(mean / dispersion)
-        return np.asarray(own + np.log(scale) + counts - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
+        return np.asarray(separate + np.log(scale) + counts - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 
     def conditional(self, dispersion: Floats) -> tuple[Floats, Floats]:
         """Centre and scale of log μ given φ: a normal approximation around the mean outcome, shrunk towards the prior."""

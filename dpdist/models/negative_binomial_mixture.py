@@ -46,21 +46,23 @@ class NegativeBinomialMixture(OutcomeModel):
         """Outcomes by the inverse distribution function of a drawn kind, limited to their public bounds, and weights 1."""
         mean, dispersion, share = theta["mean"][0], theta["dispersion"][0], theta["share"][0]
         kind, level = open_uniforms(rng, (len(frame_row), 2)).T
-        own = np.where(kind < share, *dispersion)
-        y = scipy.stats.nbinom.ppf(level, own, own / (mean + own))
+        size = np.where(kind < share, *dispersion)
+        y = scipy.stats.nbinom.ppf(level, size, size / (mean + size))
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
-        of_kind = [limited_negative_binomial_mean(theta["mean"], own, self.outcome_bounds) for own in theta["dispersion"].T]
+        of_kind = [
+            limited_negative_binomial_mean(theta["mean"], size, self.outcome_bounds) for size in theta["dispersion"].T
+        ]
         return self.per_row(mixed(theta["share"], *of_kind)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, share = theta["mean"][:, None], theta["share"][:, None]
         of_kind = [
-            np.asarray(scipy.stats.nbinom.cdf(np.floor(value), own[:, None], own[:, None] / (mean + own[:, None])))
-            for own in theta["dispersion"].T
+            np.asarray(scipy.stats.nbinom.cdf(np.floor(value), size[:, None], size[:, None] / (mean + size[:, None])))
+            for size in theta["dispersion"].T
         ]
         return self.within_bounds(mixed(share, *of_kind), value)
 
@@ -85,15 +87,15 @@ class NegativeBinomialMixture(OutcomeModel):
         mean, share, size = draws["mean"], draws["share"], tile_records(len(draws))
         for low in range(0, len(records), size):
             y = records.outcome[low : low + size, None]
-            factorial, found = scipy.special.gammaln(y + 1.0), list[Floats]()
+            factorial, parts = scipy.special.gammaln(y + 1.0), list[Floats]()
             magnitude = np.abs(np.log(share)) + np.abs(np.log1p(-share)) + np.abs(factorial)
-            for own in draws["dispersion"].T:
-                base, slope = own * np.log1p(mean / own), np.log(mean) - np.log(mean + own)
-                rising = scipy.special.gammaln(y + own) - scipy.special.gammaln(own)
-                found.append(rising - factorial - base + y * slope)
-                sizes = np.abs(scipy.special.gammaln(y + own)) + np.abs(scipy.special.gammaln(own)) + base
-                magnitude = magnitude + sizes + y * (np.abs(np.log(mean)) + np.abs(np.log(mean + own)))
-            values = np.logaddexp(np.log(share) + found[0], np.log1p(-share) + found[1])
+            for dispersion in draws["dispersion"].T:
+                base, slope = dispersion * np.log1p(mean / dispersion), np.log(mean) - np.log(mean + dispersion)
+                rising = scipy.special.gammaln(y + dispersion) - scipy.special.gammaln(dispersion)
+                parts.append(rising - factorial - base + y * slope)
+                sizes = np.abs(scipy.special.gammaln(y + dispersion)) + np.abs(scipy.special.gammaln(dispersion)) + base
+                magnitude = magnitude + sizes + y * (np.abs(np.log(mean)) + np.abs(np.log(mean + dispersion)))
+            values = np.logaddexp(np.log(share) + parts[0], np.log1p(-share) + parts[1])
             yield Tile(np.arange(low, low + len(y)), values, magnitude.max(axis=1))
 
 

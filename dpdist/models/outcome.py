@@ -45,8 +45,8 @@ class OutcomeModel(PublicModel):
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         """Extremes over draws, computed in tiles for distinct (x, y) only, and widened by the rounding error."""
         first, inverse = self._distinct(records)
-        found = extremes_of(self.tiles(draws, records.take(first)), len(first))
-        return Extremes(found.highest[inverse], found.lowest[inverse])
+        distinct = extremes_of(self.tiles(draws, records.take(first)), len(first))
+        return Extremes(distinct.highest[inverse], distinct.lowest[inverse])
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         """Log likelihood tile by tile."""

@@ -60,8 +60,8 @@ class Poisson(ConjugateModel):
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
-        found = np.where(value >= 0, scipy.special.pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
-        return self.within_bounds(found, value)
+        share = np.where(value >= 0, scipy.special.pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
+        return self.within_bounds(share, value)
 
     @property
     def program(self) -> str:

@@ -72,21 +72,21 @@ class User:
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> User:
         """The model of one stratum; its prior is the program's."""
-        said = job.likelihood
-        names = (*(() if frame.strata else job.strata), *said.predictors)
-        assert said.program is not None
+        likelihood = job.likelihood
+        names = (*(() if frame.strata else job.strata), *likelihood.predictors)
+        assert likelihood.program is not None
         assert job.outcome_column.bounds is not None
         return cls(
-            program=said.program,
-            parameters=tuple(_parameter(name, dims, frame) for name, dims in said.parameters.items()),
-            constants=said.data,
+            program=likelihood.program,
+            parameters=tuple(_parameter(name, dims, frame) for name, dims in likelihood.parameters.items()),
+            constants=likelihood.data,
             frame_rows=np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), frame.count[rows]),
             codes={name: frame.codes[name] for name in names},
             levels={name: len(frame.levels[name]) for name in names},
             outcome_bounds=job.outcome_column.bounds,
             whole=job.outcome_column.whole,
             weighted=job.survey.weight is not None,
-            function=said.log_lik,
+            function=likelihood.log_lik,
         )
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
@@ -116,8 +116,8 @@ class User:
     @property
     def inputs(self) -> set[str]:
         """Names of all data handed to the program."""
-        own = {"N", "y", "alpha", "generate", "reference", "clamp"} | ({"w"} if self.weighted else set())
-        return own | set(self.codes) | {f"{name}_levels" for name in self.codes} | set(self.constants)
+        names = {"N", "y", "alpha", "generate", "reference", "clamp"} | ({"w"} if self.weighted else set())
+        return names | set(self.codes) | {f"{name}_levels" for name in self.codes} | set(self.constants)
 
     def check_function(self) -> None:
         """Raises `JobError` where the job's Python function cannot be loaded."""
@@ -126,26 +126,28 @@ class User:
         try:
             _function(self.function)
         except (ImportError, AttributeError, ValueError) as error:
-            found = f"'{self.function}' cannot be loaded ({type(error).__name__})"
+            failure = f"'{self.function}' cannot be loaded ({type(error).__name__})"
             allowed = "module:function of an installed module, or an entry point of the group dpdist.log_lik"
-            raise JobError("model", [Problem("model.log_lik", found, allowed, "install it, or correct the name")]) from None
+            raise JobError(
+                "model", [Problem("model.log_lik", failure, allowed, "install it, or correct the name")]
+            ) from None
 
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """The program's parameters; raises `ProgramError` where their sizes are not those that the job states."""
         for parameter in self.parameters:
             if (size := drawn[parameter.name].shape[1:]) != parameter.shape:
-                found = f"parameter {parameter.name} has the size {size}, not the job's {parameter.shape}"
-                raise ProgramError(self.program.name, found, f"correct model.parameters.{parameter.name}")
+                difference = f"parameter {parameter.name} has the size {size}, not the job's {parameter.shape}"
+                raise ProgramError(self.program.name, difference, f"correct model.parameters.{parameter.name}")
         return {parameter.name: drawn[parameter.name] for parameter in self.parameters}
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record) from the job's Python function."""
         assert self.function is not None
         data = self.data_of(records.frame, records.outcome, records.weight, np.ones(len(records)))
-        found = np.asarray(_function(self.function)(dict(draws.values), data), dtype=np.float64)
-        if found.shape != (len(draws), len(records)):
-            raise ValueError(f"{self.function} gave {found.shape}, not (draw, record) = {(len(draws), len(records))}")
-        return found
+        values = np.asarray(_function(self.function)(dict(draws.values), data), dtype=np.float64)
+        if values.shape != (len(draws), len(records)):
+            raise ValueError(f"{self.function} gave {values.shape}, not (draw, record) = {(len(draws), len(records))}")
+        return values
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         """Extremes over draws, tile by tile, widened by an assumed relative rounding error."""
@@ -172,18 +174,18 @@ class User:
 
 
 def _parameter(name: str, dims: tuple[str | int, ...], frame: Frame) -> Parameter:
-    said = []
+    labelled = []
     for position, dim in enumerate(dims, start=1):
         if isinstance(dim, str):
-            said.append((dim, tuple(map(str, frame.levels[dim]))))
+            labelled.append((dim, tuple(map(str, frame.levels[dim]))))
         else:
-            said.append((f"{name}_{position}", tuple(str(k) for k in range(1, dim + 1))))
-    return Parameter(name, tuple(said))
+            labelled.append((f"{name}_{position}", tuple(str(k) for k in range(1, dim + 1))))
+    return Parameter(name, tuple(labelled))
 
 
 def _function(name: str) -> Callable[[dict[str, Floats], dict[str, Any]], Floats]:
     """The function that a name refers to: an entry point of the group dpdist.log_lik, or `module:function`."""
-    found = entry_points(group=ENTRY_POINTS, name=name)
-    point = next(iter(found)) if found else EntryPoint(name, name, ENTRY_POINTS)
+    points = entry_points(group=ENTRY_POINTS, name=name)
+    point = next(iter(points)) if points else EntryPoint(name, name, ENTRY_POINTS)
     loaded: Callable[[dict[str, Floats], dict[str, Any]], Floats] = point.load()
     return loaded

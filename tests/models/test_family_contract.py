@@ -300,7 +300,7 @@ class Exactly(Poisson):
     """A density that claims to be without rounding error."""
 
     def tiles(self, draws: Any, found: Any) -> Any:
-        return (tile._replace(magnitude=np.zeros(len(tile.own))) for tile in super().tiles(draws, found))
+        return (tile._replace(magnitude=np.zeros(len(tile.rows))) for tile in super().tiles(draws, found))
 
 
 class Summed(Poisson):

@@ -114,8 +114,8 @@ def _common(by: Floats, away: Floats, precision: Floats) -> float:
 
 def _means(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], by: Floats, group: Ints) -> Floats:
     """Weighted mean outcomes of groups of cells, (draw, group), under a law whose cells are shifted by `by` (cell,)."""
-    own = law._replace(share=np.ones_like(law.share)) if kind == "positive" else law
-    weight, product = expectations.expectations(facts, shifted(own, kind, by), kind, bounds)
+    positive = law._replace(share=np.ones_like(law.share)) if kind == "positive" else law
+    weight, product = expectations.expectations(facts, shifted(positive, kind, by), kind, bounds)
     of_group = (group[:, None] == np.arange(int(group.max()) + 1)) * facts.records[:, None]
     total, outcome = weight @ of_group, product @ of_group
     return np.asarray(np.divide(outcome, total, out=np.zeros_like(total), where=total > 0))

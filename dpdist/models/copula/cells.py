@@ -40,11 +40,15 @@ class Cells:
     @classmethod
     def of(cls, frame: Frame, columns: Sequence[str], rows: slice) -> Cells:
         every = np.column_stack([np.zeros(len(frame), dtype=np.int32), *(frame.codes[name] for name in columns)])
-        known, number = np.unique(every, axis=0, return_inverse=True)
+        distinct, number = np.unique(every, axis=0, return_inverse=True)
         kept, pattern = np.unique(number.reshape(-1)[rows], return_inverse=True)
         count = np.bincount(pattern, weights=frame.count[rows]).astype(np.int64)
-        labels = tuple(" / ".join(str(frame.levels[n][c]) for n, c in zip(columns, row[1:], strict=True)) for row in known)
-        return cls(known[kept], pattern.astype(np.int32), rows.start, count, tuple(name or "all" for name in labels), kept)
+        labels = tuple(
+            " / ".join(str(frame.levels[n][c]) for n, c in zip(columns, row[1:], strict=True)) for row in distinct
+        )
+        return cls(
+            distinct[kept], pattern.astype(np.int32), rows.start, count, tuple(name or "all" for name in labels), kept
+        )
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -88,15 +92,15 @@ def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
     group among these cells; if there is none, they are left to the next step. At the last step they form a group of any
     size.
     """
-    found, number = np.full(len(codes), -1, dtype=np.int64), 0
+    groups_of_cells, number = np.full(len(codes), -1, dtype=np.int64), 0
     for shared in range(codes.shape[1], 0, -1):
         prefix = np.unique(codes[:, :shared], axis=0, return_inverse=True)[1].reshape(-1)
-        for each in np.unique(prefix[found < 0]).tolist():
-            inside = prefix == each
-            free, taken = inside & (found < 0), inside & (found >= 0)
+        for key in np.unique(prefix[groups_of_cells < 0]).tolist():
+            inside = prefix == key
+            free, taken = inside & (groups_of_cells < 0), inside & (groups_of_cells >= 0)
             if count[free].sum() >= least or (shared == 1 and not taken.any()):
-                found[free], number = number, number + 1
+                groups_of_cells[free], number = number, number + 1
             elif taken.any():
-                groups, group = np.unique(found[taken], return_inverse=True)
-                found[free] = groups[np.bincount(group, weights=count[taken]).argmin()]
-    return np.unique(found, return_inverse=True)[1].reshape(-1)
+                groups, group = np.unique(groups_of_cells[taken], return_inverse=True)
+                groups_of_cells[free] = groups[np.bincount(group, weights=count[taken]).argmin()]
+    return np.unique(groups_of_cells, return_inverse=True)[1].reshape(-1)

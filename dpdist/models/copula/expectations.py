@@ -30,21 +30,21 @@ def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]
     for cell in range(cells):
         bins = facts.bins[cell]
         for low in range(0, draws, DRAWS):
-            own = slice(low, low + DRAWS)
-            share = law.share[own, cell]
-            chances = [_chances(law.mean[own, cell, part], law.sd[own, cell, part], bins.edges) for part in range(2)]
+            rows = slice(low, low + DRAWS)
+            share = law.share[rows, cell]
+            chances = [_chances(law.mean[rows, cell, part], law.sd[rows, cell, part], bins.edges) for part in range(2)]
             ones = chances[1] * bins.one
-            weight[own, cell] = share * ones.sum(axis=1) + (1.0 - share) * (chances[0] @ bins.zero)
+            weight[rows, cell] = share * ones.sum(axis=1) + (1.0 - share) * (chances[0] @ bins.zero)
             if kind == "binary":
-                product[own, cell] = share * ones.sum(axis=1)
+                product[rows, cell] = share * ones.sum(axis=1)
                 continue
-            located = facts.untied[cell] * (law.slopes[own, cell] @ bins.splines.T) + facts.tie[cell] * bins.splines[:, 1]
-            residual = facts.untied[cell] * law.residual[own, cell]
+            located = facts.untied[cell] * (law.slopes[rows, cell] @ bins.splines.T) + facts.tie[cell] * bins.splines[:, 1]
+            residual = facts.untied[cell] * law.residual[rows, cell]
             given = np.empty_like(located)
             for k, values in bins.means.items():
                 inside = bins.outcome == k
                 given[:, inside] = _mean(np.clip(values, *bounds), located[:, inside], residual)
-            product[own, cell] = share * (ones * given).sum(axis=1)
+            product[rows, cell] = share * (ones * given).sum(axis=1)
     return weight, product
 
 
@@ -69,19 +69,19 @@ def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Fl
     from the cell's records. `records` follow the current law, and `scored` are their scores.
     """
     pairs = np.column_stack([records.weight, records.weight * records.outcome])
-    found = np.zeros((len(share), 2, 2))
-    for own, cell in by_pattern(scored.cell):
-        z_w, z_y, part = scored.weight[own], scored.outcome[own], scored.part[own].astype(np.float64)
+    covariance = np.zeros((len(share), 2, 2))
+    for rows, cell in by_pattern(scored.cell):
+        z_w, z_y, part = scored.weight[rows], scored.outcome[rows], scored.part[rows].astype(np.float64)
         splines = basis(z_w)
         residual = part * (z_y - splines @ law.slopes[0, cell])
-        told = [(1.0 - part) * z_w, (1.0 - part) * z_w**2, part * z_w, part * z_w**2, residual**2]
-        functions = np.column_stack([np.ones(len(own)), part, *told, residual[:, None] * splines])
-        coefficients = np.linalg.lstsq(functions, pairs[own], rcond=1e-8)[0]
+        statistics = [(1.0 - part) * z_w, (1.0 - part) * z_w**2, part * z_w, part * z_w**2, residual**2]
+        functions = np.column_stack([np.ones(len(rows)), part, *statistics, residual[:, None] * splines])
+        coefficients = np.linalg.lstsq(functions, pairs[rows], rcond=1e-8)[0]
         coefficients[2:] *= share[cell]
-        left = pairs[own] - functions @ coefficients
+        left = pairs[rows] - functions @ coefficients
         left -= left.mean(axis=0)
-        found[cell] = left.T @ left / len(own) / float(facts.effective[cell])
-    return found
+        covariance[cell] = left.T @ left / len(rows) / float(facts.effective[cell])
+    return covariance
 
 
 def shares(count: Ints, unit: Ints) -> Floats:

@@ -47,8 +47,8 @@ def sums(scored: Scored, alpha: Floats, cells: int) -> Floats:
     The products are (1, z_w, z_w²) in part 0. In part 1 they are all six `products`, summed for each interval of z_w.
     """
     terms, size = products(scored.outcome, scored.weight), cells * (1 + INTERVALS)
-    found = [np.bincount(scored.pattern, weights=alpha * term, minlength=size) for term in terms]
-    return _flat(np.array(found, dtype=np.float64).T.reshape(cells, 1 + INTERVALS, TERMS))
+    totals = [np.bincount(scored.pattern, weights=alpha * term, minlength=size) for term in terms]
+    return _flat(np.array(totals, dtype=np.float64).T.reshape(cells, 1 + INTERVALS, TERMS))
 
 
 def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
@@ -58,15 +58,15 @@ def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
     """
     pattern, terms = scored.pattern, products(scored.outcome, scored.weight)
     slots = (1 + INTERVALS) * TERMS
-    found = np.zeros((cells, slots, slots))
-    for own, cell in by_pattern((pattern // (1 + INTERVALS)).astype(np.int32)):
-        wide = np.zeros((len(own), 1 + INTERVALS, TERMS))
-        wide[np.arange(len(own)), pattern[own] % (1 + INTERVALS)] = (alpha[own] * terms[:, own]).T
-        flat = wide.reshape(len(own), slots)
+    spread = np.zeros((cells, slots, slots))
+    for rows, cell in by_pattern((pattern // (1 + INTERVALS)).astype(np.int32)):
+        wide = np.zeros((len(rows), 1 + INTERVALS, TERMS))
+        wide[np.arange(len(rows)), pattern[rows] % (1 + INTERVALS)] = (alpha[rows] * terms[:, rows]).T
+        flat = wide.reshape(len(rows), slots)
         centred = flat - flat.mean(axis=0)
-        found[cell] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
+        spread[cell] = centred.T @ centred * (len(rows) / max(1, len(rows) - 1))
     kept = _flat(np.arange(slots, dtype=np.int64).reshape(1 + INTERVALS, TERMS))
-    return found[:, kept[:, None], kept]
+    return spread[:, kept[:, None], kept]
 
 
 def _flat(wide: NDArray[T]) -> NDArray[T]:

@@ -29,8 +29,8 @@ def law_of(facts: Facts) -> Law:
 
 def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Table:
     """Coefficients of f, the log density under `law` minus the log density under `reference` (see `table_of`)."""
-    own, other = (table_of(each, cell, place, kind) for each in (law, reference))
-    return Table(own.values - other.values, own.magnitude + other.magnitude)
+    current, other = (table_of(one, cell, place, kind) for one in (law, reference))
+    return Table(current.values - other.values, current.magnitude + other.magnitude)
 
 
 def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
@@ -52,7 +52,7 @@ def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
 
     def add(term: int, *parts: Floats) -> None:
         values[term] += sum(parts)
-        sizes[term] += sum(np.abs(each) for each in parts)
+        sizes[term] += sum(np.abs(part) for part in parts)
 
     add(0, -np.log(sd), -0.5 * mean * location)
     add(2, location)

@@ -51,12 +51,12 @@ def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
     part = part_of(records.outcome, kind)
     z_w, z_y = np.zeros(len(records)), np.zeros(len(records))
     places = uniforms_of(facts.key, "weight", records.record)
-    for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
-        z_w[own] = facts.marginals[number].scores(records.weight[own], places[own])
+    for rows, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
+        z_w[rows] = facts.marginals[number].scores(records.weight[rows], places[rows])
     if kind != "binary":
         places = uniforms_of(facts.key, "outcome", records.record)
-        for own, number in _outcomes(facts, cell, part, records.weight):
-            z_y[own] = facts.marginals[number].scores(records.outcome[own], places[own])
+        for rows, number in _outcomes(facts, cell, part, records.weight):
+            z_y[rows] = facts.marginals[number].scores(records.outcome[rows], places[rows])
         z_y = np.where(part == 1, (z_y - facts.tie[cell] * basis(z_w)[:, 1]) / facts.untied[cell], 0.0)
     return Scored(cell, part, z_w, z_y)
 
@@ -69,15 +69,15 @@ def placed(facts: Facts, law: Law, cell: Codes, kind: Kind, uniforms: Floats) ->
     part = (uniforms[:, 0] > 1.0 - law.share[0, cell]).astype(np.int64)
     z_w = law.mean[0, cell, part] + law.sd[0, cell, part] * scipy.special.ndtri(uniforms[:, 1])
     weight, outcome = np.empty(len(cell)), part.astype(np.float64)
-    for own, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
-        weight[own] = facts.marginals[number].values(z_w[own])
+    for rows, number in by_pattern(facts.of_weight[cell, part].astype(np.int32)):
+        weight[rows] = facts.marginals[number].values(z_w[rows])
     if kind != "binary":
         splines = basis(z_w)
         located = (splines * law.slopes[0, cell]).sum(axis=1)
         left = located + law.residual[0, cell] * scipy.special.ndtri(uniforms[:, 2])
         z_y = facts.tie[cell] * splines[:, 1] + facts.untied[cell] * left
-        for own, number in _outcomes(facts, cell, part, weight):
-            outcome[own] = facts.marginals[number].values(z_y[own])
+        for rows, number in _outcomes(facts, cell, part, weight):
+            outcome[rows] = facts.marginals[number].values(z_y[rows])
     return outcome, weight
 
 
@@ -87,4 +87,4 @@ def _outcomes(facts: Facts, cell: Codes, part: Ints, weight: Floats) -> list[tup
     A record's cell and weight determine its distribution.
     """
     numbers = np.where(part == 1, facts.outcome_of(cell, weight), -1).astype(np.int32)
-    return [(own, number) for own, number in by_pattern(numbers) if number >= 0]
+    return [(rows, number) for rows, number in by_pattern(numbers) if number >= 0]

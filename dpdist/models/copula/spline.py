@@ -124,8 +124,8 @@ class Conjugate(NamedTuple):
         k = moments.gram + np.diag(weight)
         b = moments.cross + weight * prior.location
         location = np.linalg.solve(k, b[..., None])[..., 0]
-        known = (weight * prior.location**2).sum(axis=-1) + moments.square - (b * location).sum(axis=-1)
-        scatter = np.maximum(known, 0.0) + WORTH * prior.variance
+        squares = (weight * prior.location**2).sum(axis=-1) + moments.square - (b * location).sum(axis=-1)
+        scatter = np.maximum(squares, 0.0) + WORTH * prior.variance
         return cls(k, np.asarray(location, dtype=np.float64), scatter, moments.total + WORTH)
 
     @property
@@ -136,12 +136,12 @@ class Conjugate(NamedTuple):
     def draw(self, uniforms: Floats) -> tuple[Floats, Floats]:
         """Draws of σ (draw, unit) and β (draw, unit, basis), from uniforms (draw, unit·(1 + basis))."""
         units, size = self.location.shape
-        own = uniforms.reshape(len(uniforms), units, 1 + size)
-        sd, location = np.empty((len(own), units)), np.empty((len(own), units, size))
+        levels = uniforms.reshape(len(uniforms), units, 1 + size)
+        sd, location = np.empty((len(levels), units)), np.empty((len(levels), units, size))
         for u in range(units):
-            sd[:, u] = np.sqrt(self.scatter[u]) / chi_quantiles(float(self.degrees[u]), own[:, u, 0])
+            sd[:, u] = np.sqrt(self.scatter[u]) / chi_quantiles(float(self.degrees[u]), levels[:, u, 0])
             root = np.linalg.cholesky(self.precision[u])
-            spread = scipy.linalg.solve_triangular(root, scipy.special.ndtri(own[:, u, 1:]).T, lower=True, trans="T").T
+            spread = scipy.linalg.solve_triangular(root, scipy.special.ndtri(levels[:, u, 1:]).T, lower=True, trans="T").T
             location[:, u] = self.location[u] + sd[:, u, None] * spread
         return sd, location
 

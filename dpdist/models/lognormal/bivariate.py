@@ -39,19 +39,19 @@ def factors(
     constant = _log_peak(covariance)
     p00, p01, p11 = covariance[:, [1, 0, 0], [1, 1, 0]].T * [[1.0], [-1.0], [1.0]] / _determinant(covariance)
     log_y, log_w = z
-    for own, number in by_pattern(pattern):
+    for rows, number in by_pattern(pattern):
         y, w = np.ascontiguousarray(means[:, number].T)
         centre = y.mean(), w.mean()
         y, w = y - centre[0], w - centre[1]
         linear_y, linear_w = p00 * y + p01 * w, p01 * y + p11 * w
         constants = constant - 0.5 * (y * linear_y + w * linear_w)
         table = np.array([constants, linear_y, linear_w, -0.5 * p00, -p01, -0.5 * p11])
-        u, v = log_y[own] - centre[0], log_w[own] - centre[1]
-        features = np.array([np.ones(len(own)), u, v, u * u, u * v, v * v])
+        u, v = log_y[rows] - centre[0], log_w[rows] - centre[1]
+        features = np.array([np.ones(len(rows)), u, v, u * u, u * v, v * v])
         reach, size = np.abs(table).max(axis=1), np.abs(features)
         slope = reach[1] + reach[2] + (2.0 * reach[3] + reach[4]) * size[1] + (reach[4] + 2.0 * reach[5]) * size[2]
         location = float(np.abs(means[:, number]).max())
-        yield own, features, table, rounding * (LOG_2PI + reach @ size) + MEANS * location * slope
+        yield rows, features, table, rounding * (LOG_2PI + reach @ size) + MEANS * location * slope
 
 
 def _determinant(covariance: Floats) -> Floats:

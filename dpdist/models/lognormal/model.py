@@ -104,19 +104,19 @@ class Lognormal(Conjugate):
         """
         pattern, patterns = self._pattern(records), len(self.design.matrix)
         terms = alpha[:, None] * normal.features(_logs(records)).T
-        found = np.zeros((patterns, terms.shape[1], terms.shape[1]))
-        for own, number in by_pattern(pattern):
-            centred = terms[own] - terms[own].mean(axis=0)
-            found[number] = centred.T @ centred * (len(own) / max(1, len(own) - 1))
-        return found
+        spread = np.zeros((patterns, terms.shape[1], terms.shape[1]))
+        for rows, number in by_pattern(pattern):
+            centred = terms[rows] - terms[rows].mean(axis=0)
+            spread[number] = centred.T @ centred * (len(rows) / max(1, len(rows) - 1))
+        return spread
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record)."""
         out = np.empty((len(draws), len(records)))
-        for own, features, table, _ in self._factors(draws, records):
+        for rows, features, table, _ in self._factors(draws, records):
             size = max(1, TILE_VALUES // len(draws))
-            for low in range(0, len(own), size):
-                out[:, own[low : low + size]] = table.T @ features[:, low : low + size]
+            for low in range(0, len(rows), size):
+                out[:, rows[low : low + size]] = table.T @ features[:, low : low + size]
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
@@ -126,9 +126,9 @@ class Lognormal(Conjugate):
         """
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         reduced = fused.extremes if self.dimension == 2 else normal.extremes
-        for own, features, table, slack in self._factors(draws, records):
+        for rows, features, table, slack in self._factors(draws, records):
             high, low = reduced(features, table)
-            highest[own], lowest[own] = high + slack, low - slack
+            highest[rows], lowest[rows] = high + slack, low - slack
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -199,8 +199,8 @@ class Lognormal(Conjugate):
         mean, sigma = self._means(theta)[:, self.design.pattern[row], j], theta["covariance"]
         with np.errstate(divide="ignore"):
             away = np.log(np.maximum(value, 0.0)) - mean - sigma[:, j, -1, None]
-        found = scipy.special.ndtr(away / np.sqrt(sigma[:, j, j, None]))
-        return np.where(value >= top, 1.0, np.where(value < low, 0.0, found))
+        share = scipy.special.ndtr(away / np.sqrt(sigma[:, j, j, None]))
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, share))
 
     def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
         """Corrects draws for what privacy weights trim, from one fit with these weights and one without.
@@ -208,7 +208,7 @@ class Lognormal(Conjugate):
         B moves by the difference of the two fits' B. Σ becomes FΣF' with F = L_u L_w⁻¹, where L_u and L_w are the
         Cholesky roots of the fits' Σ without and with weights. The singular values of F are kept between 1/2 and 2.
         """
-        root, trimmed = (np.linalg.cholesky(each["covariance"][0]) for each in (unweighted, weighted))
+        root, trimmed = (np.linalg.cholesky(fit["covariance"][0]) for fit in (unweighted, weighted))
         left, size, right = np.linalg.svd(root @ np.linalg.inv(trimmed))
         factor = left * np.clip(size, 0.5, 2.0) @ right
         moved = theta["coefficients"] - weighted["coefficients"] + unweighted["coefficients"]

@@ -20,10 +20,10 @@ UNIT = 8.0 * float(np.finfo(float).eps)
 
 def unpacked(d: int) -> Ints:
     """Position of the pair of components (i, j) among the pairs i ≤ j, row by row, (D, D)."""
-    found = np.zeros((d, d), dtype=np.int64)
+    place = np.zeros((d, d), dtype=np.int64)
     upper = np.triu_indices(d)
-    found[upper] = np.arange(len(upper[0]))
-    return np.maximum(found, found.T)
+    place[upper] = np.arange(len(upper[0]))
+    return np.maximum(place, place.T)
 
 
 def features(u: Sequence[Floats]) -> Floats:
@@ -45,10 +45,10 @@ def inverse_bartlett(chi: Floats, normals: Floats) -> Floats:
     for j in range(d):
         inverse[:, j, j] = 1.0 / chi[j]
         for i in reversed(range(j)):
-            known = above[:, i, j].copy()
+            total = above[:, i, j].copy()
             for k in range(i + 1, j):
-                known += above[:, i, k] * inverse[:, k, j] * chi[j]
-            inverse[:, i, j] = -known / (chi[i] * chi[j])
+                total += above[:, i, k] * inverse[:, k, j] * chi[j]
+            inverse[:, i, j] = -total / (chi[i] * chi[j])
     return inverse
 
 
@@ -67,10 +67,10 @@ def independence(covariance: Floats) -> Floats:
         c = covariance
         return np.asarray(1.0 - c[:, 0, 1] ** 2 / (c[:, 0, 0] * c[:, 1, 1]))
     correlation = correlations(covariance)
-    found = np.full(len(covariance), np.nan)
+    least = np.full(len(covariance), np.nan)
     finite = np.isfinite(correlation).all(axis=(1, 2))
-    found[finite] = np.linalg.eigvalsh(correlation[finite])[:, 0]
-    return found
+    least[finite] = np.linalg.eigvalsh(correlation[finite])[:, 0]
+    return least
 
 
 def factors(
@@ -97,20 +97,20 @@ def factors(
     rounding = d * UNIT * float((eigenvalues[:, -1] / eigenvalues[:, 0]).max())
     doubled = np.where(upper[0] == upper[1], 0.5, 1.0)
     logs = float(np.abs(np.log(sd)).sum(axis=1).max())
-    for own, number in by_pattern(pattern):
+    for rows, number in by_pattern(pattern):
         centre = means[:, number].mean(axis=0)
         mean = means[:, number] - centre
         linear = np.einsum("sij,sj->si", precision, mean)
         constants = peak - 0.5 * (mean * linear).sum(axis=1)
         table = np.array([constants, *linear.T, *(-doubled * precision[:, *upper]).T])
-        u = [values[own] - middle for values, middle in zip(z, centre, strict=True)]
-        found, away = features(u), np.abs(np.array(u))
+        u = [values[rows] - middle for values, middle in zip(z, centre, strict=True)]
+        products, away = features(u), np.abs(np.array(u))
         shift = np.abs(mean).max(axis=0)
         slope = entries @ (away + shift[:, None])
         magnitude = ((away + shift[:, None]) * slope).sum(axis=0)
         location = float(np.abs(means[:, number]).max())
         slack = rounding * (d * LOG_2PI + logs + np.abs(peak).max() + magnitude)
-        yield own, found, table, slack + UNIT * location * slope.sum(axis=0)
+        yield rows, products, table, slack + UNIT * location * slope.sum(axis=0)
 
 
 def extremes(bounds: Floats, table: Floats) -> tuple[Floats, Floats]:

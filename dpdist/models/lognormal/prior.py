@@ -28,12 +28,12 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     typical values of all columns, the prior of the intercept is worth this number of records too, otherwise almost nothing.
     """
     p, d = len(matrix.kept), len(job.components)
-    location, precision, said = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior
+    location, precision, prior = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior
     if not proper:
         return ConjugatePrior(0.0, np.zeros((d, d)), location, precision)
-    known = [c in said.location for c in job.components]
+    stated = [c in prior.location for c in job.components]
     for component, column in enumerate(job.components):
-        location[0, component] = np.log(said.location.get(column, 1.0))
+        location[0, component] = np.log(prior.location.get(column, 1.0))
     np.fill_diagonal(precision, 1.0)
-    precision[0, 0] = said.records if all(known) else 1e-4
-    return ConjugatePrior(said.records, said.records * said.log_sd**2 * np.eye(d), location, precision)
+    precision[0, 0] = prior.records if all(stated) else 1e-4
+    return ConjugatePrior(prior.records, prior.records * prior.log_sd**2 * np.eye(d), location, precision)

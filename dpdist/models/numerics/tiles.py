@@ -30,7 +30,7 @@ class Tile(NamedTuple):
     proportional to it.
     """
 
-    own: Ints
+    rows: Ints
     values: Floats
     magnitude: Floats
 
@@ -58,14 +58,14 @@ def products(pattern: Codes, features: Floats, draws: int, table: Callable[[int]
     """Yields tiles of the product of features (record, feature) and the table of each record's pattern."""
     size = tile_records(draws)
     buffer = np.empty((min(size, len(pattern)), draws))
-    for own, number in by_pattern(pattern):
+    for rows, number in by_pattern(pattern):
         values, sizes = table(number)
-        magnitude = np.abs(features[own]) @ sizes
-        for low in range(0, len(own), size):
+        magnitude = np.abs(features[rows]) @ sizes
+        for low in range(0, len(rows), size):
             part = slice(low, low + size)
-            tile = buffer[: len(own[part])]
-            np.matmul(features[own[part]], values, out=tile)
-            yield Tile(own[part], tile, magnitude[part])
+            tile = buffer[: len(rows[part])]
+            np.matmul(features[rows[part]], values, out=tile)
+            yield Tile(rows[part], tile, magnitude[part])
 
 
 def tile_records(draws: int) -> int:
@@ -76,24 +76,24 @@ def by_pattern(pattern: Codes) -> Iterator[tuple[Ints, int]]:
     """Yields, for each pattern that occurs, the positions of its records and its number."""
     order = np.argsort(pattern, kind="stable")
     edges = np.flatnonzero(np.diff(pattern[order])) + 1
-    for own in np.split(order, edges):
-        if len(own):
-            yield own, int(pattern[own[0]])
+    for rows in np.split(order, edges):
+        if len(rows):
+            yield rows, int(pattern[rows[0]])
 
 
 def log_lik_of(tiles: Iterator[Tile], draws: int, records: int) -> Floats:
     """Log likelihood (draw, record), from tiles."""
     out = np.empty((draws, records))
-    for own, values, _ in tiles:
-        out[:, own] = values.T
+    for rows, values, _ in tiles:
+        out[:, rows] = values.T
     return out
 
 
 def extremes_of(tiles: Iterator[Tile], records: int) -> Extremes:
     """Extremes over draws, widened by the evaluation's rounding error, so that bounds are never too small."""
     highest, lowest = np.empty(records), np.empty(records)
-    for own, values, magnitude in tiles:
+    for rows, values, magnitude in tiles:
         slack = ROUNDING * magnitude
-        highest[own] = values.max(axis=1) + slack
-        lowest[own] = values.min(axis=1) - slack
+        highest[rows] = values.max(axis=1) + slack
+        lowest[rows] = values.min(axis=1) - slack
     return Extremes(highest, lowest)
