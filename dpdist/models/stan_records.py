@@ -24,5 +24,5 @@ def clamped_records(
 ) -> dict[str, Any]:
     """Data of records (record,) that enter by exp(clamp(α(f − reference), ±clamp)); Stan counts patterns from 1."""
     one_based = {name: np.asarray(v) + 1 if name == "pattern" else v for name, v in columns.items()}
-    columns = {"alpha": alpha, "reference": reference, **one_based}
-    return {"N": len(alpha), "clamp": float(clamp), **{name: np.asarray(v).tolist() for name, v in columns.items()}}
+    entries = {"alpha": alpha, "reference": reference, **one_based}
+    return {"N": len(alpha), "clamp": float(clamp), **{name: np.asarray(v).tolist() for name, v in entries.items()}}
