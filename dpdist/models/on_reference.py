@@ -52,7 +52,7 @@ class OnDistributions(Likelihood, Protocol):
 
 
 @runtime_checkable
-class LearnsFromPoints(Likelihood, Protocol):
+class LearnsFromPoints(StratumModel, Protocol):
     """A model that learns from points that an earlier release passed on."""
 
     @property
