@@ -152,14 +152,14 @@ def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Jo
     if not isinstance(folder, str | Path):
         fault, remedy = f"a {type(folder).__name__}", "name the folder of the job's files"
         raise JobError(source, [Problem("folder", fault, "a path", remedy)])
-    return freeze(_merged(text, source, Path(folder), ()).located(Path(folder)))
+    return freeze(_with_base(text, source, Path(folder), ()).located(Path(folder)))
 
 
 def resolve(name: str | Path, settings: Sequence[str] | None = None) -> Resolved:
     """Reads a job file with the files that it extends, and applies the settings. Raises `JobError`."""
     path = find_job(name)
     data = path.parent if path == Path(name) else Path()
-    return _merged(read_yaml(path, JobError), str(path), path.parent, ()).located(data).with_settings(settings or ())
+    return _with_base(read_yaml(path, JobError), str(path), path.parent, ()).located(data).with_settings(settings or ())
 
 
 def freeze(resolved: Resolved) -> Job:
@@ -247,7 +247,7 @@ def _plain(given: Any) -> Any:
     return str(given) if isinstance(given, Path) else given
 
 
-def _merged(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Resolved:
+def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Resolved:
     """Merges a job's text with the files that it extends. `above` are the files that extend this one."""
     keys, lines = mapping(text, source, JobError, NOT_A_MAPPING)
     if "extends" not in keys:
@@ -255,7 +255,7 @@ def _merged(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> Re
     name, rest = keys["extends"], {key: content for key, content in keys.items() if key != "extends"}
     origin = place(("extends",), lines)
     path, above = _base_file(name, folder, source, origin, above)
-    base = _merged(_text_of_base(path, name, source, origin), str(path), path.parent, above)
+    base = _with_base(_text_of_base(path, name, source, origin), str(path), path.parent, above)
     moved = base.keys
     if (step := os.path.relpath(path.parent, folder)) != ".":
         moved = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
