@@ -42,6 +42,8 @@ ANSWERS: dict[str, Callable[[Ints, float, int], Floats]] = {
     "wild": lambda exact, scale, number: exact + scale * np.random.default_rng(number).normal(0.0, FAR, len(exact)),
 }
 """Noisy answers from exact ones, the scale of their noise and the number of the query."""
+ALIKE = 300
+"""Answers of one kind. Later ones are wild: a truncated law whose candidates were all refused draws until one is kept."""
 NOISY = [name for name, job in cases().items() if parsed(job).mechanism.adds_noise]
 PAIRS = list(itertools.product(NOISY, ANSWERS))
 QUICK = [(name, list(ANSWERS)[(3 * place) % len(ANSWERS)]) for place, name in enumerate(NOISY)]
@@ -66,8 +68,9 @@ def released(name: str, answers: str, inputs: Path, workspace: Path) -> list[str
 
     def measurement(*_: object, scale: float) -> Callable[[list[int]], list[int]]:
         def answer(exact: list[int]) -> list[int]:
-            found = ANSWERS[answers](np.array(exact, dtype=np.int64), scale, next(numbers))
-            return [int(value) for value in np.rint(found)]
+            number = next(numbers)
+            kind = answers if number < ALIKE else "wild"
+            return [int(value) for value in np.rint(ANSWERS[kind](np.array(exact, dtype=np.int64), scale, number))]
 
         return answer
 
