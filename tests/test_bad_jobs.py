@@ -23,8 +23,8 @@ RAW = re.compile(r"\b(Tuple|Input|String|Dictionary|List) should\b|valid diction
 
 def expected(path: Path) -> dict[str, str]:
     """Of the file's first lines: where the problem is, what was found, what is allowed, the remedy."""
-    said = re.findall(r"^# (where|found|allowed|remedy): (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert {"where", "found", "remedy"} <= {name for name, _ in said}, path.name
+    said = re.findall(r"^# (where|fault|allowed|remedy): (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"where", "fault", "remedy"} <= {name for name, _ in said}, path.name
     return dict(said)
 
 
@@ -68,8 +68,8 @@ def test_a_file_that_is_too_long_for_a_job_is_refused_unparsed(tmp_path: Path) -
     """Parsed, 64 MiB took a minute and 2 GB. Control: a long comment."""
     path = tmp_path / "job.yaml"
     path.write_text("dataset: x\n" + "# a comment\n" * 1_000)
-    assert "a text of" not in problems(path)[0].found
+    assert "a text of" not in problems(path)[0].fault
     path.write_text("[" + "1," * 2**22 + "1]")
     began = time.process_time()
-    assert problems(path)[0].found == "a text of 8,388,611 characters"
+    assert problems(path)[0].fault == "a text of 8,388,611 characters"
     assert time.process_time() - began < SECONDS

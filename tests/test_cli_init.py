@@ -194,7 +194,7 @@ def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path
     assert command("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--by", "region")[0] == 0
     text = Path("job.yaml").read_text(encoding="utf-8")
     left = to_do(text)
-    assert [problem.found for problem in left] == [
+    assert [problem.fault for problem in left] == [
         "left to be filled: region: {levels: […]}",
         "left to be filled: income: {bounds: […, …], outside: clip}",
         "left to be filled: weight: {bounds: […, …], outside: clip}",
@@ -202,7 +202,7 @@ def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path
     for verb in (("validate", "job.yaml"), ("run", "job.yaml", "--workspace", "ws")):
         code, said = command(*verb)
         assert code == 2
-        assert [each for each in left if f"TODO: {each.found} ({each.places[0]})" not in said] == []
+        assert [each for each in left if f"TODO: {each.fault} ({each.places[0]})" not in said] == []
     assert not Path("ws").exists()
     filled = {
         "region: {levels: […]}": "region: {levels: [north, south]}",
@@ -356,7 +356,7 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     code, text = command("init", *said, "job.yaml")
     assert code == 0
     assert "earlier.parquet is the reference: the reference's weights and outcomes are published" in text
-    assert [each.found for each in to_do(Path("job.yaml").read_text(encoding="utf-8"))] == [
+    assert [each.fault for each in to_do(Path("job.yaml").read_text(encoding="utf-8"))] == [
         "left to be filled: reference: {path: earlier.parquet, period: …}, and the period that this file is of"
     ]
     whole = (*said, "whole.yaml", "--reference-period", "2022", "--provenance", "the files of 2022")
@@ -547,8 +547,8 @@ def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_fo
     said = ("people-2024.parquet", "--public", "people-2022.parquet", "--outcome", "income", "--weight", "weight", "--out")
     assert command("init", *said, "job.yaml")[0] == 0
     (left,) = to_do(Path("job.yaml").read_text(encoding="utf-8"))
-    assert "the method of brr_1 to brr_8" in left.found
-    assert "fay: 0.5" in left.found
+    assert "the method of brr_1 to brr_8" in left.fault
+    assert "fay: 0.5" in left.fault
     lines = Path("job.yaml").read_text(encoding="utf-8").splitlines()
     (ready,) = [each for each in lines if each.startswith("# survey: ")]
     kept = [each for each in lines if not each.startswith("survey: ") and "TODO" not in each]

@@ -208,8 +208,8 @@ def test_a_job_may_refuse_a_misfit_before_anything_is_spent(files: Path) -> None
         dpdist.run(job(files, "gamma.parquet", REFUSING), files / "ws", files / "now.parquet")
     (problem,) = refused.value.problems
     assert problem.where == "fit.refuse_below"
-    assert "the lognormal law on the reference: 0." in problem.found
-    assert "cells within 2 standard errors for mean of salary" in problem.found
+    assert "the lognormal law on the reference: 0." in problem.fault
+    assert "cells within 2 standard errors for mean of salary" in problem.fault
     assert problem.allowed == "at least 0.8 for every statistic"
     assert not any((files / "ws").rglob("*.parquet"))
     for said in (

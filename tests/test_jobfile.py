@@ -129,7 +129,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_known_one_and_its_line(
     at = text.index(new) + new.index(key.rpartition(".")[2] + ":")
     line = text[:at].count("\n") + 1
     (problem,) = problems(text)
-    assert (problem.where, problem.found, problem.places) == (key, "unknown key", (f"line {line}",))
+    assert (problem.where, problem.fault, problem.places) == (key, "unknown key", (f"line {line}",))
     assert problem.remedy == f"did you mean '{near}'?"
     assert near in problem.allowed
 
@@ -160,12 +160,12 @@ def test_a_level_of_no_allowed_type_is_one_problem() -> None:
 
 def test_a_missing_key_is_named_with_the_line_of_its_parent() -> None:
     (problem,) = problems(TEXT.replace("  family: lognormal\n", ""))
-    assert (problem.where, problem.found, problem.places) == ("model.family", "missing key", ("line 19",))
+    assert (problem.where, problem.fault, problem.places) == ("model.family", "missing key", ("line 19",))
 
 
 def test_a_job_without_an_outcome_is_refused() -> None:
     (problem,) = problems(TEXT.replace("outcome: salary\n", ""))
-    assert (problem.where, problem.found) == ("outcome", "missing key")
+    assert (problem.where, problem.fault) == ("outcome", "missing key")
 
 
 FAMILY = "  family: lognormal\n"
@@ -235,7 +235,7 @@ def test_a_model_beside_a_mechanism_that_fits_none_is_refused_before_any_file_is
         load_job(tmp_path / "job.yaml")
     (problem,) = refused.value.problems
     assert (problem.where, problem.places) == ("model", ("line 19",))
-    assert problem.found == f"'{mechanism}' fits no likelihood"
+    assert problem.fault == f"'{mechanism}' fits no likelihood"
     assert "model" not in {each.where for each in problems(said.replace(MODEL, ""))}
 
 
@@ -251,7 +251,7 @@ def test_a_mechanism_that_fits_a_likelihood_is_refused_without_a_model_before_an
     (problem,) = refused.value.problems
     line = text[: text.index(f"name: {mechanism}")].count("\n") + 1
     assert (problem.where, problem.places) == ("mechanism.name", (f"line {line}",))
-    assert problem.found == f"'{mechanism}' fits a likelihood, and none is stated"
+    assert problem.fault == f"'{mechanism}' fits a likelihood, and none is stated"
     assert problem.remedy == "add model: {family: lognormal}, or another family"
 
 

@@ -78,7 +78,7 @@ def only(found: tuple[Problem, ...]) -> Problem:
 
 def test_a_misspelt_outcome_is_one_problem_with_the_nearest_name() -> None:
     problem = only(problems("outcome: miles_2002", "outcome: miles2002"))
-    assert (problem.where, problem.found) == ("outcome", "no column 'miles2002' is declared")
+    assert (problem.where, problem.fault) == ("outcome", "no column 'miles2002' is declared")
     assert problem.remedy.startswith("did you mean 'miles_2002'?")
     assert only(problems("outcome: miles_2002", "outcome: Miles_2002")).remedy.startswith("did you mean 'miles_2002'?")
 
@@ -97,18 +97,18 @@ def test_a_misspelt_column_of_a_table_names_the_nearest() -> None:
 
 def test_a_mean_of_a_category_says_what_to_do() -> None:
     problem = only(problems("{mean: miles_2002}", "{mean: truck_type}"))
-    assert problem.found == "a mean is of numbers, and 'truck_type' is a category with levels"
+    assert problem.fault == "a mean is of numbers, and 'truck_type' is a category with levels"
     assert "put 'truck_type' into `by` and write count" in problem.remedy
     assert "{mean: miles_2002}" in problem.remedy
     problem = only(problems("{mean: miles_2002}", "{mean: weight}"))
-    assert problem.found == "a mean is of an outcome, and 'weight' is none"
+    assert problem.fault == "a mean is of an outcome, and 'weight' is none"
 
 
 @pytest.mark.parametrize("at", ["  state:", "survey:", "  - {name: trucks"])
 def test_a_tab_in_front_of_a_key_is_named(at: str) -> None:
     """Control: other wrong YAML has the general remedy."""
     problem = only(problems(at, "\t" + at.lstrip()))
-    assert (problem.found, problem.remedy) == (
+    assert (problem.fault, problem.remedy) == (
         "a tab at the beginning of the line",
         "indent by spaces: YAML takes no tabs there",
     )
@@ -127,10 +127,10 @@ def test_levels_in_other_case_are_told_apart_from_unknown_ones() -> None:
     data = survey(2)
     data["truck_type"] = data["truck_type"].str.capitalize()
     problem = only(refused(data).problems)
-    assert problem.found == "levels but for capital letters"
+    assert problem.fault == "levels but for capital letters"
     assert "as the job writes them: 'heavy', 'light'" in problem.allowed
     data.loc[0, "truck_type"] = "bus"
-    assert {each.found for each in refused(data).problems} == {
+    assert {each.fault for each in refused(data).problems} == {
         "levels but for capital letters",
         "values that are not declared levels",
     }

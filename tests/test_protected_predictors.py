@@ -199,7 +199,7 @@ def test_what_cannot_be_is_refused_by_name(case: str, tmp_path: Path) -> None:
     with pytest.raises(JobError) as refused:
         parse_job(yaml.safe_dump(said(tmp_path, **changed)))
     problems = {problem.where: problem for problem in refused.value.problems}
-    assert found in problems[where].found
+    assert found in problems[where].fault
     if case in ("a domain of public sizes", "local sensitivities", "partitions", "a likelihood"):
         assert "laplace_strict" in problems[where].remedy
     parse_job(yaml.safe_dump(said(tmp_path)))

@@ -99,4 +99,4 @@ def test_a_reference_of_no_form_or_of_two_is_refused_with_a_remedy(text: str, fo
     with pytest.raises(JobError) as refused:
         job(text)
     (problem,) = refused.value.problems
-    assert (problem.found, problem.remedy) == (found, remedy)
+    assert (problem.fault, problem.remedy) == (found, remedy)

@@ -292,7 +292,7 @@ def test_an_audit_takes_several_outcomes(finished: Path) -> None:
 def test_what_takes_one_outcome_refuses_several_by_name(changes: list[tuple[str, str]], where: str, says: str) -> None:
     with pytest.raises(JobError) as refused:
         job(*changes)
-    told = [f"{p.found}: {p.remedy}" for p in refused.value.problems if p.where == where]
+    told = [f"{p.fault}: {p.remedy}" for p in refused.value.problems if p.where == where]
     assert told, [p.where for p in refused.value.problems]
     assert pd.Series(told).str.contains(says.replace("{", r"\{").replace("}", r"\}")).any(), told
 
@@ -322,7 +322,7 @@ def test_every_outcome_is_checked_and_its_rules_hold(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError) as refused:
         dpdist.plan(job(at))
-    assert sorted((p.where, p.found) for p in refused.value.problems) == [("hours", "missing values"), ("hours", "zeros")]
+    assert sorted((p.where, p.fault) for p in refused.value.problems) == [("hours", "missing values"), ("hours", "zeros")]
     said = job(at, ("hours: {bounds: [0, 200]}", "hours: {bounds: [0, 200], missing: drop, zeros: drop}"))
     assert said.outcome_dependent_rules == ("hours: missing dropped", "hours: zeros dropped")
     assert dpdist.plan(said).frame.count.sum() == len(records) - 2

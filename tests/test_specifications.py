@@ -82,7 +82,7 @@ def test_a_constant_of_another_mechanism_is_refused_by_name_at_its_default_too(
     with pytest.raises(JobError) as refused:
         parse_job(json.dumps(foreign))
     (problem,) = refused.value.problems
-    assert (problem.where, problem.found) == (f"mechanism.{constant}", f"'{mechanism}' has no {constant}")
+    assert (problem.where, problem.fault) == (f"mechanism.{constant}", f"'{mechanism}' has no {constant}")
     having = [name for name, spec in SPECS.items() if constant in spec.model_fields]
     assert problem.remedy == f"leave it out, or take {' or '.join(having)}"
 

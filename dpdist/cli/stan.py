@@ -93,7 +93,7 @@ def _version_text(name: str) -> str:
     try:
         return stan.find_toolchain(cast(stan.ToolchainName, name)).description
     except ToolchainError as error:
-        return f"{error.found}; {error.remedy}"
+        return f"{error.fault}; {error.remedy}"
 
 
 def _version(package: str) -> str:

@@ -17,7 +17,7 @@ class Problem:
     """
 
     where: str
-    found: str
+    fault: str
     allowed: str
     remedy: str
     count: int = 1
@@ -27,7 +27,7 @@ class Problem:
     def text(self, show_values: bool = False) -> str:
         at = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
         allowed = [f"    allowed: {self.allowed}"] if self.allowed else []
-        lines = [f"{self.where}: {self.found}{at}", *allowed, f"    remedy:  {self.remedy}"]
+        lines = [f"{self.where}: {self.fault}{at}", *allowed, f"    remedy:  {self.remedy}"]
         if show_values and self.values:
             lines.append(f"    values:  {', '.join(self.values)}")
         return "\n".join(lines)
@@ -94,7 +94,7 @@ class JobError(ProblemsError):
     >>> try:
     ...     dpdist.parse_job("dataset: example")
     ... except dpdist.JobError as error:
-    ...     print(error.problems[0].where, "-", error.problems[0].found)
+    ...     print(error.problems[0].where, "-", error.problems[0].fault)
     period - missing key
     """
 
@@ -113,7 +113,7 @@ class StudyError(ProblemsError):
     >>> try:
     ...     dpdist.parse_study("kind: survey")
     ... except dpdist.StudyError as error:
-    ...     print(error.problems[0].found)
+    ...     print(error.problems[0].fault)
     no kind of study 'survey'
     """
 
@@ -133,7 +133,7 @@ class DataError(ProblemsError):
     >>> try:
     ...     dpdist.validate("doctorates", input="nowhere.parquet")
     ... except dpdist.DataError as error:
-    ...     print(error.problems[0].found)
+    ...     print(error.problems[0].fault)
     no such file
     """
 
@@ -150,20 +150,20 @@ class AnalysisError(DpdistError):
 
     Parameters
     ----------
-    found, allowed, remedy : texts, which are also attributes.
+    fault, allowed, remedy : texts, which are also attributes.
 
     Example
     -------
     >>> try:
     ...     dpdist.open_release("doctorates-2017").combine("height")
     ... except dpdist.AnalysisError as error:
-    ...     print(error.found)
+    ...     print(error.fault)
     no numeric column 'height'
     """
 
-    def __init__(self, found: str, allowed: str, remedy: str):
-        self.found, self.allowed, self.remedy = found, allowed, remedy
-        super().__init__(f"analysis: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
+    def __init__(self, fault: str, allowed: str, remedy: str):
+        self.fault, self.allowed, self.remedy = fault, allowed, remedy
+        super().__init__(f"analysis: {fault}\n    allowed: {allowed}\n    remedy:  {remedy}")
 
 
 class FitError(DpdistError):
@@ -206,17 +206,17 @@ class NotAccepted(DpdistError):
 class TaskError(DpdistError):
     """Work on a cluster failed for a reason outside of the data: it stalled, was killed, or ran out of memory."""
 
-    def __init__(self, found: str, remedy: str):
-        self.found, self.remedy = found, remedy
-        super().__init__(f"{found}\n    remedy:  {remedy}")
+    def __init__(self, fault: str, remedy: str):
+        self.fault, self.remedy = fault, remedy
+        super().__init__(f"{fault}\n    remedy:  {remedy}")
 
 
 class ClusterError(DpdistError):
     """A scheduler or its workers cannot be reached or used, or have invalid certificates."""
 
-    def __init__(self, found: str, remedy: str, exit_code: int = 1):
-        self.found, self.remedy, self.exit_code = found, remedy, exit_code
-        super().__init__(f"cluster: {found}\n    remedy:  {remedy}")
+    def __init__(self, fault: str, remedy: str, exit_code: int = 1):
+        self.fault, self.remedy, self.exit_code = fault, remedy, exit_code
+        super().__init__(f"cluster: {fault}\n    remedy:  {remedy}")
 
 
 class WorkspaceError(DpdistError):
@@ -224,7 +224,7 @@ class WorkspaceError(DpdistError):
 
     Parameters
     ----------
-    path, found, remedy : the workspace, and texts on what is wrong and how to mend it.
+    path, fault, remedy : the workspace, and texts on what is wrong and how to mend it.
     exit_code : the exit code of the command.
 
     Example
@@ -236,19 +236,19 @@ class WorkspaceError(DpdistError):
     nowhere
     """
 
-    def __init__(self, path: str, found: str, remedy: str, exit_code: int = 1):
-        self.path, self.found, self.remedy = path, found, remedy
+    def __init__(self, path: str, fault: str, remedy: str, exit_code: int = 1):
+        self.path, self.fault, self.remedy = path, fault, remedy
         self.exit_code = exit_code
-        super().__init__(f"workspace {path}: {found}\n    remedy:  {remedy}")
+        super().__init__(f"workspace {path}: {fault}\n    remedy:  {remedy}")
 
 
 class LedgerError(DpdistError):
     """The ledger cannot be used: it is missing, out of reach, busy or damaged, or the run began with another ledger."""
 
-    def __init__(self, ledger: str, found: str, remedy: str, exit_code: int = 1, no_answer: bool = False):
-        self.ledger, self.found, self.remedy, self.exit_code = ledger, found, remedy, exit_code
+    def __init__(self, ledger: str, fault: str, remedy: str, exit_code: int = 1, no_answer: bool = False):
+        self.ledger, self.fault, self.remedy, self.exit_code = ledger, fault, remedy, exit_code
         self.no_answer = no_answer
-        super().__init__(f"ledger {ledger}: {found}\n    remedy:  {remedy}")
+        super().__init__(f"ledger {ledger}: {fault}\n    remedy:  {remedy}")
 
 
 class BudgetRefused(DpdistError):
@@ -257,7 +257,7 @@ class BudgetRefused(DpdistError):
     Parameters
     ----------
     dataset : the dataset that has the limits.
-    found, allowed, remedy : texts.
+    fault, allowed, remedy : texts.
 
     Example
     -------
@@ -267,9 +267,9 @@ class BudgetRefused(DpdistError):
 
     exit_code = 3
 
-    def __init__(self, dataset: str, found: str, allowed: str, remedy: str):
-        self.dataset, self.found, self.allowed, self.remedy = dataset, found, allowed, remedy
-        super().__init__(f"budget of {dataset}: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
+    def __init__(self, dataset: str, fault: str, allowed: str, remedy: str):
+        self.dataset, self.fault, self.allowed, self.remedy = dataset, fault, allowed, remedy
+        super().__init__(f"budget of {dataset}: {fault}\n    allowed: {allowed}\n    remedy:  {remedy}")
 
 
 class ToolchainError(DpdistError):
@@ -277,24 +277,24 @@ class ToolchainError(DpdistError):
 
     exit_code = 2
 
-    def __init__(self, found: str, allowed: str, remedy: str):
-        self.found, self.allowed, self.remedy = found, allowed, remedy
-        super().__init__(f"stan: {found}\n    allowed: {allowed}\n    remedy:  {remedy}")
+    def __init__(self, fault: str, allowed: str, remedy: str):
+        self.fault, self.allowed, self.remedy = fault, allowed, remedy
+        super().__init__(f"stan: {fault}\n    allowed: {allowed}\n    remedy:  {remedy}")
 
 
 class ProgramError(DpdistError):
-    """A Stan program does not exist or does not compile. `found` is Stan's message, without the program's text."""
+    """A Stan program does not exist or does not compile. `fault` is Stan's message, without the program's text."""
 
     exit_code = 2
 
-    def __init__(self, program: str, found: str, remedy: str):
-        self.program, self.found, self.remedy = program, found, remedy
-        super().__init__(f"program {program}: {found}\n    remedy:  {remedy}")
+    def __init__(self, program: str, fault: str, remedy: str):
+        self.program, self.fault, self.remedy = program, fault, remedy
+        super().__init__(f"program {program}: {fault}\n    remedy:  {remedy}")
 
 
 class StanError(DpdistError):
-    """A Stan program stopped while it ran. `found` is Stan's message, without numbers that may come from data."""
+    """A Stan program stopped while it ran. `fault` is Stan's message, without numbers that may come from data."""
 
-    def __init__(self, program: str, found: str, remedy: str):
-        self.program, self.found, self.remedy = program, found, remedy
-        super().__init__(f"program {program}: {found}\n    remedy:  {remedy}")
+    def __init__(self, program: str, fault: str, remedy: str):
+        self.program, self.fault, self.remedy = program, fault, remedy
+        super().__init__(f"program {program}: {fault}\n    remedy:  {remedy}")

@@ -28,9 +28,9 @@ _UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
 class SignatureError(DpdistError):
     """A key or a signature that cannot be read, or a signature of another file."""
 
-    def __init__(self, found: str, remedy: str):
-        self.found, self.remedy = found, remedy
-        super().__init__(f"{found}\n    remedy:  {remedy}")
+    def __init__(self, fault: str, remedy: str):
+        self.fault, self.remedy = fault, remedy
+        super().__init__(f"{fault}\n    remedy:  {remedy}")
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class PublicKey:
         """Returns the signed comment. Raises `SignatureError` unless the signature is of `data` and by this key."""
         raw, comment, whole = _parsed(signature)
         if raw[2:10] != self.number:
-            found = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
-            raise SignatureError(found, "take the key of whoever should have signed")
+            fault = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
+            raise SignatureError(fault, "take the key of whoever should have signed")
         signed = data if raw[:2] == PLAIN else _digest(data)
         try:
             own = Ed25519PublicKey.from_public_bytes(self.key)
@@ -148,9 +148,9 @@ def unsigned(folder: Path, key: PublicKey) -> str | None:
         text = regular(folder, SIGNATURE).read_text(encoding="utf-8")
         key.check(regular(folder, MANIFEST).read_bytes(), text)
     except Damaged as error:
-        return error.found
+        return error.fault
     except SignatureError as error:
-        return printable(error.found)
+        return printable(error.fault)
     except ValueError:
         return "no text"
     return None

@@ -47,12 +47,12 @@ class Damaged(Exception):
     `remedy` is empty where a fresh copy of the file mends it.
     """
 
-    def __init__(self, file: str, found: str, allowed: str, remedy: str = ""):
-        self.file, self.found, self.allowed, self.remedy = printable(file), found, allowed, remedy
-        super().__init__(self.file, found, allowed, remedy)
+    def __init__(self, file: str, fault: str, allowed: str, remedy: str = ""):
+        self.file, self.fault, self.allowed, self.remedy = printable(file), fault, allowed, remedy
+        super().__init__(self.file, fault, allowed, remedy)
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.found}"
+        return f"{self.file}: {self.fault}"
 
 
 def printable(text: object, most: int = 80) -> str:
@@ -156,7 +156,7 @@ def whole(folder: Path) -> frozenset[str]:
 def _first_of(damage: list[Damaged]) -> Damaged:
     """The first problem, with the number of further ones."""
     others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
-    return Damaged(damage[0].file, damage[0].found + others_alike, damage[0].allowed)
+    return Damaged(damage[0].file, damage[0].fault + others_alike, damage[0].allowed)
 
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:

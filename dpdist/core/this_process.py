@@ -18,9 +18,9 @@ class NestedStart(DpdistError):
     exit_code = 2
 
     def __init__(self) -> None:
-        self.found = "a process that the program has started imports the program, and so would make the run once more"
+        self.fault = "a process that the program has started imports the program, and so would make the run once more"
         self.remedy = 'put what the program does below `if __name__ == "__main__":`'
-        super().__init__(f"nested start: {self.found}\n    remedy:  {self.remedy}")
+        super().__init__(f"nested start: {self.fault}\n    remedy:  {self.remedy}")
 
 
 def refuse_nested_start() -> None:

@@ -78,7 +78,7 @@ class _Taken:
         try:
             refuse_unverified(public)
         except WorkspaceError as error:  # nobody may repair the copied folder
-            raise WorkspaceError(self._url, error.found, error.remedy, error.exit_code) from None
+            raise WorkspaceError(self._url, error.fault, error.remedy, error.exit_code) from None
         return public
 
 

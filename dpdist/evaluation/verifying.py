@@ -83,7 +83,7 @@ def refuse_unverified(public: Path, made_again: bool = False) -> None:
     With `made_again`, files that follow from released/ may be missing, because they will be made again.
     """
     damage = all_damage(public) or _claims(public)
-    found = [error for error in damage if not (made_again and error.found == MISSING and _derived(error.file))]
+    found = [error for error in damage if not (made_again and error.fault == MISSING and _derived(error.file))]
     if found:
         more = f", and {len(found) - 1} more files are not the manifest's" if len(found) > 1 else ""
         raise WorkspaceError(str(public), f"{found[0]}{more}, allowed: {found[0].allowed}", REMEDY)

@@ -153,5 +153,5 @@ def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
         refuse_correction(entries, charge)
         refuse_excess(entries, stated, charge)
     except BudgetRefused as refusal:
-        return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.found}"}
+        return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.fault}"}
     return facts

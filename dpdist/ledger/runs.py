@@ -134,7 +134,7 @@ def _noted(listener: Listener) -> Iterator[None]:
         yield
     except LedgerError as error:
         if not error.no_answer:
-            found = f"{error.found}; the release stands, but that ledger does not show its charge"
+            found = f"{error.fault}; the release stands, but that ledger does not show its charge"
             raise LedgerError(error.ledger, found, RESTORE, error.exit_code) from None
         said = "the release stands, but this release's id is not entered, so that no correction can name it"
         listener(Event("note", "ledger", note=f"{said}; `dpdist publish` enters it later: {error}", always=True))

@@ -177,7 +177,7 @@ def _facts(shared: str | None) -> dict[str, Any]:
         try:
             Objects(shared, soon=True).check()
         except WorkspaceError as error:
-            refused = error.found
+            refused = error.fault
     sees = shared is None or is_url(shared) or os.access(shared, os.R_OK | os.W_OK | os.X_OK)
     python = ".".join(platform.python_version_tuple()[:2])
     return {"dpdist": version("dpdist"), "Python": python, "sees": sees, "refused": refused}

@@ -111,7 +111,7 @@ class Workspace(WorkspacePaths):
             if space.store.shared or not Path(error.path).is_relative_to(space.root):
                 raise
             where = space.shown(Path(error.path))
-            raise WorkspaceError(where, error.found, error.remedy, error.exit_code) from None
+            raise WorkspaceError(where, error.fault, error.remedy, error.exit_code) from None
         finally:
             space.store.close()
 

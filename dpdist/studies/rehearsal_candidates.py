@@ -196,7 +196,7 @@ def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
             try:
                 return tried, job_of(tried)
             except JobError as error:
-                causes.append([f"{each.where}: {each.found} ({each.remedy})" for each in error.problems])
+                causes.append([f"{each.where}: {each.fault} ({each.remedy})" for each in error.problems])
     return "; ".join(min(causes, key=len)[:2])
 
 

@@ -66,7 +66,7 @@ class Results:
 def in_one_line(error: DpdistError) -> str:
     """An error in one line. It may be shown, because the file is public."""
     problems = getattr(error, "problems", ())
-    return f"{problems[0].where}: {problems[0].found}" if problems else str(error).splitlines()[0]
+    return f"{problems[0].where}: {problems[0].fault}" if problems else str(error).splitlines()[0]
 
 
 @contextmanager

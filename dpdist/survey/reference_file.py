@@ -75,7 +75,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
 
 def _about_a_reference(problem: Problem) -> Problem:
     """The problem of a file's records, with a remedy that holds for a reference, too."""
-    if not problem.found.startswith(MISSING):
+    if not problem.fault.startswith(MISSING):
         return problem
     remedy = f"{problem.remedy}; the job reads this column of the reference, too: take one that has it"
     return replace(problem, remedy=remedy)

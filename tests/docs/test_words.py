@@ -60,14 +60,9 @@ IN_DOCSTRINGS = {"told": "summary of the reference, or given, stated, identified
 SUBJECT = "Of (docstring)"
 """The count of docstrings without a subject: they begin with `Of`, as in "Of the noise, in units"."""
 Found = dict[str, dict[str, int]]
-_OF_AN_ERROR = "what an error says was there; it stands beside allowed and remedy"
 _OF_PERIODS = "a window of periods, over which a ledger's limit holds"
 _OF_A_CHARGE = "a charge is reserved, then settled"
 MEANT = {
-    ("core/errors.py", "found"): _OF_AN_ERROR,
-    ("core/public_files.py", "found"): _OF_AN_ERROR,
-    ("core/minisign.py", "found"): _OF_AN_ERROR,
-    ("storage/workspace.py", "found"): _OF_AN_ERROR,
     ("cli/ledger.py", "window"): _OF_PERIODS,
     ("job/budget.py", "window"): _OF_PERIODS,
     ("ledger/accounts.py", "window"): _OF_PERIODS,

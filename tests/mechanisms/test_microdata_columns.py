@@ -152,7 +152,7 @@ def test_a_column_that_the_reference_lacks_is_refused_with_those_that_it_has(
     with pytest.raises(DataError) as refused:
         dpdist.run(said, tmp_path / "ws")
     (problem,) = refused.value.problems
-    assert (problem.where, problem.found) == ("wage", "missing column")
+    assert (problem.where, problem.fault) == ("wage", "missing column")
     assert "age, region, since, tenured" in problem.allowed
     assert "microdata.columns" in problem.remedy
     assert refused.value.source.endswith(f"before.{suffix}")
@@ -199,7 +199,7 @@ def test_columns_that_cannot_be_copied_are_refused_as_the_job_is_read(files: Pat
     with pytest.raises(JobError) as refused:
         parse_job(text.replace(old, new).replace(LEAVE, "", int(wrong == "no donors")))
     own = [problem for problem in refused.value.problems if problem.where.startswith("microdata")]
-    assert [problem for problem in own if found in problem.found and remedy in problem.remedy], refused.value
+    assert [problem for problem in own if found in problem.fault and remedy in problem.remedy], refused.value
 
 
 @pytest.mark.parametrize("rows", [[], [4], [999, 0, 512, 511, 7], list(range(999, -1, -1))])

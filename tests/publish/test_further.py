@@ -212,6 +212,6 @@ def test_a_mechanism_that_cannot_give_one_refuses_it_and_names_those_that_can(
         dpdist.parse_job(text.replace("[salary, hours]", "salary"))
     own = [each for each in refused.value.problems if each.where.startswith("tables.0.statistics.0")]
     assert own
-    assert mechanism in own[0].found
+    assert mechanism in own[0].fault
     assert allowed in own[0].allowed
     assert mechanism not in own[0].allowed.split(", ")

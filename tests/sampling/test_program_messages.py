@@ -32,7 +32,7 @@ def test_a_job_reads_stan_files_of_its_own_folder_alone(name: str, tmp_path: Pat
     with pytest.raises(JobError) as refused:
         load_job(job_with_program(folder, name))
     (problem,) = refused.value.problems
-    assert (problem.where, problem.found) == ("model.program", f"'{name}' is no Stan program within the job file's folder")
+    assert (problem.where, problem.fault) == ("model.program", f"'{name}' is no Stan program within the job file's folder")
     assert "secret" not in refused.value.text(show_values=True)
 
 
@@ -61,8 +61,8 @@ def test_a_wrong_program_is_told_by_its_line_without_the_text(text: str, line: s
     (tmp_path / "bad.stan").write_text(text, encoding="utf-8")
     with pytest.raises(ProgramError) as refused:
         check_program(tmp_path / "bad.stan", "embedded")
-    assert "does not compile" in refused.value.found
-    assert line in refused.value.found
+    assert "does not compile" in refused.value.fault
+    assert line in refused.value.fault
     assert secret not in str(refused.value)
 
 
@@ -73,7 +73,7 @@ def test_a_program_includes_files_of_its_folder_alone(tmp_path: Path) -> None:
     (folder / "own.stan").write_text("#include ../records.stan\nparameters { real x; }\n", encoding="utf-8")
     with pytest.raises(ProgramError) as refused:
         check_program(folder / "own.stan", "embedded")
-    assert refused.value.found == "it includes a file of another folder"
+    assert refused.value.fault == "it includes a file of another folder"
     (folder / "part.stan").write_text("parameters { real x; }\n", encoding="utf-8")
     (folder / "own.stan").write_text("#include part.stan\nmodel { x ~ normal(0, 1); }\n", encoding="utf-8")
     assert check_program(folder / "own.stan", "embedded")["parameters"] == {"x": 0}

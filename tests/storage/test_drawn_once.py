@@ -128,7 +128,7 @@ def test_a_flipped_bit_of_kept_noise_is_refused_by_name(space: Workspace, place:
     try:
         assert np.array_equal(kept(space, undrawn), drawn)
     except WorkspaceError as refused:
-        assert "strata-000000-001.npz" in refused.found  # noqa: PT017 - either is right, according to the bit
+        assert "strata-000000-001.npz" in refused.fault  # noqa: PT017 - either is right, according to the bit
 
 
 @pytest.mark.parametrize("left", [0, 1, 100, -1])

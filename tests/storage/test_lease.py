@@ -40,7 +40,7 @@ def test_a_living_holder_keeps_others_out_and_its_end_lets_them_in(objects: Obje
         with pytest.raises(WorkspaceError) as refused:
             Lease(objects, LEASE)
         held.check()
-    assert "another run is using it (process" in refused.value.found
+    assert "another run is using it (process" in refused.value.fault
     assert f"to clear it at once, delete {LEASE}" in refused.value.remedy
     assert objects.get(LEASE) is None
     with leased(objects) as held:

@@ -72,29 +72,29 @@ def test_wrong_credentials_and_missing_rights_are_told(guarded, environment) -> 
         for name, value in server.environment(*keys).items():
             environment.setenv(name, value)
         error = refused()
-        assert "access is denied" in error.found
+        assert "access is denied" in error.fault
         assert "s3:GetObject, PutObject, DeleteObject, ListBucket" in error.remedy
         assert not any(key in str(error) for key in keys)
     for name, value in server.environment(*users["reads"]).items():
         environment.setenv(name, value)
     Objects(f"s3://{BUCKET}/errors").check()
-    assert "access is denied" in refused(write=True).found
+    assert "access is denied" in refused(write=True).fault
 
 
 def test_no_credentials_no_bucket_no_encryption_no_answer_are_told(s3: ObjectServer, environment) -> None:
     for name, value in s3.environment().items():
         environment.setenv(name, value)
-    assert "there is no such bucket" in refused("s3://no-such-bucket/prefix").found
-    assert "there is no such bucket" in refused("s3://no-such-bucket/prefix", write=True).found
+    assert "there is no such bucket" in refused("s3://no-such-bucket/prefix").fault
+    assert "there is no such bucket" in refused("s3://no-such-bucket/prefix", write=True).fault
     environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    assert refused().found == "the store does not answer"
+    assert refused().fault == "the store does not answer"
     assert "AWS_ENDPOINT_URL" in refused().remedy
     environment.delenv("AWS_ALLOW_HTTP")
-    assert "not encrypted" in refused().found
+    assert "not encrypted" in refused().fault
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         environment.delenv(name)
     environment.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    assert "no credentials" in refused().found
+    assert "no credentials" in refused().fault
     assert "AWS_SHARED_CREDENTIALS_FILE" in refused().remedy
 
 
@@ -139,10 +139,10 @@ def test_credentials_from_a_mounted_file_are_read_again_when_they_are_replaced(
         if "ACCESS_KEY" not in name:
             environment.setenv(name, value)
     environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(mounted))
-    assert "cannot be read" in refused().found
+    assert "cannot be read" in refused().fault
     mounted.write_text("[default]\naws_access_key_id = only\n")
     error = refused()
-    assert "no whole profile [default]" in error.found
+    assert "no whole profile [default]" in error.fault
     assert "only" not in str(error).replace("only,", "")
     key, secret = users["may"]
     mounted.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")

@@ -118,7 +118,7 @@ def test_an_unknown_kind_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(StudyError) as refused:
         parse_study("kind: table\nstudy: new\ntitle: New\nseed: 1\nreplicates: 1\ncases: []\n")
     (problem,) = (each for each in refused.value.problems if each.where == "kind")
-    assert "table" in problem.found
+    assert "table" in problem.fault
     assert all(name in problem.allowed for name in KINDS)
     assert "'tables'" in problem.remedy
 

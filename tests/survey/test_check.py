@@ -49,7 +49,7 @@ def checked(job: Job, records: pa.RecordBatch, text: bool = False, first_row: in
 
 
 def told(findings: Findings) -> list[tuple[str, str, int, tuple[str, ...], tuple[str, ...]]]:
-    return [(p.where, p.found, p.count, p.places, p.values) for p in findings.problems.values()]
+    return [(p.where, p.fault, p.count, p.places, p.values) for p in findings.problems.values()]
 
 
 def test_good_records_pass_as_they_are() -> None:
@@ -165,7 +165,7 @@ WRONG_TYPES = {
 @pytest.mark.parametrize(("columns", "where", "kind"), WRONG_TYPES.values(), ids=WRONG_TYPES)
 def test_a_wrong_type_is_one_problem_that_names_it(columns: dict[str, Any], where: str, kind: str) -> None:
     (problem,) = check_schema(make_job(), batch(**columns).schema, False)
-    assert (problem.where, problem.found) == (where, f"wrong type: {kind}")
+    assert (problem.where, problem.fault) == (where, f"wrong type: {kind}")
     assert problem.values == ()
 
 
@@ -261,7 +261,7 @@ def test_rules_drop_and_clip_in_the_order_that_their_counts_tell() -> None:
 
 def test_clipping_does_not_make_a_negative_value_valid() -> None:
     _, findings = checked(make_job(salary={"outside": "clip"}), batch(salary=[-5.0, 20.0, 30.0]))
-    assert [(p.where, p.found) for p in findings.problems.values()] == [("salary", "negative values")]
+    assert [(p.where, p.fault) for p in findings.problems.values()] == [("salary", "negative values")]
 
 
 def test_a_rule_that_is_not_stated_drops_nothing() -> None:
@@ -327,7 +327,7 @@ def test_a_problem_counts_all_its_records_and_shows_the_first_three_of_all_batch
 
 def test_a_record_with_two_faults_is_told_for_the_first() -> None:
     _, findings = checked(make_job(), batch(salary=[-1.0, 20.0, 30.0], sex=["x", "f", "f"], weight=[-1.0, 1.0, 1.0]))
-    assert [(p.where, p.found) for p in findings.problems.values()] == [("salary", "negative values")]
+    assert [(p.where, p.fault) for p in findings.problems.values()] == [("salary", "negative values")]
 
 
 def test_an_empty_batch_is_checked_without_complaint() -> None:
@@ -342,7 +342,7 @@ def test_a_level_that_csv_reads_as_missing_is_refused_rather_than_lost(level: st
     job = make_job({"levels": [level, "m"]})
     (problem,) = check_schema(job, batch(True).schema, True)
     assert problem.where == "sex"
-    assert f"'{level}'" in problem.found
+    assert f"'{level}'" in problem.fault
     assert check_schema(job, batch().schema, False) == []
 
 

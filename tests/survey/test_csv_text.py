@@ -70,7 +70,7 @@ def test_another_encoding_is_named_with_the_line_that_reads_the_file(
     text = HEADER + "Brest,1.5,2\n" * rows + ROWS + (f"{DASH[encoding]},1.5,2\n" if encoding in DASH else "")
     path = written(tmp_path, text.encode(encoding))
     found = problem(job, path)
-    assert (found.where, found.found, found.allowed) == ("file", "bytes that are not UTF-8", "text in UTF-8")
+    assert (found.where, found.fault, found.allowed) == ("file", "bytes that are not UTF-8", "text in UTF-8")
     added = f"add encoding: {encoding} beside its path, as in {{path: survey.csv, encoding: {encoding}}}"
     assert found.remedy == f"{added}; where --input names it: --set 'input.encoding={encoding}'"
     assert found.places[0].startswith("line ")
@@ -87,7 +87,7 @@ def test_an_encoding_that_is_not_the_files_is_refused(said: str, text: str, job:
     with pytest.raises(DataError) as refused:
         take_census(own, open_source(own))
     (found,) = refused.value.problems
-    assert found.found == f"bytes that are not {said.upper()}"
+    assert found.fault == f"bytes that are not {said.upper()}"
     assert f"encoding: {text}" in found.remedy
 
 
@@ -102,7 +102,7 @@ def test_another_separator_is_named(mark: str, name: str, decimal: str, job: Job
     """Decimal commas make lines of several fields of a header of one: the same cause."""
     text = (HEADER + ROWS).replace(",", mark).replace(".", decimal)
     found = problem(job, written(tmp_path, text.encode()))
-    assert (found.found, found.allowed) == (f"its fields are separated by {name}", "commas")
+    assert (found.fault, found.allowed) == (f"its fields are separated by {name}", "commas")
     shown = '"\\t"' if mark == "\t" else f'"{mark}"'
     assert f"{{path: survey.csv, separator: {shown}}}" in found.remedy
     if decimal == ".":
@@ -127,7 +127,7 @@ def test_a_kind_of_file_that_is_not_read_is_told_what_is(name: str, job: Job, tm
     with pytest.raises(DataError) as refused:
         open_source(job, written(tmp_path, b"\x00\x01 not parquet", name))
     (found,) = refused.value.problems
-    assert found.found == f"files named .{name.partition('.')[2]} are not read"
+    assert found.fault == f"files named .{name.partition('.')[2]} are not read"
     assert "Parquet" in found.allowed
     assert "CSV" in found.allowed
 
@@ -136,7 +136,7 @@ def test_a_path_that_is_too_long_is_a_wrong_path(job: Job, tmp_path: Path) -> No
     with pytest.raises(DataError) as refused:
         open_source(job, tmp_path / ("x" * 300 + ".csv"))
     (found,) = refused.value.problems
-    assert (found.found, found.remedy) == ("cannot be opened (File name too long)", "correct the path")
+    assert (found.fault, found.remedy) == ("cannot be opened (File name too long)", "correct the path")
 
 
 def test_the_line_of_a_record_counts_line_breaks_in_quotes_and_empty_lines(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_line_of_a_record_counts_line_breaks_in_quotes_and_empty_lines(tmp_p
 
 def test_a_record_is_named_by_its_line_in_csv(job: Job, tmp_path: Path) -> None:
     found = problem(job, written(tmp_path, (HEADER + ROWS.replace("3.5", "-3.5")).encode()))
-    assert (found.found, found.places) == ("negative values", ("line 4",))
+    assert (found.fault, found.places) == ("negative values", ("line 4",))
 
 
 @pytest.mark.parametrize("weight", ["1e300", "1e-300"])
@@ -188,7 +188,7 @@ def test_a_header_in_another_encoding_is_refused_as_a_record_is(encoding: str, t
     with pytest.raises(DataError) as error:
         take_census(own, open_source(own, path)) if through == "census" else open_source(own, path).columns
     (found,) = error.value.problems
-    assert (found.found, found.allowed, found.places) == ("bytes that are not UTF-8", "text in UTF-8", ("line 1",))
+    assert (found.fault, found.allowed, found.places) == ("bytes that are not UTF-8", "text in UTF-8", ("line 1",))
     assert f"{{path: survey.csv, encoding: {encoding}}}" in found.remedy
     assert take_census(own, open_source(own, path, Input(encoding=encoding))).frame.count.sum() == 6
 
@@ -233,7 +233,7 @@ def test_a_first_line_that_is_too_long_is_named_with_its_columns(tmp_path: Path)
     with pytest.raises(DataError) as refused:
         _ = CsvSource(wide).columns
     (problem,) = refused.value.problems
-    assert problem.found == "a first line of 4,800,000 bytes, with 600,000 columns"
+    assert problem.fault == "a first line of 4,800,000 bytes, with 600,000 columns"
     assert (problem.allowed, problem.places) == ("one of at most 4,194,304 bytes", ("line 1",))
     assert "columns that the job names" in problem.remedy
     assert len(CsvSource(narrow).columns) == 60_000

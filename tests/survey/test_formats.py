@@ -140,7 +140,7 @@ def test_a_damaged_file_is_refused_with_cause_and_remedy(suffix: str, tmp_path: 
     with pytest.raises(DataError) as refused:
         open_source(parse_job(JOB), path)
     (found,) = refused.value.problems
-    assert found.found == f"not a readable {suffix} file"
+    assert found.fault == f"not a readable {suffix} file"
     assert "Parquet or CSV" in found.remedy
     assert "canary" not in refused.value.text()
 

@@ -235,7 +235,7 @@ def checked(frame: pd.DataFrame, path: Path, beyond: str) -> tuple[int, list[str
     else:
         frame.to_parquet(path, row_group_size=2)
     batches = list(checked_batches(stated, open_source(stated, path), findings))
-    return sum(len(batch.row) for batch in batches), [problem.found for problem in findings.problems.values()]
+    return sum(len(batch.row) for batch in batches), [problem.fault for problem in findings.problems.values()]
 
 
 def named(names: object) -> pd.DataFrame:
