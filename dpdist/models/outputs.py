@@ -119,6 +119,33 @@ class NoisedFigures(StratumModel, Expectation, Protocol):
         ...
 
 
+class CellFacts(NamedTuple):
+    """What the released parameters of a stratum tell of its base cells, (cell, variable) unless stated.
+
+    The variables are the mean weight and the mean of every outcome. A field is None where the release does not have it.
+    """
+
+    means: Floats
+    noisy_sum: Ints
+    """The number of the noisy sum of every cell, (cell,). Cells of one number share it."""
+    clipped_weights: Floats
+    """The noisy sums of clipped weights, (cell,)."""
+    departures: Floats
+    """Distances from what a reference or an earlier release predicts, in standard deviations."""
+    kept_shares: Floats
+    """The part of a cell's figure in its estimate, which has the common figure for the rest."""
+    borrowed_shares: Floats | None
+    """The part of a cell's shape that other cells give, (cell, outcome)."""
+    ranges: Floats | None
+    """Least and largest mean that the noisy sums allow, (cell, variable, 2); NaN where they identify the mean."""
+    shares_at_bound: Floats | None
+    """The share of weights at or beyond their public bound, (cell,); NaN where noise hides it."""
+    error_variances: Floats
+    """Variances of the means. That of a weight is relative to the weight."""
+    noise_variances: Floats
+    """The parts of `error_variances` by noise."""
+
+
 @runtime_checkable
 class CompletedCells(StratumModel, Protocol):
     """A model of base cells whose sums were clipped at limits, and whose means a reference completes."""
@@ -137,8 +164,8 @@ class CompletedCells(StratumModel, Protocol):
         """Sample records of every cell, (cell,)."""
         ...
 
-    def clipped_weights(self, theta: Draws) -> Floats:
-        """The noisy sums of clipped weights, (cell,)."""
+    def cell_facts(self, described: Mapping[str, Any]) -> CellFacts | None:
+        """What the written parameters tell of the cells; None where they hold no means."""
         ...
 
     def points_of_cells(self, release: ReleaseView, stratum: int) -> tuple[list[list[Floats]], Floats]:

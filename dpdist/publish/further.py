@@ -25,7 +25,6 @@ from dpdist.estimation.raking import margins_of
 from dpdist.estimation.unit_sums import Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
-from dpdist.models.outputs import looked_through
 from dpdist.publish.design_effects import further_effects
 from dpdist.publish.distributions import Distributions
 from dpdist.publish.figure_bounds import bounded_expectations
@@ -259,7 +258,7 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
 
 def _unidentified(release: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """True for a cell with a row that noisy sums do not identify, and for a cell that is compared with such a cell."""
-    if not looked_through(release):
+    if not release.has_ranges:
         return np.zeros(len(figures.cells), dtype=bool)
     outcomes = [release.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]
     rows = np.any([unidentified_rows(release, outcome) for outcome in outcomes], axis=0).astype(float)

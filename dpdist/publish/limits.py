@@ -10,7 +10,6 @@ post-processing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -21,27 +20,10 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import factors, within_totals
-from dpdist.models.outputs import looked_through
 from dpdist.publish.met_totals import fixed_counts, margins_and_room
-from dpdist.publish.reference_strata import cells_where, strata_with
 from dpdist.publish.released import ReleasedObject
-from dpdist.reference.clipping import AT_THE_BOUND
-from dpdist.reference.drift import DRIFTED
 
 ROUNDS = 50
-DRIFT_ALARM = 0.05
-"""Largest probability that a release without drift names any cell as drifted."""
-NEAR_THE_BOUND = 0.9
-"""Share of the public upper bound from which mean clipped weights stop a release, where histograms do not show more."""
-SATURATED = (
-    "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
-    "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again"
-)
-PERHAPS_SATURATED = (
-    "clipped weights are near the public bound of {weight}, {top:,.10g}, on average, and noise hides how many lie above "
-    "it: counts and totals may be too low by an unknown factor. Correct the bound, its unit first, or give histograms more "
-    "of the budget; either costs ε again"
-)
 
 
 class Ranges(NamedTuple):
@@ -54,56 +36,6 @@ class Ranges(NamedTuple):
     most_weight: Floats
     least: Floats
     most: Floats
-
-
-def unidentified(release: ReleasedObject) -> dict[str, list[str]]:
-    """Names of cells whose means noisy sums do not identify: by outcome, and under "weight" for the mean weight."""
-    return {variable: list(cells) for variable, cells in cells_where(release, "spans", isfinite, every=2).items()}
-
-
-def saturated(release: ReleasedObject) -> str | None:
-    """The reason not to publish, if many weights lie at or beyond their public upper bound; otherwise None.
-
-    Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms give the share
-    of such weights. The table's noisy sums, which have independent noise, must also allow this share. Where noise hides the
-    share, as in small files, or where a release of an earlier version lacks it, mean clipped weights near the bound are a
-    sufficient reason.
-    """
-    weight = release.job.survey.weight
-    if weight is None or not looked_through(release):
-        return None
-    top = (release.job.columns[weight].bounds or (0.0, np.inf))[1]
-    clipped, shares, records = list[Floats](), list[Floats](), list[Floats]()
-    for _, model, theta, _ in strata_with(release, "spans"):
-        clipped.append(model.clipped_weights(theta) / top)
-        known = "at_bound" in theta.values
-        shares.append(theta["at_bound"][0] if known else np.full(len(model.count), np.nan))
-        records.append(np.asarray(model.count, dtype=np.float64))
-    seen, share, count = (np.concatenate(each) for each in (clipped, shares, records))
-    beyond, hidden = float(count @ np.nan_to_num(share)), np.isnan(share)
-    if min(beyond, seen.sum()) >= AT_THE_BOUND * count.sum():
-        return SATURATED.format(share=100.0 * beyond / count.sum(), weight=weight, top=top)
-    if count[hidden].sum() > 0 and seen[hidden].sum() >= NEAR_THE_BOUND * count[hidden].sum():
-        return PERHAPS_SATURATED.format(weight=weight, top=top)
-    return None
-
-
-def drifted(release: ReleasedObject) -> dict[str, list[str]]:
-    """Cells whose noisy sums differ from what a reference file or an earlier release predicts, by variable.
-
-    Where a reference's weights do not vary, a departure is Laplace noise alone: it exceeds t standard deviations with the
-    probability exp(−√2 t). Sampling makes its tails lighter. So without drift no cell is named, but for a probability of
-    DRIFT_ALARM over all departures (Bonferroni).
-
-    Empty where the job pays for histograms in place of such a reference.
-    """
-    reference = release.job.reference
-    if reference is None or reference.paid is not None:
-        return {}
-    tests = sum(theta["departure"][0].size for _, _, theta, _ in strata_with(release, "departure"))
-    beyond = max(DRIFTED, float(np.log(max(tests, 1) / DRIFT_ALARM) / np.sqrt(2.0)))
-    found = cells_where(release, "departure", lambda departure: abs(departure) > beyond)
-    return {variable: list(cells) for variable, cells in found.items()}
 
 
 def limited(
@@ -160,26 +92,27 @@ def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_
 
 def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
     """Ranges of the frame's rows, None if all are identified; and the rows' mean weights and mean outcomes."""
-    rows = len(release.frame)
-    weight, mean, found = np.ones(rows), np.zeros(rows), np.full((rows, 4), np.nan)
-    if not looked_through(release):
+    size = len(release.frame)
+    weight, mean, ends = np.ones(size), np.zeros(size), np.full((size, 4), np.nan)
+    if not release.has_ranges:
         return None, weight, mean
-    for stratum, model, theta, _ in strata_with(release, "spans"):
-        own, pattern = release.frame.rows_of(stratum), model.design.pattern
-        ends, means = theta["spans"][0][pattern], theta["means"][0][pattern]
-        found[own] = np.column_stack([ends[:, :2], ends[:, 2 + 2 * outcome : 4 + 2 * outcome]])
-        weight[own], mean[own] = means[:, 0], means[:, 1 + outcome]
-    if not np.isfinite(found).any():
+    for stratum in release.completed_strata:
+        if stratum.facts.ranges is not None:
+            rows, pattern = release.frame.rows_of(stratum.number), stratum.model.design.pattern
+            means, both = stratum.facts.means[pattern], stratum.facts.ranges[pattern]
+            ends[rows] = np.column_stack([both[:, 0], both[:, 1 + outcome]])
+            weight[rows], mean[rows] = means[:, 0], means[:, 1 + outcome]
+    if not np.isfinite(ends).any():
         return None, weight, mean
     margins, room = margins_and_room(release)
     n = release.frame.count.astype(float)
     if room is not None:
         met = n * weight * factors(n * weight, margins, room)
-        kept = within_totals(met, margins, room)
+        within = within_totals(met, margins, room)
         weight = np.divide(met, n, out=weight, where=n > 0)
-        found[:, :2] = np.divide(np.column_stack(kept), n[:, None], out=np.full((rows, 2), np.nan), where=n[:, None] > 0)
-    known = np.column_stack([weight, weight, mean, mean])
-    return Ranges(*np.where(np.isfinite(found), found, known).T), weight, mean
+        ends[:, :2] = np.divide(np.column_stack(within), n[:, None], out=np.full((size, 2), np.nan), where=n[:, None] > 0)
+    estimates = np.column_stack([weight, weight, mean, mean])
+    return Ranges(*np.where(np.isfinite(ends), ends, estimates).T), weight, mean
 
 
 def _widened(release: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:

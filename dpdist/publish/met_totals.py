@@ -13,8 +13,6 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval
 from dpdist.estimation.raking import Margin, Room, margins_of
-from dpdist.models.outputs import looked_through
-from dpdist.publish.reference_strata import strata_with
 from dpdist.publish.released import ReleasedObject
 
 FIXED = 1e-9
@@ -31,12 +29,13 @@ def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None
     There are no margins if the job states no totals. The range is None if all rows are identified.
     """
     margins = margins_of(release.job, release.frame)
-    if not margins or not looked_through(release):
+    if not margins or not release.has_ranges:
         return margins, None
     ends = np.zeros((len(release.frame), 2))
-    for stratum, model, theta, _ in strata_with(release, "spans"):
-        spans = theta["spans"][0][model.design.pattern, :2]
-        ends[release.frame.rows_of(stratum)] = np.nan_to_num(spans)
+    for stratum in release.completed_strata:
+        if stratum.facts.ranges is not None:
+            of_weights = stratum.facts.ranges[stratum.model.design.pattern, 0]
+            ends[release.frame.rows_of(stratum.number)] = np.nan_to_num(of_weights)
     n = release.frame.count.astype(float)
     return margins, Room(*(n * ends.T))
 

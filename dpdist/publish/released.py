@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from dpdist.core.errors import JobError, Problem, WorkspaceError
 from dpdist.core.files import write_json, write_text
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST, Damaged, read_object, vouched
-from dpdist.core.records import POOLED, Frame
+from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.estimation.donors import DONORS, Donors, donors_from_table, donors_table
 from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
@@ -27,7 +27,7 @@ from dpdist.job.families import family_facts
 from dpdist.mechanisms.models import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.on_reference import OnDistributions
-from dpdist.models.outputs import PassesOn, SizedBySums
+from dpdist.models.outputs import CellFacts, CompletedCells, PassesOn, SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
 from dpdist.privacy.queries import record_epsilon
@@ -42,6 +42,25 @@ REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder a
 """Remedy for a public folder that is incomplete."""
 DISTRIBUTIONS = "distributions.parquet"
 """File of a score model's distributions of every cell, from the reference."""
+
+
+@dataclass(frozen=True)
+class CompletedStratum:
+    """A stratum whose base cells a reference completes; `cells` names them."""
+
+    number: int
+    model: CompletedCells
+    facts: CellFacts
+    cells: Sequence[str]
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        return self.model.outcomes
+
+    @property
+    def count(self) -> Floats:
+        """Sample records of every cell, (cell,)."""
+        return self.model.count
 
 
 @dataclass(frozen=True)
@@ -81,6 +100,25 @@ class ReleasedObject:
     def design_effects(self) -> tuple[DesignEffect, ...]:
         """Public design effects. A figure takes the first of them that fits it."""
         return design_effects(self.job, self.promise)
+
+    @cached_property
+    def completed_strata(self) -> tuple[CompletedStratum, ...]:
+        """Every stratum, if a reference completes cells; else none. A cell's name has its stratum if there are several."""
+        strata, labels = list[CompletedStratum](), self.frame.stratum_labels
+        for number, label in enumerate(labels):
+            model = self.model(number)
+            if not isinstance(model, CompletedCells):
+                break
+            where = f"{label} / " if len(labels) > 1 else ""
+            facts = model.cell_facts(self.sets[0][label])
+            if facts is not None:
+                strata.append(CompletedStratum(number, model, facts, [where + name for name in model.labels]))
+        return tuple(strata)
+
+    @property
+    def has_ranges(self) -> bool:
+        """True if noisy sums were searched for cells that they do not identify."""
+        return any(stratum.facts.ranges is not None for stratum in self.completed_strata)
 
     def model(self, stratum: int) -> StratumModel:
         """The model that was fitted to a stratum, with the prior of that fit."""

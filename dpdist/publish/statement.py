@@ -17,10 +17,8 @@ from dpdist.privacy.noisy_counts import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.beyond_direct import Ratios, cautions, entry
-from dpdist.publish.borrowing import borrowing, mostly_common
-from dpdist.publish.limits import drifted, saturated, unidentified
+from dpdist.publish.named_cells import borrowing, named_cells, saturated
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
-from dpdist.publish.small_cells import entries
 
 APPROVAL = (
     "This release was held, and published when somebody had approved it. Who approves may look at the confidential "
@@ -90,10 +88,7 @@ def _made(release: ReleasedObject) -> dict[str, Any]:
         **_microdata(release),
         "standard_errors": standard_errors(release),
         **({"do_not_publish": why} if (why := saturated(release)) is not None else {}),
-        **_not_identified(release),
-        **_mostly_common(release),
-        **entries(release, words_of(job).entries),
-        **_drift(release),
+        **dict(named_cells(release)),
     }
 
 
@@ -139,24 +134,6 @@ def _microdata(release: ReleasedObject) -> dict[str, Any]:
         if copied
         else {}
     )
-
-
-def _drift(release: ReleasedObject) -> dict[str, Any]:
-    """Cells that have drifted from the reference, where there are any."""
-    cells = drifted(release)
-    return {"drift": {"in_words": words_of(release.job).entries["drift"], **cells}} if cells else {}
-
-
-def _not_identified(release: ReleasedObject) -> dict[str, Any]:
-    """Cells that the noisy sums do not identify, where there are any."""
-    cells = unidentified(release)
-    return {"not_identified": {"in_words": words_of(release.job).entries["not_identified"], **cells}} if cells else {}
-
-
-def _mostly_common(release: ReleasedObject) -> dict[str, Any]:
-    """Cells whose estimates are mostly the figure that cells have in common, where there are any."""
-    cells = mostly_common(release)
-    return {"shrunk": {"in_words": words_of(release.job).entries["shrunk"], **cells}} if cells else {}
 
 
 def unit_figures(job: Job) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import t_interval
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.publish.limits import Ranges, Wider, farthest_means, wider
+from dpdist.publish.named_cells import _sampling, beyond_sampling
 from dpdist.publish.released import read_release
-from dpdist.publish.small_cells import _sampling, beyond_sampling
 
 Named = Callable[[str], AbstractContextManager[None]]
 JOB = """

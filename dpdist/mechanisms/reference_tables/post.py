@@ -32,6 +32,7 @@ from dpdist.mechanisms.reference_tables.cells import (
 )
 from dpdist.mechanisms.reference_tables.points import Drawn, Transported, points_of_cells
 from dpdist.mechanisms.reference_tables.released_means import (
+    cell_facts,
     covariances,
     noised_again,
     padded,
@@ -43,7 +44,7 @@ from dpdist.mechanisms.reference_tables.released_means import (
 from dpdist.mechanisms.reference_tables.words import WORDS
 from dpdist.models.described import recall_draws
 from dpdist.models.design import counted_again
-from dpdist.models.outputs import Point, ReleaseView
+from dpdist.models.outputs import CellFacts, Point, ReleaseView
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.reference.collapsing import Spread, spread
 from dpdist.reference.histogram_pairs import all_paired
@@ -215,9 +216,9 @@ class ReferenceCells(ClippedCells):
         """The reference's distributions, moved to the released means."""
         return Transported(self, *points_of_cells(release, self, stratum))
 
-    def clipped_weights(self, theta: Draws) -> Floats:
-        """The noisy sums of clipped weights, (cell,)."""
-        return np.asarray((self.count - theta["sums"][0][:, 0] / UNIT) * theta["limits"][0][:, len(self.outcomes)])
+    def cell_facts(self, described: Mapping[str, Any]) -> CellFacts | None:
+        """What the written parameters tell of the cells; None where they hold no means."""
+        return cell_facts(described, self.count) if "means" in described else None
 
     def sizes_of_rows(self, described: Mapping[str, Any]) -> Ints:
         """The number of sample records of every frame row, (row,), estimated from noisy sums."""

@@ -1,14 +1,17 @@
-"""The released parameters of reference tables: their form, and their means under other samples, noise and counts."""
+"""The released parameters of reference tables: their form, what they tell of cells, and their means drawn again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.weighted_points import MOST_POINTS
+from dpdist.models.outputs import CellFacts
 from dpdist.models.protocol import Draws, Parameter
+from dpdist.reference.limits import UNIT
 
 
 def released_form(
@@ -58,6 +61,30 @@ def _of_histograms(labels: tuple[str, ...], names: tuple[str, ...]) -> tuple[Par
         Parameter("tail", (cell, ("mean", names))),
         Parameter("group", (cell,)),
         Parameter("at_bound", (cell,)),
+    )
+
+
+def cell_facts(described: Mapping[str, Any], count: Floats) -> CellFacts:
+    """What the written parameters tell of cells; `count` are the cells' sample records, (cell,)."""
+    values = {
+        name: np.array(parameter["values"], dtype=np.float64)
+        for name, parameter in described.items()
+        if isinstance(parameter, Mapping) and "values" in parameter
+    }
+    variables, ends = values["means"].shape[1], values.get("spans")
+    variances = [values[name][:, ::2] for name in ("noise", "sampling", "alone")]
+    deviations = [values[name] for name in ("common", "tail") if name in values]
+    return CellFacts(
+        means=values["means"],
+        noisy_sum=values["unit"].astype(np.int64),
+        clipped_weights=(count - values["sums"][:, 0] / UNIT) * values["limits"][:, variables - 1],
+        departures=values["departure"],
+        kept_shares=values["kept"],
+        borrowed_shares=values.get("borrowed"),
+        ranges=None if ends is None else ends.reshape(-1, variables, 2),
+        shares_at_bound=values.get("at_bound"),
+        error_variances=np.sum([*variances, *(deviation**2 for deviation in deviations)], axis=0),
+        noise_variances=variances[0],
     )
 
 
