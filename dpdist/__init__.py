@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from dpdist.job import Job
     from dpdist.job.loading import load_job, parse_job
     from dpdist.planning.plan import Plan
+    from dpdist.publish.differences import period_differences
     from dpdist.publish.opened import Release
-    from dpdist.publish.period_differences import period_differences
     from dpdist.release import publish, run
     from dpdist.studies.file import load_study, parse_study
     from dpdist.studies.run import run as run_study
@@ -79,7 +79,7 @@ _PLACES = {
     "open_release": "evaluation.opening:open_release",
     "parse_job": "job.loading:parse_job",
     "parse_study": "studies.file:parse_study",
-    "period_differences": "publish.period_differences:period_differences",
+    "period_differences": "publish.differences:period_differences",
     "plan": "validating:plan",
     "report": "cli.report:report",
     "run": "release:run",

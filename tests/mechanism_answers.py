@@ -21,7 +21,7 @@ from dpdist.engine.protocol import Measurement, Query
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
-from dpdist.publish.measurements import FIGURES
+from dpdist.publish.model_outputs import FIGURES
 
 KEY = Key(b"\x0c" * 32)
 TRIED = 4

@@ -11,7 +11,6 @@ import typer
 
 from dpdist.cli.console import guarded, out
 from dpdist.core.errors import DpdistError
-from dpdist.publish.moved import BEYOND
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 TROUBLE = 2
 """Exit code if the releases cannot be compared. Exit code 1 means that they differ."""
 
+BEYOND = 2.0
+"""Default threshold, in standard errors of the difference, above which a figure counts as moved."""
 MOST_KEYS, LONGEST = 10, 60
 """Largest number of keys of the job that are printed, and of characters of a value of theirs."""
 
@@ -43,8 +44,7 @@ def diff(
     Exit code 0: no difference. 1: differences. 2: one of them is no complete release. Reads public files alone.
     """
     from dpdist.evaluation.opening import open_release
-    from dpdist.publish.differences import differences
-    from dpdist.publish.period_differences import period_differences
+    from dpdist.publish.differences import differences, period_differences
 
     def act() -> None:
         try:
@@ -70,7 +70,7 @@ def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
-    from dpdist.publish.folder import for_spreadsheets
+    from dpdist.publish.writers.csv_tables import for_spreadsheets
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():

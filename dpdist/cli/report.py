@@ -25,7 +25,7 @@ from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.estimation.frame_table import frame_from_table, read_job
 from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job.presentation import Presentation
-from dpdist.publish.printed import at_decimals, decimals_read, unit_of
+from dpdist.publish.printed_tables import at_decimals, decimals_read, unit_of
 from dpdist.publish.swapping import recover
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace

@@ -15,7 +15,7 @@ from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.evaluation.opening import NO_EVALUATION, Evaluations
 from dpdist.job import Table
-from dpdist.publish.noise_alone import NoiseAlone
+from dpdist.publish.noisy_figures import NoiseErrors
 from dpdist.publish.released import ReleasedObject
 from dpdist.storage.workspace import MADE_AGAIN, Workspace
 
@@ -35,7 +35,7 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
 
     Raises `WorkspaceError` if no folder has an evaluation.
     """
-    noise, found = NoiseAlone.of(release), Evaluations(space)
+    noise, found = NoiseErrors.of(release), Evaluations(space)
     tables, unjudged = dict[str, pd.DataFrame](), list[str]()
     for said in sorted(release.job.tables, key=lambda table: table.name):
         rows = found.get(said.name)
@@ -65,7 +65,7 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataF
     return kept, missing
 
 
-def _errors(noise: NoiseAlone, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
+def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
     """Returns the standard error due to noise alone of every row, by its cell and statistic."""
     made = np.full(len(rows), np.nan)
     place = {label: number for number, label in enumerate(cells.labels)}

@@ -38,7 +38,7 @@ from dpdist.privacy.weights import NotReached
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import cell_estimates
 from dpdist.publish.synthesis import synthetic_sums
-from dpdist.publish.tables import expectations
+from dpdist.publish.public_bounds import expectations
 from dpdist.sampling import facts, sampler_of
 from dpdist.storage.tables import each_part
 

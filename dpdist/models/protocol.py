@@ -219,7 +219,7 @@ class Expectations(Expectation, Protocol):
 class Unbiased(Expectation, Protocol):
     """A model whose expectations may lie outside of public bounds, so that their sums over cells are unbiased.
 
-    Each figure is set into its own bounds when it is printed (`publish.figure_bounds`).
+    Each figure is set into its own bounds when it is printed (`publish.public_bounds`).
     """
 
     @property

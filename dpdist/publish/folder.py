@@ -7,39 +7,66 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.core.files import write_json, write_text
+from dpdist.core.files import sha256, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
+from dpdist.core.public_files import FORMAT, MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.models.outputs import NoisedFigures
-from dpdist.publish.beyond_direct import beyond_direct
-from dpdist.publish.further import Material
-from dpdist.publish.manifest import manifest
-from dpdist.publish.measurements import FILE as MEASUREMENTS
-from dpdist.publish.measurements import write_measurements
-from dpdist.publish.model_tables import write_model_tables
+from dpdist.publish.further_statistics import Material
+from dpdist.publish.model_outputs import FILE as MEASUREMENTS
+from dpdist.publish.model_outputs import write_measurements, write_model_tables
 from dpdist.publish.noisy_figures import NoisedTables
-from dpdist.publish.printed import Printed, printed
+from dpdist.publish.predicted_errors import beyond_direct
+from dpdist.publish.printed_tables import Printed, printed
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject, write_release
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import synthesize
-from dpdist.publish.tables import Grounds, expectations, table
-from dpdist.publish.writers.cells import plain
+from dpdist.publish.tables import Grounds, table
 from dpdist.publish.writers.codebook import write_codebook
+from dpdist.publish.writers.csv_tables import for_spreadsheets, write_wide
 from dpdist.publish.writers.ddi import write_ddi
 from dpdist.publish.writers.microdata import write_measurements_stata, write_microdata
 from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.registry import write_registry
 from dpdist.publish.writers.sdmx import write_sdmx
-from dpdist.publish.writers.wide import write_wide
 from dpdist.publish.writers.workbook import write_workbook
+
+HASHES = ("sha256", "chain")
+"""Keys of a reference's hashes: of its file; or of an earlier release's manifest and of the releases before that one."""
+PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomgen", "scipy")
+"""Packages that can change a published number."""
+
+
+def manifest(folder: Path, release: ReleasedObject) -> bytes:
+    """The manifest of a folder that lacks it alone: hashes of files, job, versions, date, and a name derived from these.
+
+    It is canonical JSON (RFC 8785): equal content gives equal bytes, so a signature of the file signs the content.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    reference, date = release.promise.get("reference"), release.promise.get("date")
+    said: dict[str, Any] = {
+        "format": FORMAT,
+        "dataset": release.job.dataset,
+        "period": release.job.period,
+        **({"date": date} if date is not None else {}),
+        "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
+        **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
+        "job": release.job.public,
+        **release.job.mechanism.third_party,
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+    return canonical({**said, "release": release_id(said)})
+
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.
 Publish the folder of that run. Two folders on the same noise, of other data or other code, differ by exact sums.
@@ -105,17 +132,6 @@ def _write_tables(
             write_wide(folder / f"{said.name}.wide.csv", found[-1][0])
             tick(1)
     return found
-
-
-def for_spreadsheets(table: pa.Table) -> pa.Table:
-    """The table with an apostrophe before each text that a spreadsheet would run as a formula; signed numbers stay."""
-    columns = [
-        pa.array([text and plain(text) for text in column.to_pylist()], pa.string())
-        if pa.types.is_string(column.type)
-        else column
-        for column in table.columns
-    ]
-    return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
 def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material | None]:

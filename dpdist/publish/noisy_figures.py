@@ -1,4 +1,4 @@
-"""Computes intervals for tables whose figures were themselves released under noise; there are no synthetic records.
+"""Computes intervals of figures that were released under noise themselves, and errors of any figure by noise alone.
 
 Figures are published as they were released, or made consistent with each other. Where bounds are public, a variance has two
 parts: the noise, which is simulated again, and the sample's composition over cells. Where the noise scale follows from the
@@ -7,6 +7,7 @@ file's own sensitivities, which are confidential, there are no standard errors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import VarianceParts, normal_variance
+from dpdist.publish.standard_errors import Resampled, Spreads, VarianceParts, noise_variances, normal_variance, spreads
 
 COMPOSED = 100
 """Number of simulated noises over which the excess of the composition's variance is averaged."""
@@ -91,3 +92,40 @@ def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome:
     stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
     found = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
     return np.array([each.variance for each in found])
+
+
+@dataclass(frozen=True)
+class NoiseErrors:
+    """Standard errors by noise alone, from simulated spreads by outcome; None where noise cannot be simulated."""
+
+    release: ReleasedObject
+    drawn: Mapping[str, Spreads] | None
+    noised: NoisedTables | None = None
+    """Tables whose figures were released themselves."""
+
+    @classmethod
+    def of(cls, release: ReleasedObject) -> NoiseErrors:
+        """Simulates the noise again, as post-processing.
+
+        A fit with searched privacy weights gets None, because its noise cannot be separated from its sampling error.
+        """
+        model = release.model(0)
+        if isinstance(model, NoisedFigures):
+            return cls(release, None, NoisedTables.of(release, model))
+        if release.job.mechanism.clamps or not isinstance(model, Resampled):
+            return cls(release, None)
+        found = spreads(release, lambda _: None)
+        if found is None or any(each.recounts is not None for each in found):  # `laws` do not include noise on counts
+            return cls(release, None)
+        return cls(release, dict(zip(release.job.outcomes, found, strict=True)))
+
+    def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
+        """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN where they are not known."""
+        unknown = dict.fromkeys(STATISTICS, np.full(len(cells), np.nan))
+        if self.noised is not None:
+            return unknown | {name: np.sqrt(each) for name, each in self.noised.noise(table).items()}
+        if self.drawn is None:
+            return unknown
+        outcomes = self.release.job.outcomes
+        alone = noise_variances(self.release, cells, self.drawn[outcome], outcomes.index(outcome))
+        return {name: np.sqrt(variance) for name, variance in zip(STATISTICS, alone, strict=True)}

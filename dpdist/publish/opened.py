@@ -22,7 +22,7 @@ from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job
 from dpdist.privacy import claims
 from dpdist.publish.design_effects import design_effects, effect_of
-from dpdist.publish.printed import Printed, printed, wide_heads
+from dpdist.publish.printed_tables import Printed, printed, wide_heads
 
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """A function of a set's records that returns an estimate and its variance within the set."""

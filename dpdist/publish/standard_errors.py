@@ -34,8 +34,7 @@ from dpdist.estimation.variance import Stage
 from dpdist.models.protocol import Draws, Expectation, StratumModel, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.design_effects import plain_effects
-from dpdist.publish.figure_bounds import FigureBounds, bounded_expectations
-from dpdist.publish.met_totals import margins_and_room
+from dpdist.publish.public_bounds import FigureBounds, bounded_expectations, margins_and_room
 from dpdist.publish.refit import DRAWS, Expected, Laws, Recentred, Recounted, expected_under, refitted
 from dpdist.publish.released import ReleasedObject
 

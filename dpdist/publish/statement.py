@@ -16,8 +16,8 @@ from dpdist.privacy.claims import in_words
 from dpdist.privacy.noisy_counts import levels, noise_name
 from dpdist.privacy.small_counts import accepted
 from dpdist.publish.accuracy import standard_errors
-from dpdist.publish.beyond_direct import Ratios, cautions, entry
 from dpdist.publish.named_cells import borrowing, named_cells, saturated
+from dpdist.publish.predicted_errors import Ratios, cautions, entry
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 
 APPROVAL = (
@@ -53,7 +53,7 @@ VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they 
 def statement(release: ReleasedObject, far: Ratios = MappingProxyType({})) -> dict[str, Any]:
     """The content of statement.json: guarantee, adjacency, what was spent, what is public, how the release was made.
 
-    `far` has the published figures that may be far from direct ones (`publish.beyond_direct`).
+    `far` has the published figures that may be far from direct ones (`publish.predicted_errors`).
     """
     made = _made(release)
     return {**made, "cautions": [*made.get("cautions", ()), *cautions(far)], **entry(far)}

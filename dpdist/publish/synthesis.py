@@ -20,7 +20,7 @@ from dpdist.estimation.estimators import Sums, record_sums
 from dpdist.estimation.raking import factors
 from dpdist.models.outputs import FromDonors
 from dpdist.models.protocol import Presampled, StratumModel, Synthesizer
-from dpdist.publish.met_totals import margins_and_room
+from dpdist.publish.public_bounds import margins_and_room
 from dpdist.publish.released import ReleasedObject
 
 BATCH = 65_536

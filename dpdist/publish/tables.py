@@ -21,38 +21,23 @@ from dpdist.estimation.estimators import (
     stratum_sizes,
     t_interval,
 )
-from dpdist.estimation.raking import factors, margins_of, raked_counts_and_means
+from dpdist.estimation.raking import margins_of, raked_counts_and_means
 from dpdist.estimation.variance import Stage
 from dpdist.job import Table
-from dpdist.models.protocol import Expectation, Unbiased, expected_of
+from dpdist.models.protocol import Unbiased
 from dpdist.publish.design_effects import plain_effects
-from dpdist.publish.figure_bounds import FigureBounds, without_drowned_means
-from dpdist.publish.further import Material, further
-from dpdist.publish.limits import limited
-from dpdist.publish.met_totals import fixed_totals, margins_and_room, without_rounding
+from dpdist.publish.further_statistics import Material, further
+from dpdist.publish.interval_limits import limited
 from dpdist.publish.noisy_figures import NoisedTables
+from dpdist.publish.public_bounds import (
+    FigureBounds,
+    fixed_totals,
+    margins_and_room,
+    without_drowned_means,
+    without_rounding,
+)
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, noise_variances, variances
-
-
-def expectations(release: ReleasedObject, outcome: int = 0) -> list[tuple[Floats, Floats]] | None:
-    """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None where the model defines none."""
-    if not isinstance(release.model(0), Expectation):
-        return None
-    rows = len(release.frame)
-    found = [(np.empty(rows), np.empty(rows)) for _ in release.sets]
-    for stratum in range(len(release.frame.stratum_labels)):
-        model, own = release.model(stratum), release.frame.rows_of(stratum)
-        assert isinstance(model, Expectation)
-        for k, (weight, product) in enumerate(found):
-            drawn = expected_of(model, release.theta(model, stratum, k), outcome)
-            weight[own], product[own] = drawn[0][0], drawn[1][0]
-    rake, room = margins_and_room(release)
-    if rake:
-        n = release.frame.count.astype(float)
-        factor = [factors(n * weight, rake, room) for weight, _ in found]
-        found = [(weight * g, product * g) for (weight, product), g in zip(found, factor, strict=True)]
-    return found
 
 
 class Grounds(NamedTuple):

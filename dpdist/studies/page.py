@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from dpdist.core.records import Floats
-from dpdist.publish.writers.templates import environment
+from dpdist.publish.writers.page import environment
 from dpdist.studies.beside import READING, set_beside
 from dpdist.studies.figures import drawn
 from dpdist.studies.kinds.protocol import Fact

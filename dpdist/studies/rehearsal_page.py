@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dpdist.publish.writers.templates import environment
+from dpdist.publish.writers.page import environment
 from dpdist.studies.rehearsal_advice import advice
 from dpdist.studies.rehearsal_candidates import Refused
 from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial

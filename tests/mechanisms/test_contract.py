@@ -24,7 +24,7 @@ from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
-from dpdist.publish import measurements
+from dpdist.publish import model_outputs
 
 pytestmark = pytest.mark.quick
 
@@ -179,7 +179,7 @@ def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpdist.mechanisms.laplace_cells.post.DEFINITIONS", {"a": "a sum"})
     with pytest.raises(Incomplete, match="the statistic 'b' of 'laplace_strict' has no definition"):
-        measurements._defined("laplace_strict", [{"statistic": "a"}, {"statistic": "b"}])
+        model_outputs._defined("laplace_strict", [{"statistic": "a"}, {"statistic": "b"}])
 
 
 @pytest.mark.parametrize("base", [MechanismSpec, Noisy])

@@ -19,10 +19,11 @@ from dpdist.core.table_cells import cross
 from dpdist.mechanisms.laplace_cells.post import nearest_within
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import UNIT, CellBounds, noise_scale
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.synthesis import synthetic_sums
-from dpdist.publish.tables import Grounds, expectations, table
+from dpdist.publish.tables import Grounds, table
 
 REPEATS = 60
 FALSE_ALARM = 1e-6

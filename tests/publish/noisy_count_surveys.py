@@ -22,9 +22,10 @@ from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.noisy_counts import counts, levels, noise_name, noisy_frame
 from dpdist.publish.noisy_figures import NoisedTables
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import laws, spreads_under
-from dpdist.publish.tables import expectations, from_parameters
+from dpdist.publish.tables import from_parameters
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts
 from dpdist.sampling.samplers import ExactSampler

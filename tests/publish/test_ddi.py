@@ -19,7 +19,7 @@ from small_release import JOB, survey
 
 import dpdist
 from dpdist.job.loading import parse_job
-from dpdist.publish.writers.cells import plain
+from dpdist.publish.writers.csv_tables import plain
 
 LEVELS = ["=SUM(A1)", "قانون", "arts & <letters>"]
 PRESENTATION = """

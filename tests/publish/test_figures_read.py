@@ -9,7 +9,7 @@ import pytest
 from small_release import JOB
 
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed import (
+from dpdist.publish.printed_tables import (
     LARGE_UNITS,
     ONES,
     Column,

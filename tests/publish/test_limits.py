@@ -21,7 +21,7 @@ from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import t_interval
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
-from dpdist.publish.limits import Ranges, Wider, farthest_means, wider
+from dpdist.publish.interval_limits import Ranges, Wider, farthest_means, wider
 from dpdist.publish.named_cells import _sampling, beyond_sampling
 from dpdist.publish.released import read_release
 

@@ -21,9 +21,10 @@ from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.models.protocol import Draws, expected_of
 from dpdist.privacy.noisy_counts import counted_again, levels
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import RECOUNTS, Countable, about, laws, recounts, spreads_under
-from dpdist.publish.tables import expectations, from_parameters
+from dpdist.publish.tables import from_parameters
 
 PLAIN = {
     "Laplace cells": Kind("laplace_strict", "1/4"),

@@ -24,10 +24,10 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job import Job, Statistic
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed import Column, Printed, printed
+from dpdist.publish.printed_tables import Column, Printed, printed
+from dpdist.publish.writers.csv_tables import write_wide
 from dpdist.publish.writers.dotplot import chart
 from dpdist.publish.writers.page import _shown, write_page
-from dpdist.publish.writers.wide import write_wide
 from dpdist.publish.writers.workbook import write_workbook
 
 LEVELS = ["<script>alert(1)</script>", "قانون"]

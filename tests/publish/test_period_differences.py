@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError
-from dpdist.publish.period_differences import period_differences, satterthwaite
+from dpdist.publish.differences import period_differences, satterthwaite
 
 LOCAL = JOB.replace("strata: [field]\n", "").replace("{name: laplace_strict}", "{name: laplace}")
 LOCAL = LOCAL.replace("  weight: {bounds: [1, 60], outside: clip}\n", "")

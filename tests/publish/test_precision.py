@@ -13,11 +13,12 @@ from simulated_doctorates import simulated
 import dpdist
 from dpdist.core.table_cells import cross
 from dpdist.models.lognormal.model import Lognormal, of
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import _fitted, _subsample
 from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.publish.standard_errors import composition, spreads
 from dpdist.publish.synthesis import synthesize
-from dpdist.publish.tables import Grounds, estimates, expectations
+from dpdist.publish.tables import Grounds, estimates
 
 JOB = (
     simulated(30000, 1200, 12)

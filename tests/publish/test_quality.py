@@ -17,7 +17,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Quality
-from dpdist.publish.quality import rated
+from dpdist.publish.printed_tables import rated
 
 RULES = """
 presentation:

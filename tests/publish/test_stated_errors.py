@@ -21,7 +21,7 @@ from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, choice_scale
 from dpdist.privacy.noise import LARGEST_SCALE
-from dpdist.publish.limits import Ranges, farthest_means
+from dpdist.publish.interval_limits import Ranges, farthest_means
 
 MODIPS = (
     JOB.replace("strata: [field]\n", "")

@@ -21,7 +21,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import TableText
-from dpdist.publish.printed import printed
+from dpdist.publish.printed_tables import printed
 
 LEVELS = ["=SUM(A1)", "قانون", "-5 to 0"]
 PRESENTATION = """

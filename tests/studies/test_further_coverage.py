@@ -30,11 +30,11 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
-from dpdist.publish.further import Material, further
+from dpdist.publish.further_statistics import Material, further
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject, without_points
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.synthesis import synthesize
-from dpdist.publish.tables import expectations
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
 from dpdist.survey.census import take_census

@@ -14,7 +14,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Job
-from dpdist.publish.measurements import FILE
+from dpdist.publish.model_outputs import FILE
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
 

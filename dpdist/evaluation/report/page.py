@@ -18,7 +18,7 @@ from dpdist.evaluation.report.verdict_section import limits_of_the_job, rules_of
 from dpdist.evaluation.summary import LOOKED, Overall, overall
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.released import read_release
-from dpdist.publish.writers.templates import environment
+from dpdist.publish.writers.page import environment
 from dpdist.storage.objects import is_url
 from dpdist.storage.paths import GATHERED
 from dpdist.storage.workspace import MADE_AGAIN, Workspace, confidential_log

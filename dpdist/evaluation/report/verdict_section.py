@@ -20,7 +20,7 @@ from dpdist.evaluation.summary import (
 )
 from dpdist.evaluation.under_design import FAR_RELATIVE, NOMINAL, SMALL_RATIO
 from dpdist.evaluation.verdict import FAR_LARGEST, FAR_MEDIAN
-from dpdist.publish.printed import printed
+from dpdist.publish.printed_tables import printed
 
 WORST = 10
 NAMED = 10

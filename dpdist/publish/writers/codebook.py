@@ -15,8 +15,8 @@ from dpdist.core.records import TOTAL
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
-from dpdist.publish.printed import FLAG, NO_ESTIMATE, Printed, wide_heads
-from dpdist.publish.writers.cells import plain
+from dpdist.publish.printed_tables import FLAG, NO_ESTIMATE, Printed, wide_heads
+from dpdist.publish.writers.csv_tables import plain
 from dpdist.publish.writers.microdata import level_codes, variable_names
 
 LONG = {

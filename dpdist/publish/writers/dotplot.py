@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from dpdist.core.records import TOTAL, Floats, Ints
-from dpdist.publish.printed import Printed, figure_text
+from dpdist.publish.printed_tables import Printed, figure_text
 
 MOST_ROWS, FEWEST_DOTS = 60, 3
 STEP, LEAST_HEIGHT = 9, 22

@@ -17,7 +17,7 @@ from dpdist.core.parquet_parts import batches
 from dpdist.core.records import Level
 from dpdist.job import Job
 from dpdist.job.presentation import Presentation
-from dpdist.publish.writers.cells import plain
+from dpdist.publish.writers.csv_tables import plain
 
 CREATED = datetime(2000, 1, 1)
 """Fixed value for the time of writing, so that the same release gives the same bytes."""

@@ -27,8 +27,7 @@ from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed import Printed, head_of, shown_rows
-from dpdist.publish.quality import rated
+from dpdist.publish.printed_tables import Printed, head_of, rated, shown_rows
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, Schema

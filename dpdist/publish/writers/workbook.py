@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpdist.job import Job
-from dpdist.publish.printed import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
+from dpdist.publish.printed_tables import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
 
 if TYPE_CHECKING:  # the package loads slowly, and most processes write no workbook
     import xlsxwriter

@@ -25,9 +25,10 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.models.protocol import StratumModel
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
-from dpdist.publish.tables import expectations, from_parameters
+from dpdist.publish.tables import from_parameters
 from dpdist.studies.kinds.chains_settings import ChainArm, ChainCase, ChainStudy, in_period, late
 from dpdist.studies.kinds.protocol import Replicate, Result
 from dpdist.studies.kinds.strict_tables_replicates import BOUNDS, learned_of, records_of, released

@@ -28,9 +28,10 @@ from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
-from dpdist.publish.tables import expectations, from_parameters
+from dpdist.publish.tables import from_parameters
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
 from dpdist.studies.kinds.protocol import Replicate, Result

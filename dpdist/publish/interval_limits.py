@@ -20,7 +20,7 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import factors, within_totals
-from dpdist.publish.met_totals import fixed_counts, margins_and_room
+from dpdist.publish.public_bounds import fixed_counts, margins_and_room
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50

@@ -17,11 +17,12 @@ from dpdist.cli.report import report
 from dpdist.core.records import TOTAL
 from dpdist.core.table_cells import cell_name, counted_and_named, cross, is_margin
 from dpdist.planning.expected_noise import expected_noise, in_words
-from dpdist.publish.beyond_direct import FAR, beyond_direct, cautions, entry
+from dpdist.publish.predicted_errors import FAR, beyond_direct, cautions, entry
+from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject, read_release
 from dpdist.publish.standard_errors import Spread, Spreads
-from dpdist.publish.tables import Grounds, expectations
+from dpdist.publish.tables import Grounds
 
 
 @pytest.fixture(scope="module")

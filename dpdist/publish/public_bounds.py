@@ -1,0 +1,183 @@
+"""Holds estimates to what is public: bounds of weights and outcomes, and totals. All of it is post-processing.
+
+Printed figures are set into their bounds one by one, where a model's expectations may leave them (`Unbiased`). Margins are
+sums of released sums, and never of figures that were set into bounds. So a margin has no bias unless noise carries it
+beyond its bounds. Then the bias is at most .4 of its error by noise: E max(0, Z) = 1/√(2π) for a normal Z.
+
+A mean is a ratio. If noise cannot tell its count from 0, the ratio can have any value, and the mean is withheld: it has the
+limits of its outcome and no estimate (Fieller 1954).
+
+A frame row is unidentified where the noisy sums give only a range for its mean weight. Raking to totals first fills such
+rows, within their ranges. So identified rows lose none of their weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.estimators import NORMAL_90, STATISTICS, Interval
+from dpdist.estimation.raking import Margin, Room, factors, margins_of
+from dpdist.models.protocol import Draws, Expectation, StratumModel, Unbiased, expected_of
+from dpdist.publish.refit import Expected
+from dpdist.publish.released import ReleasedObject
+
+M = TypeVar("M", bound=StratumModel)
+
+FIXED = 1e-9
+"""Largest distance between a cell's rows and a combination of totals at which the totals determine the cell's count."""
+MET = 1e-8
+"""Relative distance from its total up to which a raked count differs from it by rounding alone."""
+DIGITS = 13
+"""Significant digits of a count that is computed from totals."""
+
+
+class FigureBounds(NamedTuple):
+    """Lowest and highest possible counts, means and totals of the sample's records in every cell, (cell,) each."""
+
+    low: tuple[Floats, Floats, Floats]
+    high: tuple[Floats, Floats, Floats]
+    only_noise: bool
+
+    @classmethod
+    def of(cls, release: ReleasedObject, cells: Cells, outcome: int) -> FigureBounds | None:
+        """The bounds of a release whose expectations may leave them; None for other releases, and for raked weights.
+
+        Bounds of weights and outcomes, and sample counts, are public. Where sample counts are noisy, a count is only known
+        to be no less than 0.
+        """
+        models = [release.model(stratum) for stratum in range(len(release.frame.stratum_labels))]
+        if not isinstance(models[0], Unbiased) or release.job.rake:  # a raked weight is within no bounds of weights
+            return None
+        ends = [np.empty(len(release.frame)) for _ in range(2)]
+        for stratum, model in enumerate(models):
+            assert isinstance(model, Unbiased)
+            drawn = [model.weight_ends(release.theta(model, stratum, k)) for k in range(len(release.sets))]
+            for end, own in zip(ends, np.mean(drawn, axis=0), strict=True):
+                end[release.frame.rows_of(stratum)] = own
+        low_y, high_y = release.job.columns[release.job.outcomes[outcome]].bounds or (0.0, 1.0)
+        if release.job.sizes_secret:
+            least, most = np.zeros(len(cells)), np.full(len(cells), np.inf)
+        else:
+            least, most = (np.asarray(cells.membership @ (release.frame.count * each)) for each in ends)
+        with np.errstate(invalid="ignore"):
+            low = np.fmin(least * low_y, most * low_y if low_y else least * 0.0)
+            high = np.fmax(least * high_y, most * high_y if high_y else least * 0.0)
+        means = np.full(len(cells), low_y), np.full(len(cells), high_y)
+        return cls((least, means[0], low), (most, means[1], high), models[0].only_noise)
+
+    def within(self, points: Sequence[Floats]) -> list[Floats]:
+        """Counts, means and totals, each set into its own bounds."""
+        return [np.clip(*each) for each in zip(points, self.low, self.high, strict=True)]
+
+    def noise_variances(self, variances: Sequence[Floats]) -> list[Floats]:
+        """Variances by noise, none larger than the square of what bounds leave open: no figure errs by more.
+
+        Counts and totals under moved weights may err by more, because their bounds are those of moved weights.
+        """
+        known = (self.only_noise, True, self.only_noise)
+        ranges = [high - low if holds else np.inf for low, high, holds in zip(self.low, self.high, known, strict=True)]
+        return [np.fmin(own, most**2) for own, most in zip(variances, ranges, strict=True)]
+
+
+def without_drowned_means(
+    estimates: Mapping[str, Sequence[Interval]], raw_count: Floats, count_error: Floats
+) -> dict[str, list[Interval]]:
+    """Withholds means whose count noise cannot tell from 0: a 90 % interval by noise alone reaches 0.
+
+    `raw_count` and its standard error by noise alone are (cell,).
+    """
+    drowned = raw_count <= NORMAL_90 * count_error
+    ends = {"value": np.nan, "standard_error": np.nan, "df": np.nan, "lower": -np.inf, "upper": np.inf}
+    found = {}
+    for name, intervals in estimates.items():
+        own = dict(zip(STATISTICS, intervals, strict=True))
+        parts = {part: np.where(drowned, end, getattr(own["mean"], part)) for part, end in ends.items()}
+        found[name] = list((own | {"mean": Interval(**parts)}).values())
+    return found
+
+
+def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:
+    """Returns margins of the public totals, and the range within which every frame row's weight may move.
+
+    There are no margins if the job states no totals. The range is None if all rows are identified.
+    """
+    margins = margins_of(release.job, release.frame)
+    if not margins or not release.has_ranges:
+        return margins, None
+    ends = np.zeros((len(release.frame), 2))
+    for stratum in release.completed_strata:
+        if stratum.facts.ranges is not None:
+            of_weights = stratum.facts.ranges[stratum.model.design.pattern, 0]
+            ends[release.frame.rows_of(stratum.number)] = np.nan_to_num(of_weights)
+    n = release.frame.count.astype(float)
+    return margins, Room(*(n * ends.T))
+
+
+def fixed_counts(cells: Cells, margins: list[Margin]) -> Floats:
+    """1 for a cell whose count follows from the totals alone, else 0, (cell,)."""
+    return np.asarray(np.isfinite(fixed_totals(cells, margins)), dtype=float)
+
+
+def fixed_totals(cells: Cells, margins: list[Margin]) -> Floats:
+    """The count that follows from the totals alone, without rounding errors, (cell,); NaN for other cells."""
+    if not margins:
+        return np.full(len(cells), np.nan)
+    x, held = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
+    parts = np.linalg.lstsq(x.T, held.T, rcond=None)[0].T
+    follows = np.abs(held - parts @ x).max(axis=1) < FIXED
+    totals = parts @ np.concatenate([margin.totals for margin in margins])
+    return np.where(follows, [float(f"{each:.{DIGITS}g}") for each in totals], np.nan)
+
+
+def without_rounding(counts: Interval, totals: Floats) -> Interval:
+    """Returns counts where those that `totals` (cell,) fix are exact: the total itself, with the error 0.
+
+    A count that does not meet its total, and an error that is more than rounding, stay as they are.
+    """
+    with np.errstate(invalid="ignore"):
+        met = np.abs(counts.value - totals) <= MET * np.abs(totals)
+        exact = met & (counts.standard_error <= MET * np.abs(totals))
+    value, error = np.where(met, totals, counts.value), np.where(exact, 0.0, counts.standard_error)
+    lower, upper = (np.where(exact, totals, limit) for limit in (counts.lower, counts.upper))
+    return counts._replace(value=value, standard_error=error, lower=lower, upper=upper)
+
+
+def expectations(release: ReleasedObject, outcome: int = 0) -> list[Expected] | None:
+    """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None where the model defines none."""
+    if not isinstance(release.model(0), Expectation):
+        return None
+    pairs = _by_row(release, Expectation, lambda model, theta: expected_of(model, theta, outcome))
+    rake, room = margins_and_room(release)
+    if not rake:
+        return pairs
+    n = release.frame.count.astype(float)
+    factor = [factors(n * weight, rake, room) for weight, _ in pairs]
+    return [(weight * g, product * g) for (weight, product), g in zip(pairs, factor, strict=True)]
+
+
+def bounded_expectations(release: ReleasedObject, expected: Sequence[Expected]) -> Sequence[Expected]:
+    """Expectations of every set within public bounds, as synthetic records have them; others as they are.
+
+    Noise makes unbounded expectations of small cells differ far more than cells do.
+    """
+    if not isinstance(release.model(0), Unbiased) or release.job.rake:
+        return expected
+    return _by_row(release, Unbiased, lambda model, theta: model.bounded(theta))
+
+
+def _by_row(release: ReleasedObject, kind: type[M], expect: Callable[[M, Draws], Expected]) -> list[Expected]:
+    """Expectations of the first draw by frame row, (row,) each, one pair for each set."""
+    size = len(release.frame)
+    pairs = [(np.empty(size), np.empty(size)) for _ in release.sets]
+    for stratum in range(len(release.frame.stratum_labels)):
+        model, rows = release.model(stratum), release.frame.rows_of(stratum)
+        assert isinstance(model, kind)
+        for k, (weight, product) in enumerate(pairs):
+            weights, products = expect(model, release.theta(model, stratum, k))
+            weight[rows], product[rows] = weights[0], products[0]
+    return pairs
