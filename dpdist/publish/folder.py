@@ -24,7 +24,7 @@ from dpdist.publish.model_outputs import FILE as MEASUREMENTS
 from dpdist.publish.model_outputs import write_measurements, write_model_tables
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
-from dpdist.publish.printed_tables import Printed, printed
+from dpdist.publish.printed_tables import PrintedTable, printed_table
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject, write_release
 from dpdist.publish.standard_errors import laws, spreads_under
@@ -119,7 +119,7 @@ def _signed(public: Path) -> bool:
 
 def _write_tables(
     release: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
-) -> list[tuple[Printed, pa.Table]]:
+) -> list[tuple[PrintedTable, pa.Table]]:
     """Writes every table as Parquet and long CSV, and in its printed form as wide CSV."""
     folder.mkdir()
     found = []
@@ -128,7 +128,7 @@ def _write_tables(
             made = table(release, said, grounds, material)
             pq.write_table(made, folder / f"{said.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(made), folder / f"{said.name}.csv")
-            found.append((printed(release.job, said, made), made))
+            found.append((printed_table(release.job, said, made), made))
             write_wide(folder / f"{said.name}.wide.csv", found[-1][0])
             tick(1)
     return found

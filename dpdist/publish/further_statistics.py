@@ -246,7 +246,7 @@ class Estimated(NamedTuple):
     composed: Floats
 
 
-def further(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
+def further_intervals(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
     """Returns a statistic's intervals by estimator, the default estimator first."""
     figures = figures_of(statistic, cells, material.release.job.outcomes)
     known = material.expected is not None and (not statistic.of_shape or material.distributions.known)

@@ -22,7 +22,7 @@ from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job
 from dpdist.privacy import claims
 from dpdist.publish.design_effects import design_effects, effect_of
-from dpdist.publish.printed_tables import Printed, printed, wide_heads
+from dpdist.publish.printed_tables import PrintedTable, printed_table, wide_heads
 
 SetStatistic = Callable[[pd.DataFrame], tuple[float, float]]
 """A function of a set's records that returns an estimate and its variance within the set."""
@@ -72,7 +72,7 @@ class Tables(ParquetTables):
         """
         path = self.path(name)
         said = next(each for each in self._job.tables if each.name == name)
-        form = printed(self._job, said, pq.read_table(path))
+        form = printed_table(self._job, said, pq.read_table(path))
         figures: list[Any] = []
         for j in range(len(form.columns)):
             figures.append(form.values[:, j])
@@ -90,7 +90,7 @@ def _first_lines(name: str, table: pd.DataFrame) -> str:
     return f"{name}\n{table.head(LINES).to_string(na_rep='')}{more}"
 
 
-def _stub(form: Printed) -> pd.Index[Any] | None:
+def _stub(form: PrintedTable) -> pd.Index[Any] | None:
     """The labels of a printed table's lines."""
     if len(form.stub) == 1:
         return pd.Index([row[0] for row in form.rows], name=form.stub[0])

@@ -162,7 +162,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedTable:
     """A printed table. `stub` names the columns of labels in `rows`; figures are (row, column), NaN where there is none."""
 
     name: str
@@ -192,7 +192,7 @@ class Printed:
         return bool(np.isfinite(self.margins).any())
 
 
-def printed(job: Job, said: Table, table: pa.Table) -> Printed:
+def printed_table(job: Job, said: Table, table: pa.Table) -> PrintedTable:
     """The printed form of a published table, as `dpdist.publish.tables` made it."""
     text, shown = job.presentation, _estimator(job.presentation, table)
     rows = shown_rows(table, shown)
@@ -209,7 +209,7 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
     columns = _columns(text, said, groups, value)
     quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
     value, margin, lower, upper = (np.where(quality.printed, each, np.nan) for each in (value, margin, lower, upper))
-    return Printed(
+    return PrintedTable(
         name=said.name,
         title=text.table(said.name).title or said.name,
         stub=tuple(text.label(said.by[i]) for i in stub),
@@ -226,7 +226,7 @@ def printed(job: Job, said: Table, table: pa.Table) -> Printed:
     )
 
 
-def in_large_units(table: Printed) -> Printed:
+def in_large_units(table: PrintedTable) -> PrintedTable:
     """The table as a reader sees it; no file of data has it.
 
     Large figures are in millions or billions, as headings say, and are rounded to what their errors support.
@@ -315,7 +315,7 @@ def _rounded(values: Floats, columns: Sequence[Column]) -> Floats:
     return np.column_stack([np.round(values[:, j], column.decimals) + 0.0 for j, column in enumerate(columns)])
 
 
-def wide_heads(table: Printed) -> list[str]:
+def wide_heads(table: PrintedTable) -> list[str]:
     """Names of the printed columns, all different; a margin of error and a flag follow their figure."""
     heads = []
     for column in table.columns:

@@ -14,7 +14,7 @@ rows, within their ranges. So identified rows lose none of their weight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,6 @@ from dpdist.estimation.raking import Margin, Room, factors, margins_of
 from dpdist.models.protocol import Draws, Expectation, StratumModel, Unbiased, expected_of
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject
-
-M = TypeVar("M", bound=StratumModel)
 
 FIXED = 1e-9
 """Largest distance between a cell's rows and a combination of totals at which the totals determine the cell's count."""
@@ -151,7 +149,12 @@ def expectations(release: ReleasedObject, outcome: int = 0) -> list[Expected] | 
     """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None where the model defines none."""
     if not isinstance(release.model(0), Expectation):
         return None
-    pairs = _by_row(release, Expectation, lambda model, theta: expected_of(model, theta, outcome))
+
+    def expect(model: StratumModel, theta: Draws) -> Expected:
+        assert isinstance(model, Expectation)
+        return expected_of(model, theta, outcome)
+
+    pairs = _by_row(release, expect)
     rake, room = margins_and_room(release)
     if not rake:
         return pairs
@@ -167,16 +170,20 @@ def bounded_expectations(release: ReleasedObject, expected: Sequence[Expected]) 
     """
     if not isinstance(release.model(0), Unbiased) or release.job.rake:
         return expected
-    return _by_row(release, Unbiased, lambda model, theta: model.bounded(theta))
+
+    def expect(model: StratumModel, theta: Draws) -> Expected:
+        assert isinstance(model, Unbiased)
+        return model.bounded(theta)
+
+    return _by_row(release, expect)
 
 
-def _by_row(release: ReleasedObject, kind: type[M], expect: Callable[[M, Draws], Expected]) -> list[Expected]:
+def _by_row(release: ReleasedObject, expect: Callable[[StratumModel, Draws], Expected]) -> list[Expected]:
     """Expectations of the first draw by frame row, (row,) each, one pair for each set."""
     size = len(release.frame)
     pairs = [(np.empty(size), np.empty(size)) for _ in release.sets]
     for stratum in range(len(release.frame.stratum_labels)):
         model, rows = release.model(stratum), release.frame.rows_of(stratum)
-        assert isinstance(model, kind)
         for k, (weight, product) in enumerate(pairs):
             weights, products = expect(model, release.theta(model, stratum, k))
             weight[rows], product[rows] = weights[0], products[0]

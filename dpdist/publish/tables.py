@@ -26,7 +26,7 @@ from dpdist.estimation.variance import Stage
 from dpdist.job import Table
 from dpdist.models.protocol import Unbiased
 from dpdist.publish.design_effects import plain_effects
-from dpdist.publish.further_statistics import Material, further
+from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.interval_limits import limited
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.public_bounds import (
@@ -121,7 +121,7 @@ def _intervals_of(
             made.append({estimator: intervals[k] for estimator, intervals in own.items()})
         else:
             assert material is not None
-            made.append(further(material, cells, statistic))
+            made.append(further_intervals(material, cells, statistic))
     return made
 
 

@@ -13,7 +13,7 @@ from dpdist.publish.printed_tables import (
     LARGE_UNITS,
     ONES,
     Column,
-    Printed,
+    PrintedTable,
     Unit,
     at_decimals,
     decimals_read,
@@ -26,10 +26,10 @@ BILLIONS, MILLIONS = LARGE_UNITS
 COUNT = parse_job(JOB).tables[0].statistics[0]
 
 
-def table_of(values: list[float], margins: list[float]) -> Printed:
+def table_of(values: list[float], margins: list[float]) -> PrintedTable:
     figures, errors = np.array([values]).T, np.array([margins]).T
     limits = {"lower": figures - errors, "upper": figures + errors}
-    return Printed(
+    return PrintedTable(
         name="t",
         title="t",
         stub=("cell",),

@@ -24,7 +24,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job import Job, Statistic
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import Column, Printed, printed
+from dpdist.publish.printed_tables import Column, PrintedTable, printed_table
 from dpdist.publish.writers.csv_tables import write_wide
 from dpdist.publish.writers.dotplot import chart
 from dpdist.publish.writers.page import _shown, write_page
@@ -177,7 +177,7 @@ def test_the_python_example_gives_the_figure_that_the_page_names(
     assert f"{told!r} in tables/counts.csv" in text
 
 
-def table_of(levels: list[str]) -> tuple[Job, Printed, pa.Table]:
+def table_of(levels: list[str]) -> tuple[Job, PrintedTable, pa.Table]:
     """A table of two columns of these levels with margins, and its printed form."""
     text = JOB.replace("{levels: [arts, law]}", f"{{levels: {levels}}}")
     text = text.replace("{levels: [f, m]}", f"{{levels: {levels}}}")
@@ -196,7 +196,7 @@ def table_of(levels: list[str]) -> tuple[Job, Printed, pa.Table]:
             **numbers,
         }
     )
-    return job, printed(job, said, table), table
+    return job, printed_table(job, said, table), table
 
 
 def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
@@ -275,7 +275,9 @@ def test_figures_with_large_errors_are_marked_though_the_job_states_no_rules() -
     column = Column("", "count", Statistic(name="count"), 0)
     values, margins = np.array([[2355.0], [9000.0]]), np.array([[801.0 * reach], [900.0 * reach]])
     limits, none = (values - margins, values + margins), np.array([[""], [""]])
-    made = Printed("t", "t", ("region",), (("a",), ("b",)), None, (column,), values, margins, *limits, none, "records", ())
+    made = PrintedTable(
+        "t", "t", ("region",), (("a",), ("b",)), None, (column,), values, margins, *limits, none, "records", ()
+    )
     (shown,) = _shown([made], 10)
     assert [row.cells[0].flag for row in shown.rows] == ["caution", ""]
     assert shown.doubtful == "1 figure is marked caution: the standard error is above 30 % of the figure."

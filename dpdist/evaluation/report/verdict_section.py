@@ -20,7 +20,7 @@ from dpdist.evaluation.summary import (
 )
 from dpdist.evaluation.under_design import FAR_RELATIVE, NOMINAL, SMALL_RATIO
 from dpdist.evaluation.verdict import FAR_LARGEST, FAR_MEDIAN
-from dpdist.publish.printed_tables import printed
+from dpdist.publish.printed_tables import printed_table
 
 WORST = 10
 NAMED = 10
@@ -89,7 +89,7 @@ def rules_of_quality(material: Material) -> Iterator[tuple[str, object, object, 
     """Yields the numbers of printed figures that the job's rules of quality flag or leave out. They are rules of print."""
     rules = material.job.presentation.quality
     for said in material.job.tables:
-        form = printed(material.job, said, pq.read_table(material.space.newest / "tables" / f"{said.name}.parquet"))
+        form = printed_table(material.job, said, pq.read_table(material.space.newest / "tables" / f"{said.name}.parquet"))
         for flag in ("unreliable", "caution") if rules.flags else ():
             number = int((form.flags == flag).sum())
             yield f"{said.name}: figures flagged {flag}", 0, number, _met(number == 0)

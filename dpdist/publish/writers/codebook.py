@@ -15,7 +15,7 @@ from dpdist.core.records import TOTAL
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
-from dpdist.publish.printed_tables import FLAG, NO_ESTIMATE, Printed, wide_heads
+from dpdist.publish.printed_tables import FLAG, NO_ESTIMATE, PrintedTable, wide_heads
 from dpdist.publish.writers.csv_tables import plain
 from dpdist.publish.writers.microdata import level_codes, variable_names
 
@@ -38,7 +38,7 @@ FURTHER = {
 """Descriptions for tables with statistics other than counts, means and totals."""
 
 
-def write_codebook(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]]) -> None:
+def write_codebook(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]]) -> None:
     text = job.presentation
     written = [said for one, made in tables for said in (_long(job, one, made), _wide(one))]
     if "csv" in text.formats:
@@ -93,7 +93,7 @@ def _schema(url: str, title: str, columns: list[dict[str, Any]]) -> dict[str, An
     return {"url": url, "dc:title": title, "tableSchema": {"columns": columns}}
 
 
-def _long(job: Job, printed: Printed, table: pa.Table) -> dict[str, Any]:
+def _long(job: Job, printed: PrintedTable, table: pa.Table) -> dict[str, Any]:
     plain_alone = set(table["statistic"].to_pylist()) <= set(STATISTICS)
     columns, texts = [], LONG if plain_alone else LONG | FURTHER
     for number, field in enumerate(table.schema, start=1):
@@ -106,7 +106,7 @@ def _long(job: Job, printed: Printed, table: pa.Table) -> dict[str, Any]:
     return _schema(f"tables/{printed.name}.csv", printed.title, columns)
 
 
-def _wide(printed: Printed) -> dict[str, Any]:
+def _wide(printed: PrintedTable) -> dict[str, Any]:
     columns = [_named(plain(name), number, "string") for number, name in enumerate(printed.stub, start=1)]
     for number, head in enumerate(wide_heads(printed), start=len(columns) + 1):
         if head.endswith(f", {FLAG}"):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.core.files import write_text
-from dpdist.publish.printed_tables import NO_ESTIMATE, Printed, figure_text, wide_heads
+from dpdist.publish.printed_tables import NO_ESTIMATE, PrintedTable, figure_text, wide_heads
 
 _FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
 
@@ -35,8 +35,11 @@ def for_spreadsheets(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=[plain(name) for name in table.column_names])
 
 
-def write_wide(path: Path, table: Printed) -> None:
-    """Writes a table as it is printed. The header line has unique names, each a level across and a statistic; a margin of error follows its figure."""
+def write_wide(path: Path, table: PrintedTable) -> None:
+    """Writes a table as it is printed. The header line has unique names, each a level across and a statistic.
+
+    A margin of error follows its figure.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(plain, (*table.stub, *wide_heads(table))))

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from dpdist.core.records import TOTAL, Floats, Ints
-from dpdist.publish.printed_tables import Printed, figure_text
+from dpdist.publish.printed_tables import PrintedTable, figure_text
 
 MOST_ROWS, FEWEST_DOTS = 60, 3
 STEP, LEAST_HEIGHT = 9, 22
@@ -29,7 +29,7 @@ class Plot(NamedTuple):
     drawing: Markup
 
 
-def plots(table: Printed) -> Iterator[Plot]:
+def plots(table: PrintedTable) -> Iterator[Plot]:
     """Draws one plot for each statistic, if the table fits on a page. Each level across has its own colour and line.
 
     Plots of counts and totals leave out `Total` rows and columns, beside which the cells would be too small to see.
@@ -48,7 +48,7 @@ def plots(table: Printed) -> Iterator[Plot]:
             yield Plot(head, _drawn(table, head, rows, columns))
 
 
-def _drawn(table: Printed, head: str, rows: Ints, columns: Ints) -> Markup:
+def _drawn(table: PrintedTable, head: str, rows: Ints, columns: Ints) -> Markup:
     groups, decimals = [table.columns[j].group for j in columns], table.columns[columns[0]].decimals
     labels = [" / ".join(table.rows[row]) or table.title for row in rows]
     values, lower, upper = (each[np.ix_(rows, columns)] for each in (table.values, table.lower, table.upper))

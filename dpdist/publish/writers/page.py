@@ -18,7 +18,7 @@ from dpdist.core.records import TOTAL
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
 from dpdist.job.presentation import FLAGS
-from dpdist.publish.printed_tables import NO_ESTIMATE, Printed, figure_text, in_large_units
+from dpdist.publish.printed_tables import NO_ESTIMATE, PrintedTable, figure_text, in_large_units
 from dpdist.publish.writers.csv_tables import plain
 from dpdist.publish.writers.dotplot import Plot, plots
 from dpdist.publish.writers.microdata import variable_names
@@ -59,7 +59,7 @@ def names_of(job: Job) -> Names:
     return Names(job.synthetic_sets, extension, job.outcomes[0], job.survey.weight, group, short)
 
 
-def check_of(tables: Sequence[tuple[Printed, pa.Table]], outcome: str) -> Check | None:
+def check_of(tables: Sequence[tuple[PrintedTable, pa.Table]], outcome: str) -> Check | None:
     """The published mean of the outcome over all records, where a table has it."""
     for printed, table in tables:
         for row in table.to_pylist():
@@ -197,7 +197,7 @@ class Row(NamedTuple):
 class Shown(NamedTuple):
     """A table on the page; without rows it is for download only."""
 
-    printed: Printed
+    printed: PrintedTable
     rows: list[Row]
     groups: list[tuple[str, int]]
     plots: list[Plot]
@@ -206,7 +206,7 @@ class Shown(NamedTuple):
     """A warning about figures with large errors, where the job has no rules of quality; otherwise empty."""
 
 
-def write_page(path: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
+def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]], statement: Mapping[str, Any]) -> None:
     """Writes the page. It links the files beside it; texts on privacy come from the statement."""
     templates = environment("dpdist.publish.writers")
     templates.filters["sentence"] = _sentence
@@ -249,7 +249,7 @@ def _closed(text: str) -> str:
     return text + ("" if text.endswith((".", "?", "!")) else ".")
 
 
-def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
+def _shown(tables: Sequence[PrintedTable], left: int) -> Iterator[Shown]:
     """Tables in order. A table with more figures than are left of the limit is shown without its rows."""
     for table in map(in_large_units, tables):
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
@@ -259,7 +259,7 @@ def _shown(tables: Sequence[Printed], left: int) -> Iterator[Shown]:
         yield Shown(table, rows, groups, list(plots(table)) if rows else [], size, _doubtful(table) if rows else "")
 
 
-def _rows(table: Printed) -> Iterator[Row]:
+def _rows(table: PrintedTable) -> Iterator[Row]:
     own = np.tile([column.decimals for column in table.columns], (len(table.rows), 1))
     decimals = own if table.decimals is None else table.decimals
     figures_of = table.values, table.margins, table.flags, _large_errors(table), decimals
@@ -276,14 +276,14 @@ def _rows(table: Printed) -> Iterator[Row]:
         yield Row(labels, cells, TOTAL in labels)
 
 
-def _large_errors(table: Printed) -> NDArray[np.bool_]:
+def _large_errors(table: PrintedTable) -> NDArray[np.bool_]:
     """True for figures whose error is large relative to them, (row, column); never true if the job's rules flag figures."""
     with np.errstate(divide="ignore", invalid="ignore"):
         large = table.margins / NORMAL_90 / np.abs(table.values) > LARGE_CV
     return np.asarray(large & (table.flags == "").all())
 
 
-def _doubtful(table: Printed) -> str:
+def _doubtful(table: PrintedTable) -> str:
     number = int(_large_errors(table).sum())
     if not number:
         return ""

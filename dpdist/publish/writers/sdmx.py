@@ -27,7 +27,7 @@ from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed_tables import Printed, head_of, rated, shown_rows
+from dpdist.publish.printed_tables import PrintedTable, head_of, rated, shown_rows
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, Schema
@@ -55,7 +55,9 @@ LIMITS = {
 """Attributes of an observation: by id, the column in the published table and the attribute's name."""
 
 
-def write_sdmx(folder: Path, job: Job, tables: Sequence[tuple[Printed, pa.Table]], statement: Mapping[str, Any]) -> None:
+def write_sdmx(
+    folder: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]], statement: Mapping[str, Any]
+) -> None:
     """Writes the dataflows, if the job names an SDMX agency."""
     if job.presentation.sdmx is None:
         return
@@ -122,7 +124,7 @@ class Cube:
     `lists` holds ids of code lists that other tables use. This table adds its ids to it.
     """
 
-    def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: Printed, id: str, lists: list[str]):
+    def __init__(self, job: Job, sdmx: Sdmx, table: Table, form: PrintedTable, id: str, lists: list[str]):
         self.job, self.sdmx, self.table, self.form, self.id = job, sdmx, table, form, id
         self.time = "TIME_PERIOD" if PERIOD.fullmatch(job.period) else "PERIOD"
         fixed = ("STATISTIC", "OBS_VALUE", self.time, *LIMITS, "OBS_STATUS", "CONF_STATUS")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpdist.job import Job
-from dpdist.publish.printed_tables import FLAG, MARGIN, NO_ESTIMATE, Column, Printed
+from dpdist.publish.printed_tables import FLAG, MARGIN, NO_ESTIMATE, Column, PrintedTable
 
 if TYPE_CHECKING:  # the package loads slowly, and most processes write no workbook
     import xlsxwriter
@@ -69,7 +69,7 @@ class Styles:
         return self.numbers[decimals, margin]
 
 
-def write_workbook(path: Path, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
+def write_workbook(path: Path, job: Job, tables: Sequence[PrintedTable], statement: Mapping[str, Any]) -> None:
     """Writes the workbook. Texts are never read as formulas or links."""
     import xlsxwriter
 
@@ -97,7 +97,9 @@ def about(job: Job) -> Iterator[tuple[str, str]]:
             yield {"responsible": "Responsible body"}.get(head, head.capitalize()), said
 
 
-def _cover(sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[Printed], statement: Mapping[str, Any]) -> None:
+def _cover(
+    sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[PrintedTable], statement: Mapping[str, Any]
+) -> None:
     sheet.set_column(0, 0, 20)
     sheet.set_column(1, 1, TEXT)
     sheet.write_string(0, 0, _title(job), styles.title)
@@ -133,7 +135,7 @@ def _for_print(sheet: Worksheet, landscape: bool = True) -> None:
     sheet.set_footer("&L&A&R&P / &N")
 
 
-def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Printed) -> None:
+def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: PrintedTable) -> None:
     """Title, heads, figures and notes of a table."""
     sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.caption)
     universe = job.presentation.universe
@@ -158,7 +160,7 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
         sheet.write_string(i, 0, note, styles.note)
 
 
-def _heads(sheet: Worksheet, styles: Styles, table: Printed, row: int, each: int) -> None:
+def _heads(sheet: Worksheet, styles: Styles, table: PrintedTable, row: int, each: int) -> None:
     """Writes statistics above their columns. Each level that stands across is one merged cell above all its statistics."""
     stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * each
     sheet.set_row(row, LINE * max(_number_of_lines(column.head, FIGURE - 1) for column in table.columns))
@@ -183,7 +185,7 @@ def _wide(sheet: Worksheet, row: int, at: int, width: int, text: str, style: For
     sheet.write_string(row, at, text, style)
 
 
-def _figures(sheet: Worksheet, styles: Styles, table: Printed, top: int, each: int) -> None:
+def _figures(sheet: Worksheet, styles: Styles, table: PrintedTable, top: int, each: int) -> None:
     stub = len(table.stub)
     for i, (label, values, margins) in enumerate(zip(table.rows, table.values, table.margins, strict=True), start=top):
         if (lines := max((_number_of_lines(text, WIDEST) for text in label), default=1)) > 1:
