@@ -30,7 +30,7 @@ from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
-from dpdist.publish.further_statistics import Material, further
+from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject, without_points
 from dpdist.publish.standard_errors import laws, spreads_under
@@ -225,7 +225,7 @@ def _rows(material: Material, cells: Cells, held: Cells, units: Units, about: di
         column = job.outcome_columns.get((said.of or said).variable or "")
         domain = None if column is None else (column.bounds or (0.0, np.inf), column.whole)
         truth = truth_of(figures_of(said, held, job.outcomes), units, domain)
-        for estimator, interval in further(material, cells, said).items():
+        for estimator, interval in further_intervals(material, cells, said).items():
             for k, label in enumerate(cells.labels):
                 if np.isfinite(interval.value[k]) and not (said.name == "share" and label[-1] == "Total"):
                     yield {
