@@ -414,7 +414,7 @@ POOLING = SMALL.replace("{name: weighted}", "{name: weighted, fallback: pool}").
 @pytest.mark.parametrize("at", ["create_stores", "protect_all", "gather_strata", "publish_folder", "evaluate"])
 def test_a_pooled_release_resumes_wherever_it_was_killed(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dpdist.run(dpdist.parse_job(POOLING), tmp_path / "whole")
-    module = strata if hasattr(strata, at) else release_module
+    module = release_module if hasattr(release_module, at) else strata
     real = getattr(module, at)
 
     def killed(*given: Any) -> Any:

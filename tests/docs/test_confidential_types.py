@@ -51,6 +51,6 @@ def test_a_naming_is_found(text: str) -> None:
 def test_the_contract_of_imports_says_the_same() -> None:
     settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     contract = next(one for one in settings["contracts"] if one["name"] == NAME)
-    assert contract["source_modules"] == ["dpdist.publish", "dpdist.mechanisms.*.post", "dpdist.cli"]
+    assert {"dpdist.publish", "dpdist.mechanisms.*.post", "dpdist.cli"} <= set(contract["source_modules"])
     assert contract["forbidden_modules"] == ["dpdist.confidential"]
     assert "ignore_imports" not in contract
