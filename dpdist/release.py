@@ -92,9 +92,9 @@ def run(
     """
     refuse_nested_start()
     write_no_core()
-    said = job_of(job)
+    parsed = job_of(job)
     with Workspace.opened(workspace) as space:
-        _run(said, space, input, replay, guarded(said, listener), counted and study is None, study)
+        _run(parsed, space, input, replay, guarded(parsed, listener), counted and study is None, study)
         return release_in(space)
 
 
@@ -107,8 +107,8 @@ def _run(
     refuse_unreachable(job, plan.frame)
     if counted:
         refuse_small_counts(job, plan.small_counts)
-        for said in warned(plan):
-            listener(Event("note", "plan", note=said))
+        for caution in warned(plan):
+            listener(Event("note", "plan", note=caution))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference, plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
@@ -162,7 +162,9 @@ def _accepted(
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
         if not space.finished(ACCEPTED):
             publish_folder(release, made := Path(scratch) / "public", listener)
-            published = {said.name: pd.read_parquet(made / "tables" / f"{said.name}.parquet") for said in plan.job.tables}
+            published = {
+                table.name: pd.read_parquet(made / "tables" / f"{table.name}.parquet") for table in plan.job.tables
+            }
         measured = measure(space, plan.job, plan.frame, sums, published, noise)
     refuse_unmet(measured)
     return replace(release, promise={**release.promise, "acceptance": gates_described(plan.job, measured)})
@@ -249,8 +251,8 @@ def _publish(space: Workspace, release: ReleasedObject, listener: Listener, held
     """
     folder = space.held if held else space.public
     if space.keyed:
-        said = [SIMULATED.replace("\n", " ").strip(), *release.promise["cautions"]]
-        release = replace(release, promise={**release.promise, "cautions": list(dict.fromkeys(said))})
+        cautions = [SIMULATED.replace("\n", " ").strip(), *release.promise["cautions"]]
+        release = replace(release, promise={**release.promise, "cautions": list(dict.fromkeys(cautions))})
     with publishing(folder):
         with private() if held or space.keyed else nullcontext():
             unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""

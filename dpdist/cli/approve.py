@@ -31,8 +31,8 @@ def approve(
 
     def act() -> None:
         if no and key is not None:
-            found = "a key to refuse with"
-            raise JobError("of approve", [Problem("--key", found, "--key FILE, or --refuse", "give one of the two")])
+            fault = "a key to refuse with"
+            raise JobError("of approve", [Problem("--key", fault, "--key FILE, or --refuse", "give one of the two")])
         if no:
             refuse_release(workspace, reason)
             out.print("refused: it stays held until somebody approves it, and its budget stays spent", markup=False)

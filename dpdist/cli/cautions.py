@@ -42,7 +42,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     job = plan.job
     yield from _small_cells(plan)
     yield from _psus_of_no_stratum(plan)
-    yield from (f"{each}. State survey.design_effect: {_effect(job)}" for each in design_left_out(job))
+    yield from (f"{caution}. State survey.design_effect: {_effect(job)}" for caution in design_left_out(job))
     yield from _of_reference(job)
     yield from _left_blank(job)
     yield from of_gates(job)
@@ -50,7 +50,7 @@ def cautions(plan: Plan) -> Iterator[str]:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
     if plan.goodness is not None:
         remedy = "" if plan.goodness.score is None else ". Take reference_tables, or a family that fits"
-        yield from (f"{each}{remedy}" for each in plan.goodness.cautions(job))
+        yield from (f"{caution}{remedy}" for caution in plan.goodness.cautions(job))
     if not job.sizes_secret:
         yield from _small_strata(job, plan.frame, plan.model)
         yield from filter(None, [small_counts.caution(job, plan.small_counts)])
@@ -68,8 +68,8 @@ def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[str]:
 
 def _effect(job: Job) -> str:
     """Returns what to state as the design effect, as the remedy of a caution."""
-    said = job.reference
-    of_reference = said is not None and said.file is not None
+    reference = job.reference
+    of_reference = reference is not None and reference.file is not None
     return "`reference`, which estimates it from the reference's records" if of_reference else "a public figure of it"
 
 
@@ -86,18 +86,18 @@ def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
 
 def _of_reference(job: Job) -> Iterator[str]:
     """Warns of what cannot be checked about the reference, and of the part of the reference that is published."""
-    said = job.reference
-    if said is None or not said.holds_records:
+    reference = job.reference
+    if reference is None or not reference.holds_records:
         return
-    if said.period is None:
+    if reference.period is None:
         yield (
             f"the reference states no period, so nothing checks that it is of another one than {job.period}: add period "
             "and provenance to reference"
         )
-    elif (years := _years_between(said.period, job.period)) >= OLD_REFERENCE:
+    elif (years := _years_between(reference.period, job.period)) >= OLD_REFERENCE:
         yield (
-            f"the reference is of {said.period}, {years} years from {job.period}: weights and outcomes may have changed "
-            "their shape, which dpdist rehearse cannot see. Noisy histograms cost epsilon and do not rely on that shape"
+            f"the reference is of {reference.period}, {years} years from {job.period}: weights and outcomes may have "
+            "changed their shape, which dpdist rehearse cannot see. Noisy histograms cost epsilon and do not rely on that shape"
         )
     if job.mechanism.donates:
         yield PUBLISHED_TOO
@@ -105,7 +105,10 @@ def _of_reference(job: Job) -> Iterator[str]:
 
 def _left_blank(job: Job) -> Iterator[str]:
     """Names the statistics that a run leaves blank in cells that noisy sums alone do not identify."""
-    named = {table.name: [each.text for each in table.statistics if each.name not in STATISTICS] for table in job.tables}
+    named = {
+        table.name: [statistic.text for statistic in table.statistics if statistic.name not in STATISTICS]
+        for table in job.tables
+    }
     shown = "; ".join(f"{name}: {', '.join(statistics)}" for name, statistics in named.items() if statistics)
     if job.on_histograms and shown:
         yield (
@@ -117,7 +120,7 @@ def _left_blank(job: Job) -> Iterator[str]:
 
 def _years_between(one: str, other: str) -> int:
     """Returns the smallest number of years between the years that two periods name; 0 if one period names no year."""
-    first, second = ([int(each) for each in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (one, other))
+    first, second = ([int(year) for year in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (one, other))
     return min((abs(a - b) for a in first for b in second), default=0)
 
 
@@ -130,9 +133,9 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
     ):
         return
     target = target_of(job)
-    first, each = WEIGHTED_BOUND
+    first, per_predictor = WEIGHTED_BOUND
     times = 2.0 if job.mechanism.weights.rule == "scalar" else 1.0  # one weight for all records, that of the worst record
-    least = ceil(times * (first + each * model.identified) / target)
+    least = ceil(times * (first + per_predictor * model.identified) / target)
     small = [label for label, n in zip(frame.stratum_labels, frame.stratum_count, strict=True) if n < least]
     if small:
         smallest = int(frame.stratum_count.min())
@@ -149,18 +152,18 @@ def _small_cells(plan: Plan) -> Iterator[str]:
     job, frame, reference = plan.job, plan.frame, plan.reference
     if not family_facts(job).on_reference or not isinstance(reference, ReferenceFile):
         return
-    found, counts = [], reference.counts(frame)
+    small, counts = [], reference.counts(frame)
     for stratum, label in enumerate(frame.stratum_labels):
         rows = frame.rows_of(stratum)
         cells = Scores.build(job, frame, rows).cells
         records = np.bincount(cells.pattern, weights=counts[rows], minlength=len(cells)).astype(int)
         few = [(cell, n) for cell, n in zip(cells.names, records.tolist(), strict=True) if n < FEWEST_UNMIXED]
-        found += [f"{label} / {cell} ({n:,})" for cell, n in few]
-    if found:
-        more = f", and {len(found) - NAMED:,} more, which the statement names" if len(found) > NAMED else ""
+        small += [f"{label} / {cell} ({n:,})" for cell, n in few]
+    if small:
+        more = f", and {len(small) - NAMED:,} more, which the statement names" if len(small) > NAMED else ""
         yield (
             f"cells with fewer than {FEWEST_UNMIXED:,} reference records take part of their distributions from cells like "
-            f"them: {', '.join(found[:NAMED])}{more}"
+            f"them: {', '.join(small[:NAMED])}{more}"
         )
 
 

@@ -51,12 +51,12 @@ def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
 
     if scheduler is None and (tls is None or job.runtime.scheduler is None):
         return job
-    said = {
+    settings = {
         "executor": "dask",
         "scheduler": scheduler or job.runtime.scheduler,
         "tls": str(tls) if tls else job.runtime.tls,
     }
-    runtime = job.runtime.model_copy(update=said)
+    runtime = job.runtime.model_copy(update=settings)
     problems = [
         Problem(
             ".".join(map(str, against.where)), against.fault, "an encrypted link to a running scheduler", against.remedy

@@ -82,16 +82,16 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
         raise typer.Exit(1) from None
     except OSError as error:
         where = error.filename or "workspace"
-        said = error.strerror or type(error).__name__
-        err.print(f"{said}: {where}\n    remedy:  {_remedy(error, afterwards)}", markup=False)
+        message = error.strerror or type(error).__name__
+        err.print(f"{message}: {where}\n    remedy:  {_remedy(error, afterwards)}", markup=False)
         raise typer.Exit(1) from None
     except Exception as error:  # a library's message may quote a confidential value
         if show_values:
             err.print(traceback.format_exc(), markup=False)
             raise typer.Exit(INTERNAL) from None
-        said = f"internal error: {_place(error)}"
+        message = f"internal error: {_place(error)}"
         remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
-        err.print(f"{said}\n    remedy:  {remedy}", markup=False)
+        err.print(f"{message}\n    remedy:  {remedy}", markup=False)
         raise typer.Exit(INTERNAL) from None
 
 
@@ -105,12 +105,12 @@ class Verbs(TyperGroup):
     """The commands. One that is interrupted says so, also while it still imports what it needs and has done nothing."""
 
     def invoke(self, ctx: Any) -> Any:
-        found = list[Any]()
+        results = list[Any]()
         try:
-            as_interrupt(lambda: found.append(super(Verbs, self).invoke(ctx)), kept=(typer.Exit,))
+            as_interrupt(lambda: results.append(super(Verbs, self).invoke(ctx)), kept=(typer.Exit,))
         except KeyboardInterrupt:
             raise _interrupted(" before it began") from None
-        return found[0]
+        return results[0]
 
 
 def _place(error: Exception) -> str:

@@ -74,15 +74,15 @@ def page_to_open(workspace: str | Path) -> Path:
     if is_url(workspace):
         remedy = "copy the workspace to a folder, or take --confidential for the evaluation as text"
         raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
-    with evaluated(workspace) as found:
-        found.write_page()
+    with evaluated(workspace) as evaluation:
+        evaluation.write_page()
     return Workspace.of_place(workspace).report
 
 
 def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of an audit for the custodian."""
-    said = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
-    return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(said, style="dim"))
+    legend = "exceeded: records whose exact loss, with all weights computed anew, is over 2Δ; largest_share: of 2Δ, at most"
+    return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(legend, style="dim"))
 
 
 def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:

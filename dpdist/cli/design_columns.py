@@ -89,10 +89,10 @@ def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -
         answer = str(
             typer.prompt("Columns of design strata, with commas (or none)", default=", ".join(likely.strata) or NONE)
         )
-        strata = [each.strip() for each in answer.split(",")]
+        strata = [name.strip() for name in answer.split(",")]
     if asks and psu is None and prefix is None and likely.replicates is None:
         psu = str(typer.prompt("The column of primary sampling units (or none)", default=likely.psu or NONE))
-    chosen = likely.strata if strata is None else tuple(each for each in strata if each != NONE)
+    chosen = likely.strata if strata is None else tuple(name for name in strata if name != NONE)
     unit = (likely.psu if prefix in (None, NONE) else None) if psu is None else None if psu == NONE else psu
     again = likely.replicates if psu in (None, NONE) else None
     if prefix is not None:
@@ -103,7 +103,7 @@ def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -
             str(job), [Problem("--replicate-weights", "the file has no such columns", wanted, "name their prefix")]
         )
     kind, fay = _method(given, asks, job)
-    for option, name in (*(("--design-strata", each) for each in chosen), ("--psu", unit)):
+    for option, name in (*(("--design-strata", column) for column in chosen), ("--psu", unit)):
         if name is not None and name not in names:
             near = get_close_matches(name, list(names), n=1)
             remedy = f"did you mean '{near[0]}'?" if near else "name one of these, or none"
@@ -122,8 +122,8 @@ def _method(given: Options, asks: bool, job: Path) -> tuple[str | None, float | 
     if kind == FAY and fay is None and asks:
         fay = float(typer.prompt("Fay's k, the share of its weight that a dropped half keeps", default=0.5))
     if (kind == FAY) != (fay is not None):
-        found = "no k for the kind fay" if fay is None else f"k goes with the kind fay, and only with it: not with {kind}"
-        raise JobError(str(job), [Problem("--fay", found, "--replicate-kind fay --fay 0.5", "state both")])
+        fault = "no k for the kind fay" if fay is None else f"k goes with the kind fay, and only with it: not with {kind}"
+        raise JobError(str(job), [Problem("--fay", fault, "--replicate-kind fay --fay 0.5", "state both")])
     if fay is not None and not 0.0 < fay < 1.0:
         raise JobError(str(job), [Problem("--fay", f"{fay:g}", "a number between 0 and 1", "see the file's documentation")])
     return kind, fay
@@ -146,11 +146,11 @@ def replicates(names: Iterable[str], prefix: str | None = None) -> tuple[str, in
         parted = re.fullmatch(r"(.*?)([0-9]+)", name) if prefix is not None else REPLICATE.fullmatch(name)
         if parted is not None and not parted[2].startswith("0"):
             rows.setdefault(parted[1], set()).add(int(parted[2]))
-    known = {each: _in_a_row(numbers) for each, numbers in rows.items() if prefix in (None, each)}
-    if not known:
+    runs = {stem: _in_a_row(numbers) for stem, numbers in rows.items() if prefix in (None, stem)}
+    if not runs:
         return None
-    best = max(known, key=lambda each: known[each])
-    return (best, known[best]) if known[best] >= (FEWEST_REPLICATES if prefix is None else 2) else None
+    best = max(runs, key=lambda stem: runs[stem])
+    return (best, runs[best]) if runs[best] >= (FEWEST_REPLICATES if prefix is None else 2) else None
 
 
 def _in_a_row(numbers: set[int]) -> int:

@@ -49,17 +49,17 @@ def diff(
     def act() -> None:
         try:
             before, after = open_release(a), open_release(b)
-            found = differences(before, after, beyond)
+            differing = differences(before, after, beyond)
             if to is not None:
                 _write(period_differences(before, after), to)
         except DpdistError as error:
             error.exit_code = TROUBLE
             raise
         if as_json:
-            print(json.dumps({"a": a, "b": b, **found.as_json}, indent=2, ensure_ascii=False))
+            print(json.dumps({"a": a, "b": b, **differing.as_json}, indent=2, ensure_ascii=False))
         else:
-            _print(found)
-        if found:
+            _print(differing)
+        if differing:
             raise typer.Exit(1)
 
     guarded(act)
@@ -83,19 +83,19 @@ def _print(differing: Differences) -> None:
     from dpdist.cli.table_text import table_text
     from dpdist.publish.differences import OF_JOB
 
-    keys = [each for each in differing.facts if each.part == OF_JOB]
-    for each in differing.facts:
-        if each.part != OF_JOB:
-            what = "id" if each.what == each.part else each.what
-            out.print(f"{each.part}: {what}: {each.before} -> {each.after}", markup=False)
-    said = f"figures: {len(differing.moved)} moved by more than {differing.beyond:g} standard errors"
-    out.print(f"{said}, of {differing.compared} that both have", markup=False)
+    keys = [fact for fact in differing.facts if fact.part == OF_JOB]
+    for fact in differing.facts:
+        if fact.part != OF_JOB:
+            what = "id" if fact.what == fact.part else fact.what
+            out.print(f"{fact.part}: {what}: {fact.before} -> {fact.after}", markup=False)
+    head = f"figures: {len(differing.moved)} moved by more than {differing.beyond:g} standard errors"
+    out.print(f"{head}, of {differing.compared} that both have", markup=False)
     if differing.moved:
-        rows = pd.DataFrame([vars(each) for each in differing.moved]).astype(
+        rows = pd.DataFrame([vars(figure) for figure in differing.moved]).astype(
             {"before": float, "after": float, "distance": float}
         )
         out.print(table_text("moved", rows))
-    for each in keys[:MOST_KEYS]:
-        out.print(f"job: {each.what}: {each.before:.{LONGEST}} -> {each.after:.{LONGEST}}", markup=False)
+    for fact in keys[:MOST_KEYS]:
+        out.print(f"job: {fact.what}: {fact.before:.{LONGEST}} -> {fact.after:.{LONGEST}}", markup=False)
     if len(keys) > MOST_KEYS:
         out.print(f"job: {len(keys) - MOST_KEYS} more keys differ; --json lists them", markup=False)

@@ -136,9 +136,9 @@ class Draft:
     def _survey(self) -> Iterator[str]:
         """Yields the job's lines on the design, with a TODO for each open decision."""
         design = self.design
-        said = self._stated(design)
-        known = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
-        yield f"survey: {flow(said)}  # {known}"
+        survey = self._stated(design)
+        comment = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
+        yield f"survey: {flow(survey)}  # {comment}"
         if design.replicates is not None and design.kind is None:
             prefix, number = design.replicates
             ready = self._stated(replace(design, kind=FAY, fay=0.5))
@@ -146,7 +146,7 @@ class Draft:
             columns = f"{prefix}1 to {prefix}{number}"
             yield f"# TODO fill: the method of {columns} as kind, and take this for the line above: {kinds}"
             yield f"# survey: {flow(ready)}"
-        elif design.clustered and "design_effect" not in said:
+        elif design.clustered and "design_effect" not in survey:
             yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"
 
     def _stated(self, design: DesignColumns) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Draft:
         yield f"tables:\n  - {flow(table)}"
         text = {name: self._text(name) for name in (*self.by, self.outcome)}
         if any(text.values()):
-            yield f"presentation: {flow({'columns': {name: each for name, each in text.items() if each}})}"
+            yield f"presentation: {flow({'columns': {name: texts for name, texts in text.items() if texts}})}"
 
     def _text(self, name: str) -> dict[str, Any]:
         """Returns a column's label, and the labels of its levels if it is a column of the table."""
@@ -209,7 +209,7 @@ def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
 
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
     """Returns levels as a job lists them; a long run of whole numbers becomes a range."""
-    whole = [each for each in levels if isinstance(each, int) and not isinstance(each, bool)]
+    whole = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
     if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
         return {"range": [whole[0], whole[-1]]}
     return list(levels)
@@ -217,13 +217,13 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
 
 def _plain(domain: Domain) -> tuple[float, ...]:
     """Returns bounds, with whole numbers as integers."""
-    return tuple(int(each) if float(each).is_integer() else each for each in domain.bounds or ())
+    return tuple(int(bound) if float(bound).is_integer() else bound for bound in domain.bounds or ())
 
 
 def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[str]:
     """Returns the categories that have few levels, and so may be columns of a table."""
     return [
         name
-        for name, each in domains.items()
-        if name not in taken and each.levels is not None and 2 <= len(each.levels) <= MOST_CELLS_OF_A_COLUMN
+        for name, domain in domains.items()
+        if name not in taken and domain.levels is not None and 2 <= len(domain.levels) <= MOST_CELLS_OF_A_COLUMN
     ]

@@ -24,10 +24,10 @@ def with_noise(draft: Draft, folder: Path, public: Path | None, sources: Mapping
     """
     if not draft.spec.adds_noise:
         return draft
-    said = NOT_KNOWN
+    comment = NOT_KNOWN
     if public is not None:
         with suppress(ProblemsError):  # lines are left to fill, or the public file does not fit the job
             job = parse_job(draft.text(), folder=folder)
-            if (found := at_sizes_of(job, take_census(job, sources[public]).frame)) is not None:
-                said = f"With cells as large as those of {public.name}, {found}"
-    return replace(draft, noise=said)
+            if (expected := at_sizes_of(job, take_census(job, sources[public]).frame)) is not None:
+                comment = f"With cells as large as those of {public.name}, {expected}"
+    return replace(draft, noise=comment)

@@ -32,20 +32,20 @@ def evaluation_text(
 
     `guarantee` is the release's class; `gated` is true if it met gates.
     """
-    parts, said, legend = list[RenderableType](), list[str](), [LEGEND]
+    parts, remarks, legend = list[RenderableType](), list[str](), [LEGEND]
     for name, rows in tables.items():
         for statistic, group in by_statistic(rows):
             title = f"\n{name}, {statistic}: errors over {len(group)} cells"
-            found = errors(group, guarantee)
-            legend = [LEGEND, AT_GIVEN_SIZES] if GIVEN in found else legend
-            parts += [table_text(title, found, narrow=True)]
+            figures = errors(group, guarantee)
+            legend = [LEGEND, AT_GIVEN_SIZES] if GIVEN in figures else legend
+            parts += [table_text(title, figures, narrow=True)]
             parts.append(paragraphs([*_truth(group), *missing(group)]))
             if group["synthetic_error_in_se"].notna().any():
                 parts.append(table_text(f"{name}, {statistic}: worst cells", worst(group), narrow=True))
-        said += [each for each in notes(rows) if each not in said]
+        remarks += [remark for remark in notes(rows) if remark not in remarks]
     looked = [] if gated else [paragraphs([LOOKED])]
     head = Text("\nCONFIDENTIAL: how far off the release is", style="bold red")
-    return Group(head, paragraphs(legend), *parts, Text(""), paragraphs(said, "dim"), verdict_text(judgement), *looked)
+    return Group(head, paragraphs(legend), *parts, Text(""), paragraphs(remarks, "dim"), verdict_text(judgement), *looked)
 
 
 def verdict_text(judgement: Overall) -> RenderableType:
@@ -64,7 +64,7 @@ def verdict_head(verdict: Overall) -> RenderableType:
 
 def _truth(rows: pd.DataFrame) -> Iterator[str]:
     """States how many true figures the intervals contain, if the survey is simulated."""
-    known = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
-    if known.any():
+    judged = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
+    if judged.any():
         held = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])
-        yield f"90 % intervals hold {np.mean(held[known]):.2f} of {int(known.sum())} figures of the simulated truth"
+        yield f"90 % intervals hold {np.mean(held[judged]):.2f} of {int(judged.sum())} figures of the simulated truth"

@@ -88,27 +88,27 @@ def init(
         _refuse_paths(file, (public, chosen), to)
         written = {path: _written(path) for path in (file, public, chosen) if path is not None}
         sources = {path: open_file(path, how) for path, how in written.items()}
-        known = _columns(sources, file, codebook_file)
+        columns = _columns(sources, file, codebook_file)
         shown = public or chosen
-        domains = seen(sources[shown], known, f"seen in the public file {shown.name}") if shown is not None else {}
-        domains |= domains_of(codebook_file, known, domains) if codebook_file is not None else {}
+        domains = seen(sources[shown], columns, f"seen in the public file {shown.name}") if shown is not None else {}
+        domains |= domains_of(codebook_file, columns, domains) if codebook_file is not None else {}
         labels = labels_of(codebook_file) if codebook_file is not None else {}
         guessed: dict[str, Domain] = {}
         if confidential and file is not None:
-            guessed = seen(sources[file], [name for name in known if name not in domains], "", in_order=False)
+            guessed = seen(sources[file], [name for name in columns if name not in domains], "", in_order=False)
         both = domains | guessed
-        told = _of_reference(chosen, of, provenance, asks)
+        facts_of_reference = _of_reference(chosen, of, provenance, asks)
         given = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
-        design = chosen_design(list(known), given, asks, to)
-        left = {name: kind for name, kind in known.items() if name not in design.names}
-        number, weights = _roles(known, left, both, outcome, weight, by, asks, to)
+        design = chosen_design(list(columns), given, asks, to)
+        left = {name: kind for name, kind in columns.items() if name not in design.names}
+        number, weights = _roles(columns, left, both, outcome, weight, by, asks, to)
         read = shown or (file if confidential else None)
         across = tuple(by or _by(both, left, {number, weights}, None if read is None else sources[read], asks))
         method = _mechanism(mechanism, _records(records, mechanism, asks), chosen, both.get(number or ""), to)
         name, when = named(file or shown, period)
         paths = [_from(to, path, written) for path in (file, chosen)]
-        reference_said = None if paths[1] is None else paths[1] | told
-        facts = (tuple(known), both, frozenset(guessed), number, weights, across, method, reference_said)
+        reference_section = None if paths[1] is None else paths[1] | facts_of_reference
+        facts = (tuple(columns), both, frozenset(guessed), number, weights, across, method, reference_section)
         draft = Draft(name, when, paths[0], *facts, design=design, proposed=not by and not asks, labels=labels)
         text = with_noise(draft, to.parent, shown, sources).text()
         write_text(to, text)
@@ -146,7 +146,7 @@ def _of_reference(path: Path | None, period: str | None, provenance: str | None,
 
 def _by(
     domains: Mapping[str, Domain],
-    known: Mapping[str, str],
+    columns: Mapping[str, str],
     taken: set[str | None],
     source: Source | None,
     asks: bool,
@@ -155,7 +155,7 @@ def _by(
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 
-    few = categories({name: domains[name] for name in known if name in domains}, taken)
+    few = categories({name: domains[name] for name in columns if name in domains}, taken)
     there = [name for name in few if source is not None and name in source.columns]
     same = nested(source, there[0], there[1:]) if source is not None and there else set()
     likely = [name for name in few if name not in same][:2]
@@ -164,9 +164,9 @@ def _by(
     while True:
         typed = str(typer.prompt("Columns of the table, with commas", default=", ".join(likely) or NONE))
         names = [] if typed == NONE else [name.strip() for name in typed.split(",")]
-        if not (unknown := [name for name in names if name not in known]):
+        if not (unknown := [name for name in names if name not in columns]):
             return names
-        near = get_close_matches(unknown[0], list(known), n=1)
+        near = get_close_matches(unknown[0], list(columns), n=1)
         typer.echo(f"the file has no column '{unknown[0]:.80}'" + (f": did you mean '{near[0]}'?" if near else ""))
 
 
@@ -191,16 +191,16 @@ def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
 def _refuse_place(to: Path) -> None:
     """Raises an error if the job file exists, or its folder does not."""
     if to.exists() or not to.parent.is_dir():
-        found = "the file exists" if to.exists() else "its folder does not exist"
-        raise JobError(str(to), [Problem("--out", found, "a new file in a folder that exists", "name another one")])
+        fault = "the file exists" if to.exists() else "its folder does not exist"
+        raise JobError(str(to), [Problem("--out", fault, "a new file in a folder that exists", "name another one")])
 
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
     """Raises an error if the confidential file was given as a public file."""
     for path in public:
         if file is not None and path is not None and path.is_file() and file.is_file() and sha256(path) == sha256(file):
-            found, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"
-            raise JobError(str(to), [Problem("--public", found, "a file whose values everybody may know", remedy)])
+            fault, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"
+            raise JobError(str(to), [Problem("--public", fault, "a file whose values everybody may know", remedy)])
 
 
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
@@ -221,7 +221,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
 
 
 def _roles(
-    known: Mapping[str, str],
+    columns: Mapping[str, str],
     left: Mapping[str, str],
     domains: Mapping[str, Domain],
     outcome: str | None,
@@ -242,16 +242,18 @@ def _roles(
     numbers = [n for n in left if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
     if outcome is None:
         outcome = numbers[0] if len(numbers) == 1 else None
-        among = [name for name in numbers or left if name != weight]
-        question = f"The outcome, a sensitive number (of {', '.join(among[:10])}{', …' if len(among) > 10 else ''})"
+        candidates = [name for name in numbers or left if name != weight]
+        question = (
+            f"The outcome, a sensitive number (of {', '.join(candidates[:10])}{', …' if len(candidates) > 10 else ''})"
+        )
         outcome = str(typer.prompt(question, default=outcome)) if asks else outcome
         outcome = None if outcome == NONE else outcome
-    for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by", each) for each in by or ())):
-        if name is not None and name not in known:
-            near = get_close_matches(name, list(known), n=1)
+    for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by", column) for column in by or ())):
+        if name is not None and name not in columns:
+            near = get_close_matches(name, list(columns), n=1)
             remedy = f"did you mean '{near[0]}'?" if near else "name one of these"
-            found, shown = f"the file has no column '{name:.80}'", ", ".join(list(known)[:20])
-            raise JobError(str(to), [Problem(option, found, shown, remedy)])
+            fault, shown = f"the file has no column '{name:.80}'", ", ".join(list(columns)[:20])
+            raise JobError(str(to), [Problem(option, fault, shown, remedy)])
     return outcome, weight
 
 
@@ -293,7 +295,7 @@ def _written(path: Path) -> TextFile:
     if path.suffix.lower() not in (".csv", ".gz"):
         return TextFile()
     try:
-        found = guessed(path)._asdict()
+        settings = guessed(path)._asdict()
     except (OSError, EOFError):  # reading the file reports the error
         return TextFile()
-    return TextFile(**{name: each for name, each in found.items() if each != Written._field_defaults[name]})
+    return TextFile(**{name: value for name, value in settings.items() if value != Written._field_defaults[name]})

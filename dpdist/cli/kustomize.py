@@ -24,25 +24,25 @@ def shipped() -> Path:
 
 def render(folder: Path) -> Objects:
     """Renders the objects of a kustomization. Raises `ValueError` for an unknown key of kustomize."""
-    (asked,) = documents((folder / "kustomization.yaml").read_text())
-    if unknown := asked.keys() - KEYS:
+    (kustomization,) = documents((folder / "kustomization.yaml").read_text())
+    if unknown := kustomization.keys() - KEYS:
         raise ValueError(f"{folder}: this renderer does not know {sorted(unknown)}")
     objects: Objects = []
-    for name in asked.get("resources", []):
+    for name in kustomization.get("resources", []):
         path = folder / name
         objects += render(path) if path.is_dir() else documents(path.read_text())
-    for one in asked.get("configMapGenerator", []):
-        assert asked["generatorOptions"] == {"disableNameSuffixHash": True}
+    for one in kustomization.get("configMapGenerator", []):
+        assert kustomization["generatorOptions"] == {"disableNameSuffixHash": True}
         data = {name: (folder / name).read_text() for name in one["files"]}
         objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": one["name"]}, "data": data})
-    for one in asked.get("patches", []):
+    for one in kustomization.get("patches", []):
         for patch in documents((folder / one["path"]).read_text()):
             apply(patch, objects)
-    for image in asked.get("images", []):
+    for image in kustomization.get("images", []):
         _name_images(objects, image)
     for one in objects:
-        if "namespace" in asked and one["kind"] not in CLUSTERED:
-            one["metadata"]["namespace"] = asked["namespace"]
+        if "namespace" in kustomization and one["kind"] not in CLUSTERED:
+            one["metadata"]["namespace"] = kustomization["namespace"]
     return objects
 
 

@@ -70,12 +70,12 @@ def show(ledger: Place, as_json: Json = False) -> None:
 
     def act() -> None:
         book = Ledger(ledger)
-        found = pages(book.entries())
+        accounts = pages(book.entries())
         if as_json:
-            print(json.dumps({"ledger": book.name, "accounts": [page.said for page in found]}, indent=2))
+            print(json.dumps({"ledger": book.name, "accounts": [page.as_json for page in accounts]}, indent=2))
             return
-        out.print(facts_text({"ledger": book.name, **({} if found else {"charged": "nothing yet"})}))
-        for page in found:
+        out.print(facts_text({"ledger": book.name, **({} if accounts else {"charged": "nothing yet"})}))
+        for page in accounts:
             _print(page)
 
     guarded(act, as_json=as_json)
@@ -112,7 +112,7 @@ def export(ledger: Place, as_json: Json = False) -> None:
         entries = Ledger(ledger).entries()
         if as_json:
             for entry in entries:
-                print(json.dumps({**entry.said, "sha256": entry.sha256}, ensure_ascii=False))
+                print(json.dumps({**entry.content, "sha256": entry.sha256}, ensure_ascii=False))
         else:
             print(exported(entries), end="")
 
@@ -144,21 +144,21 @@ def _limits(
         raise JobError("ledger", [Problem("--class", f"'{cls}' is not known", ", ".join(CLASSES), "take one of these")])
     if dataset is None and (total or per_period or window or delta):
         raise JobError("ledger", [Problem("--dataset", "limits of no dataset", "a dataset's name", "add --dataset")])
-    said: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}
+    stated: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}
     if window is not None:
         periods, _, budget = window.partition(":")
-        said["window"] = {"periods": periods, "budget": budget}
+        stated["window"] = {"periods": periods, "budget": budget}
     try:
-        return Limits.model_validate(said)
+        return Limits.model_validate(stated)
     except ValidationError as error:
         example = "exact numbers, as --total 10 --per-period 1/2 --window 4:2"
         raise JobError("ledger", [Problem("limits", first_problem(error), example, "correct the value")]) from None
 
 
 def _in_words(limits: Limits) -> str:
-    said = limits.model_dump(mode="json", exclude_none=True)
-    window = said.pop("window", None)
-    lines = [f"{name.replace('_', ' ')} {value}" for name, value in said.items()]
+    facts = limits.model_dump(mode="json", exclude_none=True)
+    window = facts.pop("window", None)
+    lines = [f"{name.replace('_', ' ')} {value}" for name, value in facts.items()]
     lines += [f"{window['budget']} in {window['periods']} consecutive periods"] if window else []
     return ", ".join(lines) or "none"
 

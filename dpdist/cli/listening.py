@@ -53,9 +53,9 @@ class _State:
     def figures(self) -> dict[str, Any]:
         """Stage, units and whole seconds, as a JSON event has them. `left` is an estimate, where one can be made."""
         now = time.monotonic()
-        if (at := self._stage) is None:
+        if (stage := self._stage) is None:
             return {"stage": "start", "done": 0, "total": None, "seconds": round(now - self._command)}
-        name, done, total, began = at
+        name, done, total, began = stage
         state: dict[str, Any] = {"stage": name, "done": done, "total": total, "seconds": round(now - began)}
         if total is not None and 0 < done < total:
             state["left"] = round((now - began) * (total - done) / done)

@@ -30,8 +30,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"dpdist {version('dpdist')}")
         raise typer.Exit
 

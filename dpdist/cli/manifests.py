@@ -57,8 +57,8 @@ class Place:
     @property
     def store_port(self) -> int:
         """The port of the bucket's store: that of its URL, or the one of its scheme."""
-        said = urlsplit(self.endpoint or "https:")
-        return said.port or {"http": 80}.get(said.scheme, 443)
+        url = urlsplit(self.endpoint or "https:")
+        return url.port or {"http": 80}.get(url.scheme, 443)
 
     def problems(self) -> Iterator[Problem]:
         """Lists values that a cluster would refuse, or that would make the run fail there."""
@@ -240,8 +240,8 @@ def _network(address: str) -> bool:
 
 def _url(given: str) -> bool:
     try:
-        said = urlsplit(given)
-        return said.scheme in ("http", "https") and bool(said.hostname) and said.port != 0
+        url = urlsplit(given)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:
         return False
 

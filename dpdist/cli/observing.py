@@ -51,12 +51,12 @@ class JsonLog:
     def hear(self, event: Event) -> None:
         if event.kind == "alive":
             return
-        said: dict[str, Any] = {"event": event.kind, "stage": event.stage}
+        line: dict[str, Any] = {"event": event.kind, "stage": event.stage}
         if event.kind in ("begin", "advance", "end"):
-            said |= {"done": event.done, "total": event.total}
+            line |= {"done": event.done, "total": event.total}
         if event.kind == "task":
-            said |= {**event.unit, "seconds": round(event.seconds, 3)}
-        self.say(said)
+            line |= {**event.unit, "seconds": round(event.seconds, 3)}
+        self.say(line)
 
     def say(self, event: Mapping[str, Any]) -> None:
         with suppress(OSError):  # a full disk ends the run elsewhere
@@ -70,13 +70,13 @@ class Metrics:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # few runs have metrics
 
         self.registry = CollectorRegistry()
-        own: dict[str, Any] = {"registry": self.registry}
-        self._done = Gauge("dpdist_stage_done", "Units of a stage that are done.", ["stage"], **own)
-        self._total = Gauge("dpdist_stage_total", "Units of a stage.", ["stage"], **own)
-        self._seconds = Gauge("dpdist_stage_seconds", "Seconds that a stage has taken so far.", ["stage"], **own)
-        self._tasks = Histogram("dpdist_task_seconds", "Seconds of finished tasks.", buckets=_BUCKETS, **own)
-        self._retries = Counter("dpdist_task_retries", "Tasks submitted again after a lost scheduler.", **own)
-        self._state = Gauge("dpdist_run_state", "1 for the state that the run is in.", ["state"], **own)
+        options: dict[str, Any] = {"registry": self.registry}
+        self._done = Gauge("dpdist_stage_done", "Units of a stage that are done.", ["stage"], **options)
+        self._total = Gauge("dpdist_stage_total", "Units of a stage.", ["stage"], **options)
+        self._seconds = Gauge("dpdist_stage_seconds", "Seconds that a stage has taken so far.", ["stage"], **options)
+        self._tasks = Histogram("dpdist_task_seconds", "Seconds of finished tasks.", buckets=_BUCKETS, **options)
+        self._retries = Counter("dpdist_task_retries", "Tasks submitted again after a lost scheduler.", **options)
+        self._state = Gauge("dpdist_run_state", "1 for the state that the run is in.", ["state"], **options)
         self._began: dict[str, float] = {}
         self.set_state("running")
 
@@ -179,9 +179,9 @@ def observed(
 
         def hear(event: Event) -> None:
             listener(event)
-            if (told := outward(event)) is not None:
+            if (shown := outward(event)) is not None:
                 for sink in sinks:
-                    sink(told)
+                    sink(shown)
 
         def tell(state: str, why: str | None) -> None:
             if figures:
@@ -225,11 +225,11 @@ def read_status(workspace: str | Path) -> dict[str, Any]:
 
     Raises `WorkspaceError` if there is no status.
     """
-    said = _read(Objects(str(workspace), soon=True, reading=True) if is_url(workspace) else Path(workspace) / STATUS)
-    if said is None:
+    status = _read(Objects(str(workspace), soon=True, reading=True) if is_url(workspace) else Path(workspace) / STATUS)
+    if status is None:
         raise WorkspaceError(str(workspace), "no run has left a status here", "name the folder given to run --workspace", 2)
-    updated = datetime.fromisoformat(said["updated"])
-    return {**said, "silent": round((datetime.now(UTC) - updated).total_seconds(), 1)}
+    updated = datetime.fromisoformat(status["updated"])
+    return {**status, "silent": round((datetime.now(UTC) - updated).total_seconds(), 1)}
 
 
 def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
@@ -248,12 +248,12 @@ def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
 
 def _read(place: Path | Objects | None) -> dict[str, Any] | None:
     try:
-        found = place.get(STATUS) if isinstance(place, Objects) else None
-        text = found.data if found else place.read_bytes() if isinstance(place, Path) else b""
-        said: dict[str, Any] = json.loads(text)
+        stored = place.get(STATUS) if isinstance(place, Objects) else None
+        text = stored.data if stored else place.read_bytes() if isinstance(place, Path) else b""
+        status: dict[str, Any] = json.loads(text)
     except (OSError, ValueError):
         return None
-    return said
+    return status
 
 
 @contextmanager

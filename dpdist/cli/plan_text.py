@@ -44,10 +44,17 @@ def plan_text(plan: Plan) -> RenderableType:
     }
     if (noise := expected_noise(plan)) is not None:
         facts["expected noise"] = "\n".join(in_words(noise))
-    said = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
-    said["cautions"] = [*said["cautions"], *filter(None, [large_delta(job, records(plan))]), *cautions(plan), *advice(job)]
+    statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
+    statement["cautions"] = [
+        *statement["cautions"],
+        *filter(None, [large_delta(job, records(plan))]),
+        *cautions(plan),
+        *advice(job),
+    ]
     counted = terms(job, plan.promise.total)
-    return facts_text({**facts, **promise(said), "composition": said["composition"], **counted, **stated_cautions(said)})
+    return facts_text(
+        {**facts, **promise(statement), "composition": statement["composition"], **counted, **stated_cautions(statement)}
+    )
 
 
 def valid_text(plan: Plan) -> str:

@@ -66,10 +66,10 @@ def rehearse(
         if (again := made.confirmed) is not None:
             errors = f"score {again.score:.2f}, median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
             out.print(f"On the other third: {errors}", markup=False)
-        for each in advice(made):
-            out.print(f"What to change: {each}", markup=False)
-        for each in made.best.candidate.changed:
-            out.print(f"Changed: {each}", markup=False)
+        for line in advice(made):
+            out.print(f"What to change: {line}", markup=False)
+        for line in made.best.candidate.changed:
+            out.print(f"Changed: {line}", markup=False)
         if made.caution:
             out.print(f"caution: in the public file {made.caution}", markup=False)
         if made.unjudged:

@@ -91,8 +91,8 @@ def plan(
             problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
             raise JobError(job, [problem])
         with listening(quiet=False, as_json=False) as listener:
-            found = validate_job(loaded(job, settings, input), input, listener)
-        out.print(plan_text(found) if error is None else needed(found, error), markup=False)
+            checked = validate_job(loaded(job, settings, input), input, listener)
+        out.print(plan_text(checked) if error is None else needed(checked, error), markup=False)
 
     guarded(act, show_values, afterwards=ANEW)
 
@@ -122,8 +122,8 @@ def run(
 
     def act() -> None:
         with listening(quiet, as_json) as shown, observed(workspace, log, metrics, shown, traces) as listener:
-            said: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
-            public = run_job(said, workspace, input, replay, listener)
+            placed: Job = cluster.placed(loaded(job, settings, input), scheduler, tls)
+            public = run_job(placed, workspace, input, replay, listener)
         custodian_reads = out.file.isatty() and not quiet and not as_json  # a file or a pipe may be read by others
         _for_custodian(workspace, made=True, verdict=custodian_reads)
         if as_json:
@@ -131,7 +131,7 @@ def run(
         elif not quiet:
             again = f"`dpdist report {workspace}` shows it"
             beside(lambda: out.print(reporting.run_text(workspace)), "the release could not be shown", again)
-        held = said.held_on_a_verdict and public.held
+        held = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
             _last_line(workspace, held, custodian_reads)
         if held:
@@ -159,8 +159,8 @@ def publish(
             problem = Problem("--set", "keys of a job, and no job", "--set beside --job", "name the job by --job")
             raise JobError("of publish", [problem])
         with listening(quiet, as_json) as listener:
-            said = load_job(job, settings) if job is not None else None
-            public = publish_workspace(workspace, listener, said, page=False)
+            restated = load_job(job, settings) if job is not None else None
+            public = publish_workspace(workspace, listener, restated, page=False)
         _for_custodian(workspace)
         if as_json:
             print(json.dumps(_ended(public)))
@@ -203,12 +203,12 @@ def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) ->
     page = f"`dpdist report {workspace} --open` writes it again"
 
     def act() -> None:
-        with custodian.evaluated(workspace) as found:
-            if made or found.exists:
-                beside(found.write_page, NO_PAGE, page)
+        with custodian.evaluated(workspace) as evaluation:
+            if made or evaluation.exists:
+                beside(evaluation.write_page, NO_PAGE, page)
             if verdict:
                 again = f"`dpdist report {workspace} --confidential` shows it"
-                beside(lambda: out.print(found.verdict()), "the verdict could not be made", again)
+                beside(lambda: out.print(evaluation.verdict()), "the verdict could not be made", again)
 
     beside(act, NO_PAGE, page)
 
@@ -249,7 +249,7 @@ def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
     from dpdist.cli.table_text import facts_text
 
     def act() -> None:
-        said = read_status(workspace)
-        out.print_json(data=said) if as_json else out.print(facts_text(status_lines(said)))
+        facts = read_status(workspace)
+        out.print_json(data=facts) if as_json else out.print(facts_text(status_lines(facts)))
 
     guarded(act)

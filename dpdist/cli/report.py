@@ -89,12 +89,12 @@ def run_text(workspace: str | Path) -> RenderableType:
 
 def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
     """States for how many cells only limits are known, and for how many noise leaves little but the common figure."""
-    found = dict[str, str]()
+    unidentified = dict[str, str]()
     for entry, label in LISTED.items():
-        cells = {cell for own in statement.get(entry, {}).values() if not isinstance(own, str) for cell in own}
+        cells = {cell for names in statement.get(entry, {}).values() if not isinstance(names, str) for cell in names}
         number = "1 cell" if len(cells) == 1 else f"{len(cells):,} cells"
-        found |= {label: f"of {number}: `{entry}` in statement.json names them"} if cells else {}
-    return found
+        unidentified |= {label: f"of {number}: `{entry}` in statement.json names them"} if cells else {}
+    return unidentified
 
 
 def donates(workspace: str | Path) -> bool:
@@ -137,7 +137,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     unknown, text = False, read_job(space.newest, "released/job.json").presentation
     for path in sorted((space.newest / "tables").glob("*.parquet")):
         rows = pd.read_parquet(path)
-        parts += [table_text(path.stem, *each) for each in _wide(rows, sizes, text)]
+        parts += [table_text(path.stem, *shown) for shown in _wide(rows, sizes, text)]
         unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {statement['standard_errors'][0]}"] if unknown else [])], "dim"))
     parts += [Text(line, style="red") for line in _listed(statement, "not_identified", "not identified")]
@@ -150,9 +150,9 @@ def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[Ren
     from dpdist.cli.evaluation_text import evaluation_text, verdict_head
     from dpdist.evaluation.report.page import material_of, stated
 
-    found = material_of(space)
-    judgement = stated(found)
-    text = evaluation_text(found.tables, judgement, statement["guarantee"], "acceptance" in statement)
+    material = material_of(space)
+    judgement = stated(material)
+    text = evaluation_text(material.tables, judgement, statement["guarantee"], "acceptance" in statement)
     return [verdict_head(judgement)], [text]
 
 
@@ -225,8 +225,10 @@ def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd
     their error has two digits. Estimates are those of the default estimator. For each cell it also returns why a figure
     may be missing.
     """
-    told = (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
-    mine = rows[(rows["estimator"] == "parameters") | ~told]
+    modelled = (
+        (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
+    )
+    mine = rows[(rows["estimator"] == "parameters") | ~modelled]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
     parts = []
     records = {label: int(sizes.count[inside].sum()) for label, inside in cell_rows(sizes, by, True).items()}
@@ -238,22 +240,22 @@ def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd
         unit = unit_of(part["estimate"].to_numpy(dtype=float))
         value, error = (part[name].to_numpy(dtype=float) for name in ("estimate", "standard_error"))
         decimals = decimals_read(value, error, sys.float_info.dig, unit)
-        part["estimate"], part["standard_error"] = (at_decimals(each / unit.size, decimals) for each in (value, error))
+        part["estimate"], part["standard_error"] = (at_decimals(column / unit.size, decimals) for column in (value, error))
         parts.append(part.set_axis([*by, f"{name}{unit.suffix}", "SE"], axis=1))
     absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
     labels = parts[0][by].to_numpy().tolist()
     why = [
-        FEW.get(records[tuple(label)], NOT_IDENTIFIED if own else NOT_GIVEN)
-        for label, own in zip(labels, absent, strict=True)
+        FEW.get(records[tuple(label)], NOT_IDENTIFIED if unidentified else NOT_GIVEN)
+        for label, unidentified in zip(labels, absent, strict=True)
     ]
     for column in by:
         for part in parts:
             part[column] = [text.level(column, level) for level in part[column]]
     parts = [part.set_axis([*heads, *part.columns[len(by) :]], axis=1) for part in parts]
     abreast = [_abreast(parts[k : k + ABREAST], heads) for k in range(0, len(parts), ABREAST)]
-    if any(least_width(each) > WIDTH for each in abreast):
+    if any(least_width(table) > WIDTH for table in abreast):
         abreast = parts
-    return [(each, why) for each in abreast]
+    return [(table, why) for table in abreast]
 
 
 def _abreast(parts: list[pd.DataFrame], by: list[str]) -> pd.DataFrame:

@@ -26,7 +26,7 @@ def drifted(drift: Mapping[str, Any]) -> Iterator[str]:
 
 def stated_cautions(statement: Mapping[str, Any]) -> dict[str, str]:
     """Lists known problems; releases of earlier versions list none."""
-    listed = "\n".join(f"- {each}" for each in [*statement.get("cautions", ()), *drifted(statement.get("drift", {}))])
+    listed = "\n".join(f"- {caution}" for caution in [*statement.get("cautions", ()), *drifted(statement.get("drift", {}))])
     return {"cautions": listed} if listed else {}
 
 

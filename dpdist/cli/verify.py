@@ -33,13 +33,13 @@ def verify(
         wrong = problems(public, None if key is None else PublicKey.named(key))
         which, faults = {} if wrong else _which(public), advised(public)
         if as_json:
-            named = {"advisories": [{"name": each.name, "words": each.words} for each in faults]}
+            named = {"advisories": [{"name": advisory.name, "words": advisory.words} for advisory in faults]}
             print(json.dumps({"whole": not wrong, "problems": wrong, **which, **named}, indent=2))
         else:
             for line in wrong or [f"whole: {public}", *_corrects(which)]:
                 out.print(line, markup=False)
-            for each in faults:
-                out.print(f"advisory {each.name}: {each.words}", markup=False)
+            for advisory in faults:
+                out.print(f"advisory {advisory.name}: {advisory.words}", markup=False)
         if wrong:
             raise typer.Exit(1)
 
@@ -72,9 +72,9 @@ def sign(
     from dpdist.evaluation.verifying import sign as sign_folder
 
     def act() -> None:
-        own = SecretKey.read(key)
-        sign_folder(public_of(folder), own)
-        out.print(f"signed by {own.public.name}: {public_of(folder)}", markup=False)
+        secret = SecretKey.read(key)
+        sign_folder(public_of(folder), secret)
+        out.print(f"signed by {secret.public.name}: {public_of(folder)}", markup=False)
 
     guarded(act)
 

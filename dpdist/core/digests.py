@@ -16,10 +16,10 @@ def digest(value: object) -> str:
 
     Raises `TypeError` for any other type: if a value were left out, two values that differ in it would look equal.
     """
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for part in _parts(value):
-        found.update(len(part).to_bytes(8, "little") + part)
-    return found.hexdigest()
+        hashed.update(len(part).to_bytes(8, "little") + part)
+    return hashed.hexdigest()
 
 
 def _parts(value: object) -> Iterator[bytes]:

@@ -25,9 +25,9 @@ class Problem:
     values: tuple[str, ...] = ()
 
     def text(self, show_values: bool = False) -> str:
-        at = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
+        places = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
         allowed = [f"    allowed: {self.allowed}"] if self.allowed else []
-        lines = [f"{self.where}: {self.fault}{at}", *allowed, f"    remedy:  {self.remedy}"]
+        lines = [f"{self.where}: {self.fault}{places}", *allowed, f"    remedy:  {self.remedy}"]
         if show_values and self.values:
             lines.append(f"    values:  {', '.join(self.values)}")
         return "\n".join(lines)
@@ -141,8 +141,8 @@ class DataError(ProblemsError):
 
     def text(self, show_values: bool = False) -> str:
         counted = any(place.startswith("row ") for problem in self.problems for place in problem.places)
-        said = super().text(show_values)
-        return f"{said}\n  Rows are counted from 1, a header not among them." if counted else said
+        message = super().text(show_values)
+        return f"{message}\n  Rows are counted from 1, a header not among them." if counted else message
 
 
 class AnalysisError(DpdistError):

@@ -74,9 +74,9 @@ def open_uniforms(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
 
 def uniforms_of(key: Key, stage: str, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
     """A uniform number strictly between 0 and 1 for each record number; it depends on that record number alone."""
-    found = np.empty(len(numbers))
+    uniforms = np.empty(len(numbers))
     page = numbers // _PAGE
-    for each in np.unique(page).tolist():
-        own = page == each
-        found[own] = open_uniforms(key.generator(stage, block=each), (_PAGE,))[numbers[own] % _PAGE]
-    return found
+    for number in np.unique(page).tolist():
+        inside = page == number
+        uniforms[inside] = open_uniforms(key.generator(stage, block=number), (_PAGE,))[numbers[inside] % _PAGE]
+    return uniforms

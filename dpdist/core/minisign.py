@@ -83,9 +83,9 @@ class PublicKey:
             raise SignatureError(fault, "take the key of whoever should have signed")
         signed = data if raw[:2] == PLAIN else _digest(data)
         try:
-            own = Ed25519PublicKey.from_public_bytes(self.key)
-            own.verify(raw[10:], signed)
-            own.verify(whole, raw[10:] + comment.encode())
+            public = Ed25519PublicKey.from_public_bytes(self.key)
+            public.verify(raw[10:], signed)
+            public.verify(whole, raw[10:] + comment.encode())
         except (InvalidSignature, ValueError):
             raise SignatureError(
                 "the signature is not of this file", "do not trust the folder: ask who signed it"
@@ -134,7 +134,7 @@ class SecretKey:
         """The text of a signature's file."""
         one = self._secret_key.sign(_digest(data))
         whole = self._secret_key.sign(one + comment.encode())
-        lines = [base64.b64encode(each).decode() for each in (HASHED + self.number + one, whole)]
+        lines = [base64.b64encode(part).decode() for part in (HASHED + self.number + one, whole)]
         return f"{_UNTRUSTED}signature from dpdist\n{lines[0]}\n{_TRUSTED}{comment}\n{lines[1]}\n"
 
     @property

@@ -10,8 +10,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 
 def control(text: str) -> str | None:
     """The first control character of a one-line text, written out; None if there is none."""
-    found = re.search(f"[\t\n]|{_CONTROL.pattern}", text)
-    return _written(found) if found else None
+    character = re.search(f"[\t\n]|{_CONTROL.pattern}", text)
+    return _written(character) if character else None
 
 
 def escaped(text: str) -> str:

@@ -57,8 +57,8 @@ class Damaged(Exception):
 
 def printable(text: object, most: int = 80) -> str:
     """A text from outside made safe for a message: shortened, and without control characters."""
-    said = str(text)
-    shown = said if said.isprintable() else json.dumps(said)
+    raw = str(text)
+    shown = raw if raw.isprintable() else json.dumps(raw)
     return shown if len(shown) <= most else shown[:most] + "…"
 
 
@@ -117,9 +117,9 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
+    if len(members := dict(pairs)) < len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return members
 
 
 def _finite(text: str) -> float:
@@ -138,12 +138,12 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
         raise Damaged(MANIFEST, "no table of files", "files: SHA-256 by name")
     for name, digest in files.items():
         _check_entry(name, digest)
-    own = {name for name in files if not part or name.startswith(f"{part}/")} | set(others)
-    if unnamed := sorted(own - files.keys()):
+    wanted = {name for name in files if not part or name.startswith(f"{part}/")} | set(others)
+    if unnamed := sorted(wanted - files.keys()):
         raise Damaged(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
-    if damage := _differences(folder, {name: files[name] for name in own}, part):
+    if damage := _differences(folder, {name: files[name] for name in wanted}, part):
         raise _first_of(damage)
-    return frozenset(own)
+    return frozenset(wanted)
 
 
 def whole(folder: Path) -> frozenset[str]:
@@ -161,7 +161,7 @@ def _first_of(damage: list[Damaged]) -> Damaged:
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:
     """Every file of the folder, or of its part, that is changed, missing, or not in the manifest, in the order of names."""
-    damage = [found for name in sorted(files) if (found := _difference(folder, name, files[name])) is not None]
+    damage = [error for name in sorted(files) if (error := _difference(folder, name, files[name])) is not None]
     beside = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in beside]
     return damage + [Damaged(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed]
@@ -170,15 +170,15 @@ def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list
 def all_damage(folder: Path) -> list[Damaged]:
     """Every difference between a public folder and its release: first those of the manifest, then one for each file."""
     try:
-        said = read_object(folder, MANIFEST)
-        files = said.get("files")
+        manifest = read_object(folder, MANIFEST)
+        files = manifest.get("files")
         if not isinstance(files, dict):
             raise Damaged(MANIFEST, "no table of files", "files: SHA-256 by name")
         for name, digest in files.items():
             _check_entry(name, digest)
     except Damaged as error:
         return [error]
-    return [*_of_the_manifest(folder, said), *_differences(folder, files)]
+    return [*_of_the_manifest(folder, manifest), *_differences(folder, files)]
 
 
 def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged]:
@@ -267,5 +267,5 @@ def _check_columns(name: str, schema: pa.Schema, types: Mapping[str, pa.DataType
     for column, kind in types.items():
         if b"ARROW:extension:name" in (schema.field(column).metadata or {}):
             raise Damaged(name, f"{printable(column)} of an extension type", wanted)
-        if (found := schema.field(column).type) != kind:
-            raise Damaged(name, f"{printable(column)} of type {printable(found)}", wanted)
+        if (actual := schema.field(column).type) != kind:
+            raise Damaged(name, f"{printable(column)} of type {printable(actual)}", wanted)

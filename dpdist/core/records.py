@@ -83,9 +83,9 @@ class Frame:
         """The same counts over all combinations of levels, with 0 where there is no record, in the order of `codes`."""
         sizes = [len(self.levels[name]) for name in self.codes]
         every = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
-        own = np.ravel_multi_index(tuple(self.codes.values()), sizes) if sizes else np.zeros(len(self), dtype=np.int64)
+        place = np.ravel_multi_index(tuple(self.codes.values()), sizes) if sizes else np.zeros(len(self), dtype=np.int64)
         count = np.zeros(every.shape[1], dtype=np.int64)
-        count[own] = self.count
+        count[place] = self.count
         codes = {name: column.astype(np.int32) for name, column in zip(self.codes, every, strict=True)}
         return Frame(codes, self.levels, count, self.strata, self.design_strata)
 

@@ -171,28 +171,28 @@ class MechanismSpec(Frozen):
         """The weight rule must be one that the mechanism can have, without constants of other rules."""
         weights, constants = self.weights, RULE_CONSTANTS[self.weights.rule]
         if not self.weighs and weights.rule != "none":
-            found = f"'{self.name}' leaves every privacy weight at 1"
-            yield Contradiction(("mechanism", "weights"), found, "leave weights out")
+            fault = f"'{self.name}' leaves every privacy weight at 1"
+            yield Contradiction(("mechanism", "weights"), fault, "leave weights out")
         given = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
-        for name, said in given.items():
-            if said and name not in constants:
+        for name, value in given.items():
+            if value and name not in constants:
                 a = "radius" if name == "radius" else f"constant {name}"
                 yield Contradiction(("mechanism", "weights", name), f"'{weights.rule}' has no {a}", f"leave {name} out")
         adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
         if weights.rule == "none" and adjusted:
-            found = "'none' leaves every weight at 1"
-            yield Contradiction(("mechanism", "weights"), found, "take no reweight, scale or shift")
+            fault = "'none' leaves every weight at 1"
+            yield Contradiction(("mechanism", "weights"), fault, "take no reweight, scale or shift")
 
     def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
         """Yields settings that would make a strict guarantee depend on the records."""
         if self.fallback != "refuse":
-            found = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
-            yield Contradiction(("mechanism", "fallback"), found, "take refuse")
+            fault = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
+            yield Contradiction(("mechanism", "fallback"), fault, "take refuse")
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
-            found = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
+            fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
             kept = "keep these records (zeros may stay, impute what is missing), or name a universe that no outcome decides"
             public = "where that number is public anyway, leave them out of the file and state that under assumed_public"
-            yield Contradiction(("columns", rule.partition(":")[0]), found, f"{kept}; {public}")
+            yield Contradiction(("columns", rule.partition(":")[0]), fault, f"{kept}; {public}")
 
 
 class FixedWeights(MechanismSpec):
@@ -209,20 +209,20 @@ class FixedWeights(MechanismSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_own_weights(cls, said: Any) -> Any:
-        weights = rule_of(said.get("weights", "linear")) if isinstance(said, dict) else None
+    def _with_own_weights(cls, section: Any) -> Any:
+        weights = rule_of(section.get("weights", "linear")) if isinstance(section, dict) else None
         if not isinstance(weights, dict):
-            return said
+            return section
         given = {key: value for key, value in weights.items() if key != "c" or value is not None}
-        return said | {"weights": cls.own_weights | given}
+        return section | {"weights": cls.own_weights | given}
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         if "c" in RULE_CONSTANTS[self.weights.rule]:
             yield from super().against_weights(job)
         else:
-            found = f"'{self.name}' weights by a rule with a constant c"
-            others = ", ".join(sorted(rule for rule, own in RULE_CONSTANTS.items() if "c" in own))
-            yield Contradiction(("mechanism", "weights"), found, f"take one of {others}")
+            fault = f"'{self.name}' weights by a rule with a constant c"
+            others = ", ".join(sorted(rule for rule, constants in RULE_CONSTANTS.items() if "c" in constants))
+            yield Contradiction(("mechanism", "weights"), fault, f"take one of {others}")
 
 
 class Clamped(MechanismSpec):
@@ -236,16 +236,16 @@ class Clamped(MechanismSpec):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.family == "scores":
-            found = f"'{self.name}' clamps the likelihood, and 'scores' has a closed form alone"
-            yield Contradiction(("mechanism", "name"), found, "take weighted, weighted_e or unweighted")
+            fault = f"'{self.name}' clamps the likelihood, and 'scores' has a closed form alone"
+            yield Contradiction(("mechanism", "name"), fault, "take weighted, weighted_e or unweighted")
             return
         if job.sampler.name == "exact":
-            others = " or ".join(known for known in SAMPLERS[job.family] if known != "exact")
-            found = f"'{self.name}' clamps the likelihood, and no closed form is left"
-            yield Contradiction(("sampler", "name"), found, f"take {others}")
+            others = " or ".join(sampler for sampler in SAMPLERS[job.family] if sampler != "exact")
+            fault = f"'{self.name}' clamps the likelihood, and no closed form is left"
+            yield Contradiction(("sampler", "name"), fault, f"take {others}")
         if job.family == "lognormal" and job.likelihood.prior.name == "improper":
-            found = f"'{self.name}' clamps the likelihood, and under an improper prior no posterior is left"
-            yield Contradiction(("model", "prior"), found, "take model.prior: {name: proper}")
+            fault = f"'{self.name}' clamps the likelihood, and under an improper prior no posterior is left"
+            yield Contradiction(("model", "prior"), fault, "take model.prior: {name: proper}")
 
 
 class Noisy(MechanismSpec):
@@ -267,23 +267,23 @@ class Noisy(MechanismSpec):
         if job.record.log_lik == "always":
             yield Contradiction(("record", "log_lik"), f"'{self.name}' has no posterior", "write never or auto")
         if job.epsilon_per_set < LEAST_BUDGET:
-            found = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
-            yield Contradiction(("synthetic_sets",), f"{found}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
+            fault = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
+            yield Contradiction(("synthetic_sets",), f"{fault}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
         elif job.epsilon_per_set / job.most_records < LEAST_BUDGET:
-            found = f"{job.most_records} records of a unit leave less than 1e-6 for each"
-            yield Contradiction(("privacy_unit", "most"), f"{found}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
+            fault = f"{job.most_records} records of a unit leave less than 1e-6 for each"
+            yield Contradiction(("privacy_unit", "most"), f"{fault}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
 
     def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
         """Requires clipping at public bounds: whether a value lies outside of them depends on the records."""
         weight = job.survey.weight
         column = job.columns.get(weight) if weight is not None else None
         if weight is not None and self.clips(job) and (column is None or column.bounds is None or column.bounds[0] < 0):
-            found = f"'{self.name}' needs public bounds of the weight, from 0 or above"
-            yield Contradiction(("columns", weight), found, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
+            fault = f"'{self.name}' needs public bounds of the weight, from 0 or above"
+            yield Contradiction(("columns", weight), fault, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
         elif weight is not None and (self.clips(job) or self.by_cell) and column is not None and column.outside != "clip":
-            found = f"'{self.name}' is strict, and whether a weight lies outside its bounds depends on the records"
-            yield Contradiction(("columns", weight, "outside"), found, "state outside: clip")
+            fault = f"'{self.name}' is strict, and whether a weight lies outside its bounds depends on the records"
+            yield Contradiction(("columns", weight, "outside"), fault, "state outside: clip")
         for outcome in declared(job):
             if job.columns[outcome].outside != "clip" and job.columns[outcome].codes is None:
-                found = f"'{self.name}' is strict, and whether an outcome lies outside its bounds depends on the records"
-                yield Contradiction(("columns", outcome, "outside"), found, "state outside: clip")
+                fault = f"'{self.name}' is strict, and whether an outcome lies outside its bounds depends on the records"
+                yield Contradiction(("columns", outcome, "outside"), fault, "state outside: clip")

@@ -99,8 +99,8 @@ def value(text: str, source: str, refusal: type[ProblemsError]) -> Any:
 def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, yaml.Node | None]:
     """The value of YAML text, and its nodes. Raises `refusal` for text that is too long, is no YAML, or has a key twice."""
     if len(text) > MOST_TEXT:
-        found, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
-        raise refusal(source, [Problem("YAML", found, allowed, "name the job file: data belong into the file under input")])
+        fault, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
+        raise refusal(source, [Problem("YAML", fault, allowed, "name the job file: data belong into the file under input")])
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is not None and (problem := _unreadable(node)) is not None:

@@ -47,7 +47,7 @@ class Charge:
         return self.cls, self.adjacency
 
     @property
-    def said(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         """The charge as the content of a ledger entry."""
         return {
             **{name: getattr(self, name) for name in ("dataset", "period", "run", "adjacency", "job")},
@@ -60,12 +60,12 @@ class Charge:
 
     @classmethod
     def of(cls, entry: Entry) -> Charge:
-        said = entry.said
-        own = {name: str(said[name]) for name in ("dataset", "period", "run", "adjacency", "job")}
-        delta = None if said["delta"] is None else Fraction(said["delta"])
-        version, corrects = int(said.get("version", 1)), str(said.get("corrects", ""))
-        budget = Fraction(said["budget"])
-        return cls(**own, cls=said["class"], budget=budget, delta=delta, version=version, corrects=corrects)
+        content = entry.content
+        texts = {name: str(content[name]) for name in ("dataset", "period", "run", "adjacency", "job")}
+        delta = None if content["delta"] is None else Fraction(content["delta"])
+        version, corrects = int(content.get("version", 1)), str(content.get("corrects", ""))
+        budget = Fraction(content["budget"])
+        return cls(**texts, cls=content["class"], budget=budget, delta=delta, version=version, corrects=corrects)
 
 
 def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction | None]:
@@ -78,26 +78,26 @@ def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction 
         case Asymptotic():
             return "asymptotic", guarantee.epsilon, None
         case NoGuarantee():
-            found = "the job's mechanism promises nothing, and no budget covers that"
+            fault = "the job's mechanism promises nothing, and no budget covers that"
             remedy = "name a mechanism with a guarantee, or run it without a ledger and publish nothing of it"
-            raise BudgetRefused(dataset, found, "a release with a guarantee", remedy)
+            raise BudgetRefused(dataset, fault, "a release with a guarantee", remedy)
 
 
 def charges(entries: Iterable[Entry], dataset: str) -> list[Charge]:
     """All charges of a dataset. A reserved charge counts even if its run has not ended."""
-    return [Charge.of(entry) for entry in entries if entry.kind == "reserve" and entry.said["dataset"] == dataset]
+    return [Charge.of(entry) for entry in entries if entry.kind == "reserve" and entry.content["dataset"] == dataset]
 
 
 def releases(entries: Iterable[Entry], dataset: str, period: str) -> list[str]:
     """Ids of the releases of a period's charged runs, in the order in which they were recorded."""
-    own = [entry.said for entry in entries if entry.kind == "release" and entry.said["dataset"] == dataset]
-    return list(dict.fromkeys(str(said["release"]) for said in own if said["period"] == period))
+    contents = [entry.content for entry in entries if entry.kind == "release" and entry.content["dataset"] == dataset]
+    return list(dict.fromkeys(str(content["release"]) for content in contents if content["period"] == period))
 
 
 def policies(entries: Iterable[Entry], dataset: str) -> dict[str, Limits]:
     """The limits that a ledger has for a dataset, by class. The last limits that were stated hold."""
-    found = [entry.said for entry in entries if entry.kind == "policy" and entry.said["dataset"] == dataset]
-    return {said["class"]: Limits.model_validate(said["limits"]) for said in found}
+    contents = [entry.content for entry in entries if entry.kind == "policy" and entry.content["dataset"] == dataset]
+    return {content["class"]: Limits.model_validate(content["limits"]) for content in contents}
 
 
 def total(before: Iterable[Charge]) -> Fraction:
@@ -120,7 +120,7 @@ def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> F
     so its cost is added in any case. So the sum is never too small.
     """
     alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
-    beside = sum((own for name, own in sums.items() if name not in alike), Fraction(0))
+    beside = sum((amount for name, amount in sums.items() if name not in alike), Fraction(0))
     here = alike.index(period)
     begins = range(max(0, here - periods + 1), here + 1)
     return beside + max(sum((sums[name] for name in alike[k : k + periods]), Fraction(0)) for k in begins)
@@ -133,16 +133,16 @@ def _form(period: str) -> str:
 def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterator[tuple[str, str]]:
     """Yields what a charge exceeds: the sum with this charge, and what the limit allows."""
     sums, symbol = by_period([*before, charge]), f"{charge.cls} {SYMBOL[charge.cls]}"
-    found = {"in all": (limits.total, sum(sums.values(), Fraction(0)))}
-    found[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
+    limited = {"in all": (limits.total, sum(sums.values(), Fraction(0)))}
+    limited[f"in period {charge.period}"] = (limits.per_period, sums[charge.period])
     if limits.window is not None:
         number = limits.window.periods
         held = largest_window(sums, charge.period, number)
-        found[f"in {number} consecutive periods"] = (limits.window.budget, held)
-    for where, (limit, reached) in found.items():
+        limited[f"in {number} consecutive periods"] = (limits.window.budget, held)
+    for where, (limit, reached) in limited.items():
         if limit is not None and reached > limit:
-            own = f"this run's {symbol} = {budget_text(charge.budget)} would make {budget_text(reached)} {where}"
-            yield own, f"{symbol} = {budget_text(limit)} {where}, {budget_text(reached - charge.budget)} of it charged"
+            fault = f"this run's {symbol} = {budget_text(charge.budget)} would make {budget_text(reached)} {where}"
+            yield fault, f"{symbol} = {budget_text(limit)} {where}, {budget_text(reached - charge.budget)} of it charged"
     yield from _excess_of_delta(limits, before, charge)
 
 
@@ -152,40 +152,40 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
         return
     if charge.cls == "zCDP":
         if charge.delta is not None and charge.delta > limits.delta:
-            found = f"this run's zCDP ε is stated at δ = {budget_text(charge.delta)}"
-            yield found, f"zCDP ε stated at δ = {budget_text(limits.delta)} or less"
+            fault = f"this run's zCDP ε is stated at δ = {budget_text(charge.delta)}"
+            yield fault, f"zCDP ε stated at δ = {budget_text(limits.delta)} or less"
         return
     every, allowed = [*before, charge], f"{charge.cls} δ = {budget_text(limits.delta)} in all"
-    known = [each.delta for each in every if each.delta is not None]
-    if len(known) < len(every):
+    deltas = [charged.delta for charged in every if charged.delta is not None]
+    if len(deltas) < len(every):
         whose = "this run's" if charge.delta is None else "an earlier release's"
         yield f"{whose} {charge.cls} δ is no known number", allowed
-    elif (reached := sum(known, Fraction(0))) > limits.delta:
-        yield f"this run's {charge.cls} δ = {budget_text(known[-1])} would make {budget_text(reached)}", allowed
+    elif (reached := sum(deltas, Fraction(0))) > limits.delta:
+        yield f"this run's {charge.cls} δ = {budget_text(deltas[-1])} would make {budget_text(reached)}", allowed
 
 
 def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
     """Raises `BudgetRefused` where a charge exceeds a limit of the ledger, or one that the job states (`stated`)."""
     every, kept = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if kept and charge.cls not in kept:
-        found = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"
+        fault = f"the ledger has limits for {', '.join(sorted(kept))} releases of this dataset, none for {charge.cls} ones"
         remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
-        raise BudgetRefused(charge.dataset, found, "a class that has limits", remedy)
+        raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
     if (named := stated.of(charge.cls)) is None:
-        found = f"the job's ledger.limits name other classes of releases than {charge.cls}, which this run's is"
+        fault = f"the job's ledger.limits name other classes of releases than {charge.cls}, which this run's is"
         remedy = f"state ledger.limits.{charge.cls}, or leave ledger.limits out"
-        raise BudgetRefused(charge.dataset, found, "a class that has limits", remedy)
-    limits = [each for each in (kept.get(charge.cls), *named) if each is not None and each.some]
-    others = sorted({each.adjacency for each in every if each.cls == charge.cls} - {charge.adjacency})
+        raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
+    limits = [limit for limit in (kept.get(charge.cls), *named) if limit is not None and limit.some]
+    others = sorted({charged.adjacency for charged in every if charged.cls == charge.cls} - {charge.adjacency})
     if limits and others:
-        found = f"its {charge.cls} releases were charged under adjacency {others[0]}, this one is under {charge.adjacency}"
+        fault = f"its {charge.cls} releases were charged under adjacency {others[0]}, this one is under {charge.adjacency}"
         allowed, remedy = "one adjacency: different ones have no sum", "state budget.adjacency as before"
-        raise BudgetRefused(charge.dataset, found, allowed, remedy)
-    own = [each for each in every if each.account == charge.account]
-    for each in limits:
-        for found, allowed in excesses(each, own, charge):
+        raise BudgetRefused(charge.dataset, fault, allowed, remedy)
+    account = [charged for charged in every if charged.account == charge.account]
+    for limit in limits:
+        for fault, allowed in excesses(limit, account, charge):
             remedy = "lower the job's budget, or raise the limit where it is stated, with those who may decide it"
-            raise BudgetRefused(charge.dataset, found, allowed, remedy)
+            raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 
 def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
@@ -195,27 +195,29 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
     """
     if charge.version == 1:
         return
-    known = {each.version for each in charges(entries, charge.dataset) if each.period == charge.period}
-    if charge.version in known:
-        found = f"version {charge.version} of {charge.period}, which is charged already"
-        remedy = f"state correction.version: {max(known) + 1}; correction.of says which release it corrects"
-        raise BudgetRefused(charge.dataset, found, f"the version after the last: {max(known) + 1}", remedy)
-    if charge.version - 1 not in known:
-        found = f"version {charge.version} of {charge.period}, of which version {charge.version - 1} was never charged"
-        numbers = ", ".join(map(str, sorted(known))) or "no version"
+    versions = {charged.version for charged in charges(entries, charge.dataset) if charged.period == charge.period}
+    if charge.version in versions:
+        fault = f"version {charge.version} of {charge.period}, which is charged already"
+        remedy = f"state correction.version: {max(versions) + 1}; correction.of says which release it corrects"
+        raise BudgetRefused(charge.dataset, fault, f"the version after the last: {max(versions) + 1}", remedy)
+    if charge.version - 1 not in versions:
+        fault = f"version {charge.version} of {charge.period}, of which version {charge.version - 1} was never charged"
+        numbers = ", ".join(map(str, sorted(versions))) or "no version"
         remedy = "correct correction.version, or name the ledger that the release was charged in"
-        raise BudgetRefused(charge.dataset, found, f"the version after one that is there: {numbers}", remedy)
+        raise BudgetRefused(charge.dataset, fault, f"the version after one that is there: {numbers}", remedy)
     made = releases(entries, charge.dataset, charge.period)
     if charge.corrects not in made:
-        found = f"correction.of: no charged release of {charge.period} has the id {charge.corrects}"
+        fault = f"correction.of: no charged release of {charge.period} has the id {charge.corrects}"
         allowed = "one of: " + ", ".join(made) if made else "a release that the ledger names; it names none of this period"
         remedy = "copy `release` from the manifest that is corrected; `dpdist publish` on its workspace enters its id"
-        raise BudgetRefused(charge.dataset, found, allowed, remedy)
+        raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 
 def left(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
     """The smallest amount that limits on totals leave before this charge; None where there is no such limit."""
-    spent = total(each for each in charges(entries, charge.dataset) if each.account == charge.account)
+    spent = total(charged for charged in charges(entries, charge.dataset) if charged.account == charge.account)
     kept = policies(entries, charge.dataset).get(charge.cls)
-    totals = [each.total for each in (kept, *(stated.of(charge.cls) or ())) if each is not None and each.total is not None]
+    totals = [
+        limits.total for limits in (kept, *(stated.of(charge.cls) or ())) if limits is not None and limits.total is not None
+    ]
     return min(totals) - spent if totals else None

@@ -51,8 +51,8 @@ class Ledger:
     def limit(self, dataset: str, cls: Class, limits: Limits) -> None:
         """States the limits of a dataset for one class. They replace earlier ones, which stay in the chain."""
         with self._database.writing() as link:
-            said = {"kind": "policy", "dataset": dataset, "class": cls, "limits": limits.model_dump(mode="json")}
-            self._append(link, self._trusted(link)[-1], said)
+            policy = {"kind": "policy", "dataset": dataset, "class": cls, "limits": limits.model_dump(mode="json")}
+            self._append(link, self._trusted(link)[-1], policy)
 
     def reserve(self, charge: Charge, stated: Limits) -> Receipt:
         """Charges a run, once however often this is called. Raises `BudgetRefused`, and then writes nothing."""
@@ -61,12 +61,12 @@ class Ledger:
             if (kept := _of_run(entries, charge.run, "reserve")) is None:
                 refuse_correction(entries, charge)
                 refuse_excess(entries, stated, charge)
-                kept = self._append(link, entries[-1], {"kind": "reserve", **charge.said})
-            elif (found := Charge.of(kept)).corrects not in ("", charge.corrects):
+                kept = self._append(link, entries[-1], {"kind": "reserve", **charge.content})
+            elif (earlier := Charge.of(kept)).corrects not in ("", charge.corrects):
                 raise self._other("the run was charged as a correction of another release", CORRECTS)
-            elif replace(found, job=charge.job, corrects=charge.corrects) != charge:
+            elif replace(earlier, job=charge.job, corrects=charge.corrects) != charge:
                 raise self._other("the run was charged another cost")
-            return Receipt(str(entries[0].said["ledger"]), kept.number, kept.sha256)
+            return Receipt(str(entries[0].content["ledger"]), kept.number, kept.sha256)
 
     def settle(self, charge: Charge, noise: str) -> None:
         """Records, once, that a charged run has made its release. `noise` is the checksum of the run's stored noise.
@@ -79,11 +79,11 @@ class Ledger:
             reserved = _of_run(entries, charge.run, "reserve")
             if reserved is None:
                 raise self._other("the run was never charged in it")
-            said = {"kind": "settle", "run": charge.run, "dataset": charge.dataset, "period": charge.period}
+            settlement = {"kind": "settle", "run": charge.run, "dataset": charge.dataset, "period": charge.period}
             kept = _of_run(entries, charge.run, "settle")
             if kept is None:
-                self._append(link, entries[-1], {**said, "reserve": reserved.number, "noise": noise})
-            elif kept.said["noise"] != noise:
+                self._append(link, entries[-1], {**settlement, "reserve": reserved.number, "noise": noise})
+            elif kept.content["noise"] != noise:
                 raise self._other("another copy of this workspace has released other noise under the same charge")
 
     def name_release(self, run: str, release: str) -> None:
@@ -92,14 +92,14 @@ class Ledger:
             entries = self._trusted(link)
             if (reserved := _of_run(entries, run, "reserve")) is None:
                 raise self._other("the run was never charged in it")
-            own = {"kind": "release", "made_by": run, **{name: reserved.said[name] for name in ("dataset", "period")}}
-            if not any(entry.said.get("release") == release for entry in entries if entry.said.get("made_by") == run):
-                self._append(link, entries[-1], {**own, "release": release})
+            named = {"kind": "release", "made_by": run, **{name: reserved.content[name] for name in ("dataset", "period")}}
+            if not any(entry.content.get("release") == release for entry in entries if entry.content.get("made_by") == run):
+                self._append(link, entries[-1], {**named, "release": release})
 
     def refuse_other(self, receipt: Receipt) -> None:
         """Raises `LedgerError` unless this ledger has the charge of which a run holds the receipt."""
-        if found := _unlike(self.entries(), receipt):
-            raise self._other(found)
+        if fault := _unlike(self.entries(), receipt):
+            raise self._other(fault)
 
     def entries(self) -> list[Entry]:
         """All entries. Raises `LedgerError` where the chain is damaged."""
@@ -109,18 +109,18 @@ class Ledger:
     def problems(self, receipts: Mapping[str, Receipt] | None = None) -> list[str]:
         """Sentences on damage of the chain, and on charges that `receipts` (by workspace) prove and the ledger lacks."""
         with self._database.reading() as link:
-            found = rows(link)
-        if wrong := list(damage(found)):
+            stored = rows(link)
+        if wrong := list(damage(stored)):
             return wrong
-        entries = [trusted(row) for row in found]
+        entries = [trusted(row) for row in stored]
         unlike = {place: _unlike(entries, receipt) for place, receipt in (receipts or {}).items()}
-        return [f"{place}: {said}" for place, said in unlike.items() if said]
+        return [f"{place}: {fault}" for place, fault in unlike.items() if fault]
 
     def _trusted(self, link: Connection) -> list[Entry]:
-        found = rows(link)
-        if wrong := next(damage(found), None):
+        stored = rows(link)
+        if wrong := next(damage(stored), None):
             raise LedgerError(self.name, f"its chain is damaged: {wrong}", DAMAGED)
-        return [trusted(row) for row in found]
+        return [trusted(row) for row in stored]
 
     def _append(self, link: Connection, last: Entry | None, line: Mapping[str, Any]) -> Entry:
         entry = following(last, {**line, "time": datetime.now(UTC).isoformat(timespec="seconds")})
@@ -132,12 +132,12 @@ class Ledger:
 
 
 def _of_run(entries: Iterable[Entry], run: str, kind: str) -> Entry | None:
-    return next((entry for entry in entries if entry.kind == kind and entry.said["run"] == run), None)
+    return next((entry for entry in entries if entry.kind == kind and entry.content["run"] == run), None)
 
 
 def _unlike(entries: list[Entry], receipt: Receipt) -> str | None:
     """A sentence on how a ledger differs from a run's receipt; None if it does not."""
-    if entries[0].said["ledger"] != receipt.ledger:
+    if entries[0].content["ledger"] != receipt.ledger:
         return "the run was charged in another ledger"
     if receipt.number >= len(entries) or entries[receipt.number].sha256 != receipt.sha256:
         return f"entry {receipt.number}, with which the run was charged, is not there"

@@ -45,8 +45,8 @@ def _in_file(named: str) -> str:
     try:
         url = Path(named[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        found = f"it cannot be read ({type(error).__name__})"
-        raise LedgerError(named, found, REMEDY, 2) from None
+        fault = f"it cannot be read ({type(error).__name__})"
+        raise LedgerError(named, fault, REMEDY, 2) from None
     if not url:
         raise LedgerError(named, "it is empty", REMEDY, 2)
     return url
@@ -55,7 +55,7 @@ def _in_file(named: str) -> str:
 def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     """The cost of a run of the job. Raises `BudgetRefused` where its mechanism promises nothing."""
     cls, budget, delta = cost(guarantee, job.dataset)
-    decisive = hashlib.sha256(rfc8785.dumps({name: str(said) for name, said in job.identity.items()})).hexdigest()
+    decisive = hashlib.sha256(rfc8785.dumps({name: str(value) for name, value in job.identity.items()})).hexdigest()
     exchanged = f", {job.budget.exchange}" if job.budget.adjacency == "substitution" else ""
     unit = f", {job.privacy_unit.column} of at most {job.privacy_unit.most}" if job.privacy_unit is not None else ""
     version, corrects = (1, "") if job.correction is None else (job.correction.version, job.correction.of)
@@ -119,16 +119,16 @@ def beside(workspace: str | Path) -> str:
 
 def others_text(before: list[Charge], charge: Charge) -> str:
     """A sentence that other runs of the period are charged too; "" where there are none."""
-    others = [each for each in before if each.period == charge.period]
+    others = [charged for charged in before if charged.period == charge.period]
     if not others:
         return ""
-    same = "the same job" if any(each.job == charge.job for each in others) else "another job"
+    same = "the same job" if any(charged.job == charge.job for charged in others) else "another job"
     runs = "a run" if len(others) == 1 else f"{len(others)} runs"
-    own, spent = budget_text(charge.budget), [each for each in others if each.account == charge.account]
+    amount, spent = budget_text(charge.budget), [charged for charged in others if charged.account == charge.account]
     total_then = budget_text(total(spent) + charge.budget)
     return (
         f"the ledger has {runs} of {charge.dataset} {charge.period} already ({same}, another workspace): this one is "
-        f"charged too, {SYMBOL[charge.cls]} = {own}, which makes {total_then} for the period"
+        f"charged too, {SYMBOL[charge.cls]} = {amount}, which makes {total_then} for the period"
     )
 
 
@@ -145,11 +145,11 @@ def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
     entries, stated = ledger.entries(), job.ledger or Limits()
     try:
         charge = charge_of(job, guarantee, "")
-        own = [each for each in charges(entries, job.dataset) if each.account == charge.account]
+        earlier = [charged for charged in charges(entries, job.dataset) if charged.account == charge.account]
         rest, symbol = left(entries, stated, charge), SYMBOL[charge.cls]
         remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
-        said = f"{charge.cls} {symbol} = {budget_text(total(own))} charged to {job.dataset} under {charge.adjacency}"
-        facts = {"ledger": ledger.name, "budget": f"{said}; {remains}; this run takes {budget_text(charge.budget)}"}
+        spent = f"{charge.cls} {symbol} = {budget_text(total(earlier))} charged to {job.dataset} under {charge.adjacency}"
+        facts = {"ledger": ledger.name, "budget": f"{spent}; {remains}; this run takes {budget_text(charge.budget)}"}
         refuse_correction(entries, charge)
         refuse_excess(entries, stated, charge)
     except BudgetRefused as refusal:

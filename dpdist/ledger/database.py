@@ -131,20 +131,20 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            found = f"it does not answer, or refuses ({type(error.orig).__name__})"
+            fault = f"it does not answer, or refuses ({type(error.orig).__name__})"
             remedy = (
                 "see that the file or server is there and yours to write, and not held by another; then the same command"
             )
             away = isinstance(error, InterfaceError | OperationalError)  # others come from a database that answers
-            raise LedgerError(self.name, found, remedy, no_answer=away) from None
+            raise LedgerError(self.name, fault, remedy, no_answer=away) from None
         except SQLAlchemyError as error:
             raise LedgerError(self.name, f"it cannot be used ({type(error).__name__})", "check its URL") from None
 
 
 def rows(link: Connection) -> list[Row]:
     """All entries in order, as they are stored."""
-    found = link.execute(select(ENTRIES).order_by(ENTRIES.c.number)).mappings()
-    return [Row(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in found]
+    stored = link.execute(select(ENTRIES).order_by(ENTRIES.c.number)).mappings()
+    return [Row(one["number"], one["entry"], one["sha256"], {name: one[name] for name in COLUMNS}) for one in stored]
 
 
 def append(link: Connection, entry: Entry) -> None:
@@ -154,19 +154,19 @@ def append(link: Connection, entry: Entry) -> None:
 
 def _url(place: str) -> URL:
     """The database's URL; a plain path means an SQLite file. Raises `LedgerError` for other kinds of database."""
-    known = "a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+    allowed = "a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
     if "://" not in place:
         return URL.create("sqlite", database=str(Path(place).absolute()))
     try:
-        said = make_url(place)
-        kind = said.get_backend_name()
+        url = make_url(place)
+        kind = url.get_backend_name()
     except (ArgumentError, NoSuchModuleError, ValueError):
-        raise LedgerError(place.partition("://")[0], "no URL of a database", f"name {known}", 2) from None
+        raise LedgerError(place.partition("://")[0], "no URL of a database", f"name {allowed}", 2) from None
     if kind in ("postgresql", "postgres"):
-        return said.set(drivername="postgresql+psycopg")
-    if kind == "sqlite" and said.database not in (None, "", ":memory:") and not said.query:
-        return URL.create("sqlite", database=str(Path(str(said.database)).absolute()))
-    raise LedgerError(kind, "no database that a ledger can stand in", f"name {known}", 2)
+        return url.set(drivername="postgresql+psycopg")
+    if kind == "sqlite" and url.database not in (None, "", ":memory:") and not url.query:
+        return URL.create("sqlite", database=str(Path(str(url.database)).absolute()))
+    raise LedgerError(kind, "no database that a ledger can stand in", f"name {allowed}", 2)
 
 
 def _engine(url: URL, name: str) -> Engine:

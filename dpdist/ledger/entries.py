@@ -22,23 +22,23 @@ COLUMNS = ("kind", "dataset", "period", "run")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: `said` is its content, `text` its canonical JSON, and `sha256` that text's checksum."""
+    """One entry: `content` is its content, `text` its canonical JSON, and `sha256` that text's checksum."""
 
-    said: Mapping[str, Any]
+    content: Mapping[str, Any]
     text: str
     sha256: str
 
     @property
     def number(self) -> int:
-        return int(self.said["number"])
+        return int(self.content["number"])
 
     @property
     def kind(self) -> str:
-        return str(self.said["kind"])
+        return str(self.content["kind"])
 
     @property
     def columns(self) -> dict[str, str | None]:
-        return {name: self.said.get(name) for name in COLUMNS}
+        return {name: self.content.get(name) for name in COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ def damage(rows: Iterable[Row]) -> Iterator[str]:
 def _wrong(row: Row, previous: str | None) -> str | None:
     """What is wrong with a row, if anything. `previous` is None if the row before it is missing."""
     try:
-        said = json.loads(row.text)
-        canonical = isinstance(said, dict) and rfc8785.dumps(said).decode() == row.text
+        content = json.loads(row.text)
+        canonical = isinstance(content, dict) and rfc8785.dumps(content).decode() == row.text
     except (ValueError, rfc8785.CanonicalizationError):
         canonical = False
     if not canonical:
         return "its text is not canonical JSON"
     if hashlib.sha256(row.text.encode()).hexdigest() != row.sha256:
         return "its text is not the one that its checksum was made of"
-    if previous is not None and said.get("previous") != previous:
+    if previous is not None and content.get("previous") != previous:
         return "it does not follow the entry before it"
-    if said.get("number") != row.number or any(said.get(name) != row.columns[name] for name in COLUMNS):
+    if content.get("number") != row.number or any(content.get(name) != row.columns[name] for name in COLUMNS):
         return "its columns are not those of its text"
     return None
 

@@ -53,11 +53,11 @@ class Page:
     def lines(self) -> list[dict[str, str]]:
         """A row for each period: number of runs, number of releases, cost, and what is left."""
         first, rows, spent = self.charged[0], [], Fraction(0)
-        for period, own in by_period(self.charged).items():
+        for period, amount in by_period(self.charged).items():
             runs = [charge for charge in self.charged if charge.period == period]
-            spent += own
+            spent += amount
             done = sum(charge.run in self.settled for charge in runs)
-            row = {"period": period, "runs": str(len(runs)), "released": str(done), SYMBOL[first.cls]: budget_text(own)}
+            row = {"period": period, "runs": str(len(runs)), "released": str(done), SYMBOL[first.cls]: budget_text(amount)}
             if self.corrected:
                 row["versions"] = ", ".join(map(str, sorted({charge.version for charge in runs})))
             rows.append({**row, "summed": budget_text(spent)})
@@ -72,28 +72,28 @@ class Page:
     def facts(self) -> dict[str, str]:
         """Sums of the charges beside their limits."""
         spent, sums = total(self.charged), by_period(self.charged)
-        said = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
+        facts = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
         deltas = [charge.delta for charge in self.charged]
-        known = sum((each for each in deltas if each is not None), Fraction(0))
+        summed = sum((delta for delta in deltas if delta is not None), Fraction(0))
         if self.charged[0].cls == "strict":
-            said["δ"] = (
-                "not known of some releases" if None in deltas else budget_text(known) + _of(known, self.limits.delta)
+            facts["δ"] = (
+                "not known of some releases" if None in deltas else budget_text(summed) + _of(summed, self.limits.delta)
             )
         elif self.charged[0].cls == "zCDP":
-            at = max(each for each in deltas if each is not None)
+            largest = max(delta for delta in deltas if delta is not None)
             limit = "" if self.limits.delta is None else f" (stated at {budget_text(self.limits.delta)} or less)"
-            said["amounts to"] = f"ε = {budget_text(epsilon_of(spent, at))} at δ = {budget_text(at)}{limit}"
+            facts["amounts to"] = f"ε = {budget_text(epsilon_of(spent, largest))} at δ = {budget_text(largest)}{limit}"
         if (most := self.limits.per_period) is not None:
-            said["a period"] = f"at most {budget_text(most)}"
+            facts["a period"] = f"at most {budget_text(most)}"
         if (window := self.limits.window) is not None:
             held = max(largest_window(sums, period, window.periods) for period in sums)
-            said[f"{window.periods} periods"] = budget_text(held) + _of(held, window.budget)
-        for each in self.corrections:
-            of = f"{each['of'][:SHOWN_OF_AN_ID]}…" if each["of"] else "not stated"
-            said[f"{each['period']} version {each['version']}"] = (
-                f"corrects {of}, {SYMBOL[each['class']]} = {each['budget']}"
+            facts[f"{window.periods} periods"] = budget_text(held) + _of(held, window.budget)
+        for correction in self.corrections:
+            of = f"{correction['of'][:SHOWN_OF_AN_ID]}…" if correction["of"] else "not stated"
+            facts[f"{correction['period']} version {correction['version']}"] = (
+                f"corrects {of}, {SYMBOL[correction['class']]} = {correction['budget']}"
             )
-        return said
+        return facts
 
     @property
     def corrections(self) -> list[dict[str, Any]]:
@@ -111,13 +111,13 @@ class Page:
         ]
 
     @property
-    def said(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The page as JSON values."""
         first = self.charged[0]
-        own = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
+        account = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
         limits = self.limits.model_dump(mode="json")
-        said = {**own, "charged": budget_text(total(self.charged)), "limits": limits, "periods": self.lines}
-        return said | ({"corrections": self.corrections} if self.corrected else {})
+        written = {**account, "charged": budget_text(total(self.charged)), "limits": limits, "periods": self.lines}
+        return written | ({"corrections": self.corrections} if self.corrected else {})
 
 
 def _of(spent: Fraction, limit: Fraction | None) -> str:
@@ -126,15 +126,15 @@ def _of(spent: Fraction, limit: Fraction | None) -> str:
 
 def pages(entries: Sequence[Entry]) -> list[Page]:
     """A page for every account with charges, in the order of first charges."""
-    settled = frozenset(str(entry.said["run"]) for entry in entries if entry.kind == "settle")
-    datasets = dict.fromkeys(str(entry.said["dataset"]) for entry in entries if entry.kind == "reserve")
-    found = []
+    settled = frozenset(str(entry.content["run"]) for entry in entries if entry.kind == "settle")
+    datasets = dict.fromkeys(str(entry.content["dataset"]) for entry in entries if entry.kind == "reserve")
+    made = []
     for dataset in datasets:
         every, kept = charges(entries, dataset), policies(entries, dataset)
         for account in dict.fromkeys(charge.account for charge in every):
-            own = tuple(charge for charge in every if charge.account == account)
-            found.append(Page(dataset, own, settled, kept.get(account[0], Limits())))
-    return found
+            charged = tuple(charge for charge in every if charge.account == account)
+            made.append(Page(dataset, charged, settled, kept.get(account[0], Limits())))
+    return made
 
 
 def exported(entries: Sequence[Entry]) -> str:
@@ -142,5 +142,5 @@ def exported(entries: Sequence[Entry]) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([*EXPORTED, "sha256"])
-    lines.writerows([*(entry.said.get(name) for name in EXPORTED), entry.sha256] for entry in entries)
+    lines.writerows([*(entry.content.get(name) for name in EXPORTED), entry.sha256] for entry in entries)
     return text.getvalue()

@@ -60,8 +60,8 @@ class Meter:
             listener(Event("note", "ledger", note=NOT_COUNTED))
         elif receipt is not None:
             self.account.ledger.refuse_other(receipt)
-        elif self.space.read_identity() is None and (said := self.account.refuse()):
-            listener(Event("note", "ledger", note=said))
+        elif self.space.read_identity() is None and (note := self.account.refuse()):
+            listener(Event("note", "ledger", note=note))
 
     def reserve(self, key: Key) -> bool:
         """Charges the run and stores the receipt.
@@ -134,10 +134,10 @@ def _noted(listener: Listener) -> Iterator[None]:
         yield
     except LedgerError as error:
         if not error.no_answer:
-            found = f"{error.fault}; the release stands, but that ledger does not show its charge"
-            raise LedgerError(error.ledger, found, RESTORE, error.exit_code) from None
-        said = "the release stands, but this release's id is not entered, so that no correction can name it"
-        listener(Event("note", "ledger", note=f"{said}; `dpdist publish` enters it later: {error}", always=True))
+            fault = f"{error.fault}; the release stands, but that ledger does not show its charge"
+            raise LedgerError(error.ledger, fault, RESTORE, error.exit_code) from None
+        note = "the release stands, but this release's id is not entered, so that no correction can name it"
+        listener(Event("note", "ledger", note=f"{note}; `dpdist publish` enters it later: {error}", always=True))
 
 
 def _id_of(space: Workspace) -> str:
@@ -155,8 +155,8 @@ def read_receipt(space: Workspace) -> Receipt | None:
     if not space.store.take(space.receipt):
         return None
     try:
-        said = json.loads(space.receipt.read_text(encoding="utf-8"))
-        return Receipt(str(said["ledger"]), int(said["number"]), str(said["sha256"]))
+        receipt = json.loads(space.receipt.read_text(encoding="utf-8"))
+        return Receipt(str(receipt["ledger"]), int(receipt["number"]), str(receipt["sha256"]))
     except (ValueError, KeyError, TypeError):
         raise space.damaged(space.receipt, "is damaged") from None
 
@@ -165,5 +165,5 @@ def _kept_noise(space: Workspace) -> str:
     """Checksum of all noise that the run has stored, computed from its completion records."""
     names = sorted(name for name in space.store.names(space.completions) if name.startswith("noise-"))
     space.store.take_all(space.completions / name for name in names)
-    said = {name: json.loads((space.completions / name).read_text(encoding="utf-8")) for name in names}
-    return hashlib.sha256(rfc8785.dumps(said)).hexdigest()
+    noise = {name: json.loads((space.completions / name).read_text(encoding="utf-8")) for name in names}
+    return hashlib.sha256(rfc8785.dumps(noise)).hexdigest()

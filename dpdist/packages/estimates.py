@@ -45,7 +45,7 @@ def base_estimates(posterior: Posterior, noisy: Floats, bounds: tuple[float, flo
     count = levels.weight * z[:, 0]
     total = levels.weight * (levels.mean * z[:, 0] + levels.unit * z[:, 1])
     low, high = bounds
-    above, below = (projected(each, posterior.prior.workload) for each in (total - low * count, high * count - total))
+    above, below = (projected(sums, posterior.prior.workload) for sums in (total - low * count, high * count - total))
     whole = (above + below) / (high - low)
     return BaseEstimates(whole, above + low * whole)
 
@@ -54,14 +54,14 @@ def projected(values: Floats, workload: Workload) -> Floats:
     """Values of base cells set to at least 0, with the sums over measured tables' cells that they had, if at least 0."""
     if (values >= 0.0).all():
         return values
-    found = np.maximum(values, 0.0)
+    scaled = np.maximum(values, 0.0)
     tables = [workload.groups(by) for by in workload.measured]
     wanted = [np.maximum(np.bincount(group, weights=values), 0.0) for group in tables]
     for _ in range(RAKING_PASSES):
         for group, target in zip(tables, wanted, strict=True):
-            held = np.bincount(group, weights=found)
-            found = found * np.divide(target, held, out=np.zeros_like(held), where=held > 0.0)[group]
-    return np.asarray(found)
+            held = np.bincount(group, weights=scaled)
+            scaled = scaled * np.divide(target, held, out=np.zeros_like(held), where=held > 0.0)[group]
+    return np.asarray(scaled)
 
 
 def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimates) -> TableEstimates:
@@ -72,7 +72,7 @@ def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimat
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(count > 0.0, total / count, np.nan)
     errors = (
-        np.sqrt(posterior.errors(each).population) for each in (counts, mean_sums(counts, totals, count, mean), totals)
+        np.sqrt(posterior.errors(sums).population) for sums in (counts, mean_sums(counts, totals, count, mean), totals)
     )
     of_count, of_mean, of_total = errors
     return TableEstimates(count, mean, total, of_count, np.where(np.isfinite(mean), of_mean, np.nan), of_total)
@@ -81,7 +81,7 @@ def table_estimates(posterior: Posterior, table: PackageTable, base: BaseEstimat
 def mean_sums(counts: Sums, totals: Sums, count: Floats, mean: Floats) -> Sums:
     """Means linearised at counts and means, (row,), as functions of the base cells' sums; 0 where there is no count."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        scale, slope = (np.where(count > 0.0, each, 0.0) for each in (1.0 / count, mean / count))
+        scale, slope = (np.where(count > 0.0, factor, 0.0) for factor in (1.0 / count, mean / count))
     pairs = zip(totals.parts, counts.parts, strict=True)
     parts = [
         scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ up - scipy.sparse.diags_array(slope) @ low)

@@ -65,8 +65,8 @@ class Terms:
     def of(cls, workload: Workload) -> Terms:
         """The terms of a workload: overall, every column's levels, and the cells of every measured table."""
         sets = [(), *((column,) for column in range(len(workload.sizes))), *workload.measured]
-        distinct = dict.fromkeys(tuple(each) for each in sets)
-        parts = [workload.summing(each).T for each in distinct]
+        distinct = dict.fromkeys(tuple(columns) for columns in sets)
+        parts = [workload.summing(columns).T for columns in distinct]
         classes = [np.full(part.shape[1], min(len(by), 2)) for by, part in zip(distinct, parts, strict=True)]
         return cls(scipy.sparse.csr_array(scipy.sparse.hstack(parts, format="csr")), np.concatenate(classes))
 
@@ -101,8 +101,8 @@ def levels_of(workload: Workload, terms: Terms, records: ReferenceRecords, bound
         raise ValueError("the reference has no record with a weight above 0 in the cells of the tables")
     cells, ones = len(workload), np.ones(len(records.cell))
     number, total, product = (
-        np.bincount(records.cell, weights=each, minlength=cells).astype(np.float64)
-        for each in (ones, records.weight, records.weight * records.outcome)
+        np.bincount(records.cell, weights=values, minlength=cells).astype(np.float64)
+        for values in (ones, records.weight, records.weight * records.outcome)
     )
     main = _products(workload, number, total)
     e = records.weight / main[records.cell]
@@ -148,18 +148,18 @@ def deviations(terms: Terms, residual: Floats, variance: Floats) -> Deviations:
     )
     log_sd = np.clip(best.x, -7.0, 1.0)
     _, gamma, precision, spread = solved(log_sd)
-    own, gain = float(np.exp(2.0 * log_sd[1])), np.zeros(len(residual))
-    gain[seen] = own / spread
+    between, gain = float(np.exp(2.0 * log_sd[1])), np.zeros(len(residual))
+    gain[seen] = between / spread
     fitted = terms.matrix @ gamma
     value = fitted + gain * np.where(seen, residual - fitted, 0.0)
     covariance = np.linalg.inv(precision)
     root = np.asarray(np.linalg.cholesky((covariance + covariance.T) / 2.0), dtype=np.float64)
-    return Deviations(value, own * (1.0 - gain), 1.0 - gain, root)
+    return Deviations(value, between * (1.0 - gain), 1.0 - gain, root)
 
 
 def cell_means(cell: Ints, value: Floats, weight: Floats, cells: int) -> tuple[Floats, Floats]:
     """Weighted means by base cell with their sampling variance, from a variance pooled within cells, (cell,) each."""
-    total, square = (np.bincount(cell, weights=each, minlength=cells) for each in (weight, weight**2))
+    total, square = (np.bincount(cell, weights=factor, minlength=cells) for factor in (weight, weight**2))
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(total > 0, np.bincount(cell, weights=weight * value, minlength=cells) / total, 0.0)
         free = len(cell) - int((total > 0).sum())
@@ -193,7 +193,7 @@ def _products(workload: Workload, base: Floats, total: Floats) -> Floats:
     adding = [workload.groups((column,)) for column in range(len(workload.sizes))]
     for _ in range(MAIN_EFFECT_PASSES):
         for group in adding:
-            held, wanted = (np.bincount(group, weights=each) for each in (base * level, total))
+            held, wanted = (np.bincount(group, weights=factor) for factor in (base * level, total))
             level = level * ((wanted + added) / (held + added))[group]
     return level
 

@@ -118,18 +118,25 @@ def limits_of(
     half_range = (bounds[1] - bounds[0]) / 2.0
     shapes, clippings = [], []
     for number in range(int(group.max()) + 1):
-        own, cells = np.flatnonzero(held == number), group == number
-        shape = _shape(e[own], r[own], levels.scaled)
+        members, cells = np.flatnonzero(held == number), group == number
+        shape = _shape(e[members], r[members], levels.scaled)
         widest = max(2.0 * half_range / float(np.median(levels.unit[cells])), float(np.abs(shape.r).max()))
         n, variance = float(np.median(size[cells])), float(np.median(noise[cells]))
         shapes.append(shape)
         clippings.append(
             _clipping(
-                shape.thinned, n, len(own) * n / max(float(workload.count[cells].sum()), 1.0), variance, widest, two_valued
+                shape.thinned,
+                n,
+                len(members) * n / max(float(workload.count[cells].sum()), 1.0),
+                variance,
+                widest,
+                two_valued,
             )
         )
-    cap, centre, half = (np.array([getattr(each, name) for each in clippings])[group] for name in ("cap", "centre", "half"))
-    whole = np.array([each.whole for each in clippings])[group]
+    cap, centre, half = (
+        np.array([getattr(clipping, name) for clipping in clippings])[group] for name in ("cap", "centre", "half")
+    )
+    whole = np.array([clipping.whole for clipping in clippings])[group]
     middle = (bounds[0] + bounds[1]) / 2.0
     return CellLimits(
         levels.weight * cap,
@@ -167,7 +174,7 @@ def _shape(e: Floats, r: Floats, scaled: bool) -> Shape:
 def _clipping(shape: Shape, n: float, reference: float, noise: float, widest: float, two_valued: bool) -> Clipping:
     """The limits of the least predicted error of a cell's count and total with n records."""
     tail = n * (1.0 + n / max(reference, 1.0))
-    best, found = np.inf, Clipping(float(shape.e.max()), 0.0, widest, True)
+    best, chosen = np.inf, Clipping(float(shape.e.max()), 0.0, widest, True)
     reaches = _candidates(np.abs(shape.r))
     low, top = float(shape.r.min()), float(shape.r.max())
     pairs = {(0.0, reach) for reach in reaches}
@@ -187,8 +194,8 @@ def _clipping(shape: Shape, n: float, reference: float, noise: float, widest: fl
             lost = n * TAIL_MISFIT * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
             total = (tail * left + noise * (reach**2 + (cap * k) ** 2) + lost**2) / direct[1] / n
             if count + total < best:
-                best, found = count + total, Clipping(float(cap), float(k), float(h), whole)
-    return found
+                best, chosen = count + total, Clipping(float(cap), float(k), float(h), whole)
+    return chosen
 
 
 def _left(target: Floats, measured: Floats) -> float:
@@ -200,8 +207,8 @@ def _left(target: Floats, measured: Floats) -> float:
 
 
 def _candidates(values: Floats) -> Floats:
-    found = np.concatenate([np.quantile(values, QUANTILES[:-1]), values.max() * LIMIT_FACTORS])
-    return np.unique(found[found > 1e-6 * max(float(values.max()), 1e-300)])
+    candidates = np.concatenate([np.quantile(values, QUANTILES[:-1]), values.max() * LIMIT_FACTORS])
+    return np.unique(candidates[candidates > 1e-6 * max(float(values.max()), 1e-300)])
 
 
 def tails_of(
@@ -214,12 +221,14 @@ def tails_of(
     e, r = levels.standardised(records)
     group, left = limits.group[records.cell], np.zeros((len(e), 2))
     for number, (shape, clipping) in enumerate(zip(limits.shapes, limits.clippings, strict=True)):
-        own = group == number
+        members = group == number
         whole = shape.sums(clipping)
         x = whole[:, 2:] - whole[:, 2:].mean(axis=0)
         coefficients = np.linalg.lstsq(x, whole[:, :2] - whole[:, :2].mean(axis=0), rcond=1e-9)[0]
-        sums = Shape(e[own], r[own], r[own]).sums(clipping)
-        left[own] = sums[:, :2] - whole[:, :2].mean(axis=0) - (sums[:, 2:] - whole[:, 2:].mean(axis=0)) @ coefficients
+        sums = Shape(e[members], r[members], r[members]).sums(clipping)
+        left[members] = sums[:, :2] - whole[:, :2].mean(axis=0) - (sums[:, 2:] - whole[:, 2:].mean(axis=0)) @ coefficients
     ones = np.ones(len(e))
-    of_weight, of_outcome = (deviations(terms, *cell_means(records.cell, each, ones, len(workload))) for each in left.T)
+    of_weight, of_outcome = (
+        deviations(terms, *cell_means(records.cell, residual, ones, len(workload))) for residual in left.T
+    )
     return of_weight, of_outcome

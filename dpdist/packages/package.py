@@ -67,15 +67,15 @@ class Package:
 
     def predicted(self) -> list[Predicted]:
         """Predicted errors of every table under the planned drift."""
-        found = []
+        predictions = []
         for table in self.prior.workload.tables:
             direct, (counts, means) = figures(self.prior, table)
             errors = [self.posterior.errors(counts), self.posterior.errors(means)]
             with np.errstate(divide="ignore", invalid="ignore"):
-                file, alone = ([np.sqrt(getattr(each, name)) for each in errors] for name in ("file", "prior"))
+                file, alone = ([np.sqrt(getattr(error, name)) for error in errors] for name in ("file", "prior"))
                 relative = (Figures(*(a / d for a, d in zip(values, direct, strict=True))) for values in (file, alone))
-                found.append(Predicted(table.name, *relative))
-        return found
+                predictions.append(Predicted(table.name, *relative))
+        return predictions
 
 
 def figures(prior: Prior, table: PackageTable) -> tuple[Figures, tuple[Sums, Sums]]:
@@ -94,14 +94,14 @@ def figures(prior: Prior, table: PackageTable) -> tuple[Figures, tuple[Sums, Sum
         mean = total / count
         by_cell = matrix @ scipy.sparse.diags_array(square * second[:, 0])
         variance = np.asarray(by_cell.sum(axis=1)).reshape(-1) - count**2 / n.sum()
-        apart = levels.mean
+        offset = levels.mean
         of_square = matrix @ (
-            square * (second[:, 0] * apart**2 + 2.0 * apart * levels.unit * second[:, 1] + levels.unit**2 * second[:, 2])
+            square * (second[:, 0] * offset**2 + 2.0 * offset * levels.unit * second[:, 1] + levels.unit**2 * second[:, 2])
         )
-        of_first = matrix @ (square * (second[:, 0] * apart + levels.unit * second[:, 1]))
+        of_first = matrix @ (square * (second[:, 0] * offset + levels.unit * second[:, 1]))
         of_mean = (of_square - 2.0 * mean * of_first + mean**2 * (matrix @ (square * second[:, 0]))) / count**2
-    known = np.where(matrix @ n > 0, 1.0, np.nan)
-    direct = (np.sqrt(np.maximum(each, 0.0)) * known for each in (variance, of_mean))
+    occurs = np.where(matrix @ n > 0, 1.0, np.nan)
+    direct = (np.sqrt(np.maximum(values, 0.0)) * occurs for values in (variance, of_mean))
     return Figures(*direct), (counts, mean_sums(counts, totals, count, mean))
 
 
@@ -129,9 +129,9 @@ def best_package(
     """The packages of all strategies, the one of the least predicted objective first."""
     terms = Terms.of(workload)
     levels = levels_of(workload, terms, reference, bounds)
-    kept = [each for each in strategies if each.most_cells is None or len(workload) <= each.most_cells]
-    made = [_package(workload, terms, levels, reference, bounds, law, each) for each in kept]
-    return sorted(made, key=lambda each: objective(each.posterior))
+    kept = [strategy for strategy in strategies if strategy.most_cells is None or len(workload) <= strategy.most_cells]
+    made = [_package(workload, terms, levels, reference, bounds, law, strategy) for strategy in kept]
+    return sorted(made, key=lambda package: objective(package.posterior))
 
 
 def _package(
@@ -148,10 +148,10 @@ def _package(
     size, noise = _typical(workload, aggregations, law.variance(shares[0]))
     limits = limits_of(workload, levels, reference, bounds, size, noise)
     prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
-    alone = all(each.matrix.shape[0] == len(workload) for each in aggregations)
+    alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
     tried = (False,) if alone else (False, True)
     made = [_measuring(prior, law, strategy, aggregations, group_centred) for group_centred in tried]
-    return min(made, key=lambda each: objective(each.posterior))
+    return min(made, key=lambda package: objective(package.posterior))
 
 
 def _measuring(
@@ -161,12 +161,13 @@ def _measuring(
     limits, workload = prior.limits, prior.workload
     shares = whole_shares([1.0] * len(aggregations))
     made = tuple(
-        measured(each, limits.cap, limits.centre, limits.half, workload.count, group_centred) for each in aggregations
+        measured(aggregation, limits.cap, limits.centre, limits.half, workload.count, group_centred)
+        for aggregation in aggregations
     )
     sums, constant = measured_sums(made, limits, workload.count)
     if len(sums) > MOST_SUMS:
-        found = f"{len(sums):,} sums to measure by {strategy.name}"
-        raise ValueError(f"{found}: a package may have {MOST_SUMS:,}, so drop or coarsen columns of its largest tables")
+        fault = f"{len(sums):,} sums to measure by {strategy.name}"
+        raise ValueError(f"{fault}: a package may have {MOST_SUMS:,}, so drop or coarsen columns of its largest tables")
     posterior = Posterior(prior, sums, constant, _noise(made, shares, law))
     if len(made) > 1:
         shares = _shares(posterior, made, law)
@@ -183,11 +184,11 @@ def _shares(posterior: Posterior, made: Sequence[Measured], law: Law) -> tuple[F
     """
     published, weight = _objective(posterior.prior)
     covariance, fixed = posterior.covariance(published), posterior.without_noise()
-    ends, shares = np.cumsum([2 * each.of_weight.shape[0] for each in made])[:-1], whole_shares([1.0] * len(made))
+    ends, shares = np.cumsum([2 * part.of_weight.shape[0] for part in made])[:-1], whole_shares([1.0] * len(made))
     for _ in range(SHARING_ROUNDS):
         factor = scipy.linalg.cho_factor(fixed + np.diag(_noise(made, shares, law)), lower=True)
         derivative = weight @ scipy.linalg.cho_solve(factor, covariance.T).T ** 2
-        shares = whole_shares([float(own.sum()) ** law.exponent for own in np.split(derivative, ends)])
+        shares = whole_shares([float(derivatives.sum()) ** law.exponent for derivatives in np.split(derivative, ends)])
     return shares
 
 
@@ -202,18 +203,18 @@ def _objective(prior: Prior) -> tuple[Sums, Floats]:
     sums, weights = [], []
     for table in prior.workload.tables:
         direct, of_table = figures(prior, table)
-        for error, each in zip(direct, of_table, strict=True):
+        for error, table_sums in zip(direct, of_table, strict=True):
             kept = np.flatnonzero(np.isfinite(error) & (error > 0))
-            sums.append([part[kept] for part in each.parts])
+            sums.append([part[kept] for part in table_sums.parts])
             weights.append(table.priority / (len(kept) * error[kept] ** 2) if len(kept) else np.empty(0))
-    parts = [scipy.sparse.csr_array(scipy.sparse.vstack([each[k] for each in sums], format="csr")) for k in range(4)]
+    parts = [scipy.sparse.csr_array(scipy.sparse.vstack([part[k] for part in sums], format="csr")) for k in range(4)]
     whole = np.concatenate(weights)
     return Sums((parts[0], parts[1], parts[2], parts[3])), whole / (2.0 * sum(t.priority for t in prior.workload.tables))
 
 
 def _noise(made: Sequence[Measured], shares: Sequence[Fraction], law: Law) -> Floats:
     return np.concatenate(
-        [np.full(2 * each.of_weight.shape[0], law.variance(share)) for each, share in zip(made, shares, strict=True)]
+        [np.full(2 * part.of_weight.shape[0], law.variance(share)) for part, share in zip(made, shares, strict=True)]
     )
 
 

@@ -77,7 +77,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class Prior:
-    """The prior of the base cells' sums, linearised at deviations `at` (cell, 2)."""
+    """The prior of the base cells' sums, linearised at deviations (cell, 2)."""
 
     workload: Workload
     terms: Terms
@@ -85,7 +85,7 @@ class Prior:
     limits: CellLimits
     tails: tuple[Deviations, Deviations]
     """Deviations of Σe and Σer, per record, from what clipped sums say of them by the group's law."""
-    at: Floats
+    linearised_at: Floats
 
     @classmethod
     def of(
@@ -98,9 +98,9 @@ class Prior:
     ) -> Prior:
         """The prior at the reference's levels. Raises `ValueError` for more shared terms than can be held."""
         if terms.matrix.shape[1] > MOST_TERMS:
-            found = f"tables with {terms.matrix.shape[1]:,} cells that occur"
+            fault = f"tables with {terms.matrix.shape[1]:,} cells that occur"
             raise ValueError(
-                f"{found}: a package may have {MOST_TERMS:,}, so drop or coarsen columns of its largest tables"
+                f"{fault}: a package may have {MOST_TERMS:,}, so drop or coarsen columns of its largest tables"
             )
         return cls(workload, terms, levels, limits, tails, np.zeros((len(workload), 2)))
 
@@ -109,21 +109,21 @@ class Prior:
         """Means (cell, 4), slopes (cell, 4, 2) and covariances (cell, 4, 4) of a record's sums."""
         cells = len(self.workload)
         mean, slope, spread = np.empty((cells, 4)), np.empty((cells, 4, 2)), np.empty((cells, 4, 4))
-        still = not self.at.any()
+        still = not self.linearised_at.any()
         for number, (shape, clipping) in enumerate(zip(self.limits.shapes, self.limits.clippings, strict=True)):
-            own = np.flatnonzero(self.limits.group == number)
+            members = np.flatnonzero(self.limits.group == number)
             sums = shape.sums(clipping)
-            spread[own] = np.cov(sums.T, ddof=0)
+            spread[members] = np.cov(sums.T, ddof=0)
             if still:
-                mean[own], slope[own] = sums.mean(axis=0), shape.slopes(clipping)
+                mean[members], slope[members] = sums.mean(axis=0), shape.slopes(clipping)
                 continue
             few, of_all = shape.thinned, shape.slopes(clipping)
             mean_of_few, slope_of_few = few.sums(clipping).mean(axis=0), few.slopes(clipping)
-            for cell in own:
-                moved = few.moved(*self.at[cell])
+            for cell in members:
+                moved = few.moved(*self.linearised_at[cell])
                 mean[cell] = sums.mean(axis=0) + moved.sums(clipping).mean(axis=0) - mean_of_few
                 changed = moved.slopes(clipping)
-                changed[:, 0] /= 1.0 + self.at[cell, 0]
+                changed[:, 0] /= 1.0 + self.linearised_at[cell, 0]
                 slope[cell] = of_all + changed - slope_of_few
         return mean, slope, spread
 
@@ -131,9 +131,9 @@ class Prior:
     def mean(self) -> Floats:
         """Prior means of the four sums, (cell, 4): the linearised ones at deviations 0."""
         mean, slope, _ = self._linear
-        found = mean - np.einsum("cij,cj->ci", slope, self.at)
-        found[:, :2] += np.column_stack([each.value for each in self.tails])
-        return np.asarray(self.workload.count[:, None] * found)
+        per_record = mean - np.einsum("cij,cj->ci", slope, self.linearised_at)
+        per_record[:, :2] += np.column_stack([tail.value for tail in self.tails])
+        return np.asarray(self.workload.count[:, None] * per_record)
 
     @property
     def sampling(self) -> Floats:
@@ -167,12 +167,12 @@ class Prior:
 
         They are the reference's errors, and a drift of standard deviation 1 of every term.
         """
-        found = []
+        pairs = []
         for which, deviations in enumerate((self.levels.of_weight, self.levels.of_mean)):
             slope = self.by_deviation(sums, which)
             errors = (slope @ scipy.sparse.diags_array(deviations.shared) @ self.terms.matrix).toarray() @ deviations.root
-            found.append((errors, (slope @ self.terms.matrix).toarray()))
-        return tuple(found)
+            pairs.append((errors, (slope @ self.terms.matrix).toarray()))
+        return tuple(pairs)
 
     def sizes(self, drift: float) -> Floats:
         """Standard deviations of the drift of every term, (term,)."""
@@ -199,12 +199,12 @@ class Prior:
     def pulled(self, sums: Sums, drift: Drift, x: Floats) -> Floats:
         """The deviations' covariance with functions of the sums, applied to (row,): (cell, 2)."""
         back = np.einsum("ci,cij->cj", sums.back(x), self.sloped)
-        found = self.alone * back
+        pull = self.alone * back
         z = self.terms.matrix
         for which, (deviations, size) in enumerate(zip((self.levels.of_weight, self.levels.of_mean), drift, strict=True)):
             inner = deviations.root @ (deviations.root.T @ (z.T @ (deviations.shared * back[:, which])))
-            found[:, which] += deviations.shared * (z @ inner) + z @ (self.sizes(size) ** 2 * (z.T @ back[:, which]))
-        return np.asarray(found)
+            pull[:, which] += deviations.shared * (z @ inner) + z @ (self.sizes(size) ** 2 * (z.T @ back[:, which]))
+        return np.asarray(pull)
 
 
 def crossed(one: Sums, other: Sums, block: Floats) -> scipy.sparse.csr_array:
@@ -225,7 +225,7 @@ def measured_sums(measurements: Sequence[Measured], limits: CellLimits, count: F
     """Measurements in records, as functions of the base cells' sums, with the constants that are added, (row,)."""
     rows, constants = [], []
     for one in measurements:
-        weight, outcome, level = (scipy.sparse.csr_array(each / FACTOR_STEPS) for each in one[1:])
+        weight, outcome, level = (scipy.sparse.csr_array(factor / FACTOR_STEPS) for factor in one[1:])
         none = scipy.sparse.csr_array(weight.shape)
         rows.append(((none, none, weight, none), np.zeros(weight.shape[0])))
         tilted = scipy.sparse.csr_array(outcome @ scipy.sparse.diags_array(-limits.tilt) - level)
@@ -316,13 +316,13 @@ class Posterior:
 
     def _undrifted(self, sums: Sums) -> Floats:
         """Variances of the reference's errors that cells share, (row,)."""
-        found = np.zeros(len(sums))
+        variance = np.zeros(len(sums))
         for errors, _ in self.prior.terms_of(sums):
-            found += (errors**2).sum(axis=1)
+            variance += (errors**2).sum(axis=1)
         for part, tail in zip(sums.parts[:2], self.prior.tails, strict=True):
             slope = part @ scipy.sparse.diags_array(self.prior.workload.count * tail.shared)
-            found += (((slope @ self.prior.terms.matrix).toarray() @ tail.root) ** 2).sum(axis=1)
-        return found
+            variance += (((slope @ self.prior.terms.matrix).toarray() @ tail.root) ** 2).sum(axis=1)
+        return variance
 
     def joint(self, sums: Sums) -> Floats:
         """Joint covariance of estimates about the population's sums, (row, row)."""
@@ -339,9 +339,9 @@ class Posterior:
     def estimated(self, x: Floats) -> Floats:
         """Posterior means of the base cells' four sums, (cell, 4), from noisy measurements in records, (row,)."""
         weighed = self.solver(self.residual(x))
-        own = np.einsum("cij,cj->ci", self.prior.sampling, self.measured.back(weighed))
+        by_sampling = np.einsum("cij,cj->ci", self.prior.sampling, self.measured.back(weighed))
         by_level = np.einsum("cij,cj->ci", self.prior.sloped, self.prior.pulled(self.measured, self.drift, weighed))
-        return np.asarray(self.prior.mean + own + by_level)
+        return np.asarray(self.prior.mean + by_sampling + by_level)
 
     def deviations(self, x: Floats) -> Floats:
         """Posterior means of the deviations of the base cells' levels, (cell, 2)."""
@@ -350,11 +350,11 @@ class Posterior:
 
 def learned(posterior: Posterior, x: Floats) -> Posterior:
     """The posterior with drift learned from the noisy measurements, linearised at the deviations that they show."""
-    found = _drifted(posterior, x)
+    drifted = _drifted(posterior, x)
     for _ in range(LINEARISATIONS):
-        at = np.clip(found.deviations(x), -LARGEST_DEVIATION, LARGEST_DEVIATION)
-        found = replace(found, prior=replace(found.prior, at=at))
-    return found
+        deviations = np.clip(drifted.deviations(x), -LARGEST_DEVIATION, LARGEST_DEVIATION)
+        drifted = replace(drifted, prior=replace(drifted.prior, linearised_at=deviations))
+    return drifted
 
 
 def _drifted(posterior: Posterior, x: Floats) -> Posterior:
@@ -364,7 +364,7 @@ def _drifted(posterior: Posterior, x: Floats) -> Posterior:
 
     def likelihood(drift: Drift) -> float:
         quadratic, log_det = covariance.forms(residual, drift)
-        a_priori = sum((np.log(each / PLANNED_DRIFT) / DRIFT_LOG_SD) ** 2 for each in drift)
+        a_priori = sum((np.log(size / PLANNED_DRIFT) / DRIFT_LOG_SD) ** 2 for size in drift)
         return float(-0.5 * (quadratic + log_det + a_priori))
 
     best = Drift()

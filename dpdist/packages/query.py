@@ -114,7 +114,7 @@ class JointQuery:
 
     def in_records(self, noisy: Sequence[Floats]) -> Floats:
         """Noisy measurements in records, as the posterior takes them, (row,)."""
-        return np.concatenate([np.asarray(each, dtype=float) for each in noisy]) / WHOLE
+        return np.concatenate([np.asarray(answer, dtype=float) for answer in noisy]) / WHOLE
 
 
 def contributions(limits: CellLimits, cell: Ints, weight: Floats, outcome: Floats) -> Floats:

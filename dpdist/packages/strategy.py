@@ -95,10 +95,10 @@ def measured(
         return Measured(aggregation.name, weight, _factors(matrix, cap * half), none)
     held = cap * np.maximum(count, 1e-6)
     middle = (matrix @ (held * centre)) / (matrix @ held)
-    apart = centre - matrix.T @ middle
-    largest = matrix.T @ _largest(matrix, cap * (half + np.abs(apart)))
-    parts = (np.trunc(FACTOR_STEPS * cap * each / largest * (1.0 - EDGE)) for each in (half, apart))
-    outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(each)) for each in parts)
+    offset = centre - matrix.T @ middle
+    largest = matrix.T @ _largest(matrix, cap * (half + np.abs(offset)))
+    parts = (np.trunc(FACTOR_STEPS * cap * factor / largest * (1.0 - EDGE)) for factor in (half, offset))
+    outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor)) for factor in parts)
     return Measured(aggregation.name, weight, outcome, level)
 
 

@@ -46,8 +46,8 @@ class Workload:
     def measured(self) -> tuple[tuple[int, ...], ...]:
         """The sets of columns whose cells may be measured: those of the tables that no other table's set contains."""
         sets = [frozenset(table.by) for table in self.tables]
-        kept = dict.fromkeys(each for each in sets if not any(each < other for other in sets))
-        return tuple(tuple(sorted(each)) for each in kept)
+        kept = dict.fromkeys(columns for columns in sets if not any(columns < other for other in sets))
+        return tuple(tuple(sorted(columns)) for columns in kept)
 
     def groups(self, by: Sequence[int]) -> Ints:
         """The group of every base cell, (cell,): a number for each combination of these columns that occurs."""
@@ -69,8 +69,8 @@ class Workload:
             for column, size, summed in zip(table.by, sizes, total, strict=True):
                 row = row * size + (size - 1 if summed else self.codes[:, column])
             rows.append(row)
-        found, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
-        matrix = (np.ones(len(found)), (found, np.tile(cells, len(rows))))
+        targets, every = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
+        matrix = (np.ones(len(targets)), (targets, np.tile(cells, len(rows))))
         return scipy.sparse.csr_array(matrix, shape=(every, len(self)))
 
 

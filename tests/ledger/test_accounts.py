@@ -31,7 +31,7 @@ def entries(*charged: Charge, **limits: Limits) -> list[Entry]:
         found.append(following(found[-1], own))
     for charge in charged:
         run = f"run-{next(numbers)}"
-        found.append(following(found[-1], {"kind": "reserve", **charge.said, "run": run}))
+        found.append(following(found[-1], {"kind": "reserve", **charge.content, "run": run}))
     return found
 
 
@@ -216,7 +216,7 @@ def test_the_page_names_every_correction_and_what_it_corrects() -> None:
     (page,) = pages(entries(ONE, version(2, "a"), version(3, "b")))
     assert page.lines[0]["versions"] == "1, 2, 3"
     assert page.facts["2021 version 2"] == "corrects aaaaaaaaaaaa…, ε = 1"
-    assert [(each["version"], each["of"]) for each in page.said["corrections"]] == [(2, "a" * 64), (3, "b" * 64)]
+    assert [(each["version"], each["of"]) for each in page.as_json["corrections"]] == [(2, "a" * 64), (3, "b" * 64)]
     (rho,) = pages(entries(RHO, RHO, zCDP=Limits(total="1", delta="1e-6")))
     assert (
         rho.facts["amounts to"]

@@ -40,7 +40,7 @@ def test_concurrent_claims_are_all_charged_once_or_refused(place: str, ledger: L
     assert set(said["charged"]) == set(charged), "none lost, none unheard of"
     assert sorted(said["charged"] + said["refused"]) == list(range(CLAIMANTS))
     assert total(charges(entries, "wages")) == Fraction(ROOM, 3)
-    settled = sorted(entry.said["run"] for entry in entries if entry.kind == "settle")
+    settled = sorted(entry.content["run"] for entry in entries if entry.kind == "settle")
     assert settled == sorted(f"run-{run}" for run in charged)
 
 

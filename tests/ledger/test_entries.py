@@ -61,7 +61,7 @@ DAMAGES: dict[str, Callable[[list[Row]], list[Row]]] = {
 def _rewritten(row: Row) -> Row:
     """By somebody who knows how checksums are made, and leaves what follows."""
     entry = following(None, {**json.loads(row.text), "budget": "1/300"})
-    said = replace(entry, said={**entry.said, "number": row.number})
+    said = replace(entry, content={**entry.content, "number": row.number})
     return Row(row.number, said.text, said.sha256, row.columns)
 
 

@@ -33,8 +33,8 @@ class CodedColumns(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.synthetic_sets != 1:
-            found = f"'{self.name}' releases one set of records, on which all of ε is best spent"
-            yield Contradiction(("synthetic_sets",), found, "write 1")
+            fault = f"'{self.name}' releases one set of records, on which all of ε is best spent"
+            yield Contradiction(("synthetic_sets",), fault, "write 1")
         for outcome in declared(job):
             yield from _of_levels(outcome, job.columns[outcome])
         if len(declared(job)) == len(job.outcomes):
@@ -63,13 +63,13 @@ def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
 def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
     """A column needs a public list of levels, with at most `MOST_LEVELS`."""
     if column.codes is None and not column.whole:
-        found = f"'{name}' has no list of levels"
-        yield Contradiction(("columns", name, "whole"), found, "add codes for its texts, or whole: true for whole numbers")
+        fault = f"'{name}' has no list of levels"
+        yield Contradiction(("columns", name, "whole"), fault, "add codes for its texts, or whole: true for whole numbers")
         return
     low, high = column.bounds or (0.0, 0.0)
     several = len(set(column.codes.values())) if column.codes is not None else floor(high) - ceil(low) + 1
     if several > MOST_LEVELS:
-        found = f"{several:,} levels, each with a noisy count"
-        yield Contradiction(("columns", name, "bounds"), found, f"take at most {MOST_LEVELS:,}: group the values")
+        fault = f"{several:,} levels, each with a noisy count"
+        yield Contradiction(("columns", name, "bounds"), fault, f"take at most {MOST_LEVELS:,}: group the values")
     elif several < 2:
         yield Contradiction(("columns", name, "bounds"), f"{several} levels tell nothing", "leave the column out")

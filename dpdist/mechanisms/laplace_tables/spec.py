@@ -44,17 +44,17 @@ class WholeTables(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.sensitivity == "local" and job.budget.adjacency == "substitution":
-            found = f"'{self.name}' with local sensitivities promises nothing, under no adjacency"
-            yield Contradiction(("budget", "adjacency"), found, "leave it out, or take laplace_strict")
+            fault = f"'{self.name}' with local sensitivities promises nothing, under no adjacency"
+            yield Contradiction(("budget", "adjacency"), fault, "leave it out, or take laplace_strict")
         if job.strata:
-            found = f"'{self.name}' noises tables with their margins over the whole file"
-            yield Contradiction(("strata",), found, "leave strata out")
+            fault = f"'{self.name}' noises tables with their margins over the whole file"
+            yield Contradiction(("strata",), fault, "leave strata out")
         if job.synthetic_sets != 1:
-            found = f"'{self.name}' releases one set of tables, on which all of ε is best spent"
-            yield Contradiction(("synthetic_sets",), found, "write 1")
+            fault = f"'{self.name}' releases one set of tables, on which all of ε is best spent"
+            yield Contradiction(("synthetic_sets",), fault, "write 1")
         if job.rake:
-            found = f"'{self.name}' releases figures, and no weights that could be raked"
-            yield Contradiction(("rake",), found, "leave rake out")
+            fault = f"'{self.name}' releases figures, and no weights that could be raked"
+            yield Contradiction(("rake",), fault, "leave rake out")
 
 
 class Laplace(WholeTables):
@@ -65,8 +65,8 @@ class Laplace(WholeTables):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.sensitivity == "public":
-            found = "'laplace' spends all of ε in every figure, with sensitivities of the file itself, as in the literature"
-            yield Contradiction(("mechanism", "sensitivity"), found, "take laplace_composed or laplace_strict")
+            fault = "'laplace' spends all of ε in every figure, with sensitivities of the file itself, as in the literature"
+            yield Contradiction(("mechanism", "sensitivity"), fault, "take laplace_composed or laplace_strict")
 
 
 class LaplaceComposed(WholeTables):

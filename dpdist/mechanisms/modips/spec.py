@@ -56,7 +56,7 @@ class Modips(Noisy):
     def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields every law that the outcomes' public bounds allow. The job's checks refuse any other law."""
         columns = [job.columns[name] for name in declared(job)]
-        coded = all(each.codes is not None or each.whole for each in columns)
+        coded = all(column.codes is not None or column.whole for column in columns)
         for law in ("bernoulli", "multinomial") if coded else ("normal", "lognormal"):
             yield law, {"law": law}
 
@@ -86,14 +86,14 @@ class Modips(Noisy):
         if self.truncation == "renormalised":
             yield Contradiction(("mechanism", "truncation"), self._cost(job), "take clamped, or bounded, whose scale pays")
         if job.synthetic_sets % self.nested:
-            found = f"{job.synthetic_sets} sets are no multiple of {self.nested}"
-            yield Contradiction(("mechanism", "nested"), found, "take a divisor of synthetic_sets")
+            fault = f"{job.synthetic_sets} sets are no multiple of {self.nested}"
+            yield Contradiction(("mechanism", "nested"), fault, "take a divisor of synthetic_sets")
         if self.variance is not None and self.law != "normal":
-            found = f"only the normal law's variance can be public, not that of '{self.law}'"
-            yield Contradiction(("mechanism", "variance"), found, "leave it out")
+            fault = f"only the normal law's variance can be public, not that of '{self.law}'"
+            yield Contradiction(("mechanism", "variance"), fault, "leave it out")
         if self.location != "cells" and self.counted:
-            found = f"'{self.law}' has probabilities for every cell"
-            yield Contradiction(("mechanism", "location"), found, "write cells")
+            fault = f"'{self.law}' has probabilities for every cell"
+            yield Contradiction(("mechanism", "location"), fault, "write cells")
         for outcome in declared(job):
             yield from self._of_values(outcome, job.columns[outcome])
 
@@ -110,13 +110,13 @@ class Modips(Noisy):
             yield Contradiction(bounds, "a lognormal law has values above 0 alone", remedy)
         wide = max(abs(low), abs(high)) > WIDEST or (self.law == "lognormal" and high > WIDEST * low > 0.0)
         if not self.counted and wide:
-            found = f"between bounds so wide a {self.law} law has figures that no number can hold"
-            yield Contradiction(bounds, found, f"narrow them to within {WIDEST:g}, and a lognormal law's to such a ratio")
+            fault = f"between bounds so wide a {self.law} law has figures that no number can hold"
+            yield Contradiction(bounds, fault, f"narrow them to within {WIDEST:g}, and a lognormal law's to such a ratio")
         if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
             yield Contradiction(bounds, "a Bernoulli law has the values 0 and 1", "write [0, 1], or take law: multinomial")
         if self.law == "multinomial" and (levels := levels_between(column)) > MOST_LEVELS:
-            found = f"{levels:,} levels, each with a noisy count in every cell"
-            yield Contradiction(bounds, found, f"take at most {MOST_LEVELS:,}, or law: normal")
+            fault = f"{levels:,} levels, each with a noisy count in every cell"
+            yield Contradiction(bounds, fault, f"take at most {MOST_LEVELS:,}, or law: normal")
 
     def _cost(self, job: JobView) -> str:
         """A text on the loss if noise of scale Δ/ε is renormalised to a wide domain, Δ being the sensitivity."""

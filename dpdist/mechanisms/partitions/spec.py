@@ -22,7 +22,7 @@ REHEARSED_BINS = 20
 MOST_CELLS = 200_000
 """Largest number of cells, the combinations of all outcomes, in a stratum."""
 Bins = Annotated[int, Field(ge=2, le=1_000)]
-Group = Annotated[tuple[ColumnName, ...], BeforeValidator(lambda said: (said,) if isinstance(said, str) else said)]
+Group = Annotated[tuple[ColumnName, ...], BeforeValidator(lambda group: (group,) if isinstance(group, str) else group)]
 """One outcome, or several by which one layer is split together."""
 
 
@@ -76,21 +76,21 @@ class Partitioned(Noisy):
                     ("mechanism", "bins", name), f"'{name}' is no outcome", "name an outcome, or leave it out"
                 )
             elif name in job.columns and (job.columns[name].whole or job.columns[name].codes is not None):
-                found = f"'{name}' has levels, and a bin is uniform within"
-                yield Contradiction(("mechanism", "bins", name), found, "leave it out")
+                fault = f"'{name}' has levels, and a bin is uniform within"
+                yield Contradiction(("mechanism", "bins", name), fault, "leave it out")
         whole = [name for name in declared(job) if name not in self.bins]
         for name in whole:
             column = job.columns[name]
             if not column.whole and column.codes is None:
                 remedy = f"add whole: true or codes, or mechanism.bins: {{{name}: …}}"
-                found = f"'{self.name}' counts levels, and '{name}' has none"
-                yield Contradiction(("columns", name, "whole"), found, remedy)
+                fault = f"'{self.name}' counts levels, and '{name}' has none"
+                yield Contradiction(("columns", name, "whole"), fault, remedy)
             else:
                 yield from against_levels(name, column, f"'{self.name}'")
         yield from self._of_parts(job)
         if len(declared(job)) == len(job.outcomes) and (cells := prod(self.levels(job))) > MOST_CELLS:
-            found = f"outcomes cross to {cells:,} cells, each with a noisy count"
-            yield Contradiction(("outcome",), found, f"take at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
+            fault = f"outcomes cross to {cells:,} cells, each with a noisy count"
+            yield Contradiction(("outcome",), fault, f"take at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
 
     def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
         """Every layer's counts, and every selection, must have enough ε for noise to be drawn."""
@@ -102,8 +102,8 @@ class Partitioned(Noisy):
         parts = [(1 - self.selecting) / self.layers_of(job)]
         parts += [self.selecting / self.selections(job)] if self.selections(job) > 0 else []
         if min(parts) * job.epsilon_per_set / job.most_records < LEAST_BUDGET <= job.epsilon_per_set / job.most_records:
-            found = f"a layer has less than 1e-6 of ε, and {TOO_LITTLE}"
-            yield Contradiction(("mechanism", "name"), found, "take fewer layers or sets, or a larger epsilon")
+            fault = f"a layer has less than 1e-6 of ε, and {TOO_LITTLE}"
+            yield Contradiction(("mechanism", "name"), fault, "take fewer layers or sets, or a larger epsilon")
 
 
 class FlatLaplace(Partitioned):
@@ -117,9 +117,9 @@ class Layered(Partitioned):
 
     def _of_layers(self, job: JobView, layers: int, path: str) -> Iterator[Contradiction]:
         if not 2 <= layers <= len(job.outcomes):
-            found = f"{layers} layers of {len(job.outcomes)} outcomes: every layer but the last splits by one or more"
+            fault = f"{layers} layers of {len(job.outcomes)} outcomes: every layer but the last splits by one or more"
             yield Contradiction(
-                ("mechanism", path), found, "take at least 2 and at most as many as outcomes, or flat_laplace"
+                ("mechanism", path), fault, "take at least 2 and at most as many as outcomes, or flat_laplace"
             )
 
 
@@ -173,8 +173,8 @@ class Steps(Layered):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if (self.order is None) == (self.layers is None):
-            found = "the order of outcomes is named, or selected in a number of layers"
-            yield Contradiction(("mechanism", "order"), found, "give order or layers, one of them")
+            fault = "the order of outcomes is named, or selected in a number of layers"
+            yield Contradiction(("mechanism", "order"), fault, "give order or layers, one of them")
         elif self.order is None:
             yield from self._of_layers(job, self.layers or 1, "layers")
         else:
@@ -189,5 +189,5 @@ class Steps(Layered):
             if name in named[:i]:
                 yield Contradiction(("mechanism", "order"), f"'{name}' is named twice", "delete one")
         if len(self.order or ()) == 1 and len(set(named)) == len(job.outcomes):
-            found = "the first layer has all outcomes, which is the flat Laplace"
-            yield Contradiction(("mechanism", "order"), found, "take flat_laplace, or put some outcomes behind others")
+            fault = "the first layer has all outcomes, which is the flat Laplace"
+            yield Contradiction(("mechanism", "order"), fault, "take flat_laplace, or put some outcomes behind others")

@@ -31,5 +31,5 @@ class PerturbedHistogram(Noisy):
         yield from super().contradictions(job)
         for outcome in declared(job):
             if job.columns[outcome].whole:
-                found = "a histogram is uniform within its bins"
-                yield Contradiction(("columns", outcome, "whole"), found, "leave whole out")
+                fault = "a histogram is uniform within its bins"
+                yield Contradiction(("columns", outcome, "whole"), fault, "leave whole out")

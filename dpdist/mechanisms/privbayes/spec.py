@@ -60,22 +60,22 @@ class PrivBayes(CodedColumns):
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         columns = len(job.outcomes)
         if self.degree is not None and self.usefulness is not None:
-            found = "the degree is fixed, or follows from the usefulness of tables"
-            yield Contradiction(("mechanism", "usefulness"), found, "give degree or usefulness, one of them")
+            fault = "the degree is fixed, or follows from the usefulness of tables"
+            yield Contradiction(("mechanism", "usefulness"), fault, "give degree or usefulness, one of them")
         if self.selection is not None and columns < 3:
             yield Contradiction(("mechanism", "selection"), f"{columns} columns leave no choice of parents", "leave it out")
         part = self.choosing(columns)
         if part >= 1:
-            found, remedy = "nothing is left for the tables", 'give a part below 1, as in "3/10"'
-            yield Contradiction(("mechanism", "selection"), found, remedy)
+            fault, remedy = "nothing is left for the tables", 'give a part below 1, as in "3/10"'
+            yield Contradiction(("mechanism", "selection"), fault, remedy)
         elif min([(1 - part) / columns, *([part / (columns - 1)] if part else [])]) * _of_a_record(job) < LEAST_BUDGET:
-            found = f"a table or a choice has less than 1e-6 of ε, and {TOO_LITTLE}"
-            yield Contradiction(("mechanism", "name"), found, "take fewer columns, or a larger epsilon")
+            fault = f"a table or a choice has less than 1e-6 of ε, and {TOO_LITTLE}"
+            yield Contradiction(("mechanism", "name"), fault, "take fewer columns, or a larger epsilon")
         most = max((columns - met) * comb(met, min(self.parents, met)) for met in range(1, columns + 1))
         if most > MOST_CANDIDATES:
-            found = f"{columns} columns with up to {self.parents} parents make rounds of {most:,} candidates"
+            fault = f"{columns} columns with up to {self.parents} parents make rounds of {most:,} candidates"
             yield Contradiction(
-                ("mechanism", "degree"), found, f"take a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
+                ("mechanism", "degree"), fault, f"take a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
             )
 
 

@@ -35,15 +35,15 @@ class Weighted(MechanismSpec):
 
     def published(self, job: JobView) -> dict[str, Any]:
         aimed = job.reference is not None and self.weights.rule != "none"
-        return {name: said for name, said in super().published(job).items() if aimed or name != "aim"}
+        return {name: value for name, value in super().published(job).items() if aimed or name != "aim"}
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.reference is not None and self.weights.rule == "none" and job.family != "scores":
             yield Contradiction(("reference",), "without privacy weights nothing is fixed on a reference", "leave it out")
         if job.reference is None and self.aim != type(self).model_fields["aim"].default:
-            found = "only weights that are tuned on a reference aim below the target"
-            yield Contradiction(("mechanism", "aim"), found, "leave it out")
+            fault = "only weights that are tuned on a reference aim below the target"
+            yield Contradiction(("mechanism", "aim"), fault, "leave it out")
 
 
 class Unweighted(MechanismSpec):
@@ -70,8 +70,8 @@ class WeightedE(FixedWeights):
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().against_weights(job)
         if self.weights.reweight is not None:
-            found = "'weighted_e' cuts weights off before re-weighting"
-            yield Contradiction(("mechanism", "weights", "reweight"), found, "leave it out")
+            fault = "'weighted_e' cuts weights off before re-weighting"
+            yield Contradiction(("mechanism", "weights", "reweight"), fault, "leave it out")
 
 
 class CensorW(FixedWeights, Clamped):

@@ -33,5 +33,5 @@ class ReferenceTables(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.synthetic_sets != 1:
-            found = "'reference_tables' releases one table, on which the whole budget is best spent"
-            yield Contradiction(("synthetic_sets",), found, "write 1")
+            fault = "'reference_tables' releases one table, on which the whole budget is best spent"
+            yield Contradiction(("synthetic_sets",), fault, "write 1")

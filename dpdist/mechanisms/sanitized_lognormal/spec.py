@@ -38,16 +38,16 @@ class SanitizedStatistics(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.likelihood.family != "lognormal":
-            found = f"'{self.name}' releases statistics of the lognormal law"
-            yield Contradiction(("model", "family"), found, "take family: lognormal")
+            fault = f"'{self.name}' releases statistics of the lognormal law"
+            yield Contradiction(("model", "family"), fault, "take family: lognormal")
             return
         if job.sampler != Sampler(name="exact"):
             yield Contradiction(("sampler",), f"'{self.name}' draws from no posterior", "leave sampler out")
         if job.likelihood.prior != Prior():
-            found = f"'{self.name}' has the reference in place of a prior"
-            yield Contradiction(("model", "prior"), found, "leave prior out")
+            fault = f"'{self.name}' has the reference in place of a prior"
+            yield Contradiction(("model", "prior"), fault, "leave prior out")
         for outcome in declared(job):
             if (bounds := job.columns[outcome].bounds) is not None and bounds[0] <= 0:
-                found = f"'{self.name}' is strict, and whether an outcome is 0 depends on the records"
+                fault = f"'{self.name}' is strict, and whether an outcome is 0 depends on the records"
                 remedy = "give bounds from above 0, to which lower values are clipped"
-                yield Contradiction(("columns", outcome, "bounds"), found, remedy)
+                yield Contradiction(("columns", outcome, "bounds"), fault, remedy)

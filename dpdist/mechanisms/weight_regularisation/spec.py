@@ -39,11 +39,11 @@ class WeightRegularisation(Noisy):
         weight = job.survey.weight
         bounds = job.columns[weight].bounds if weight is not None and weight in job.columns else None
         if weight is None:
-            found = f"'{self.name}' moves weights towards a common one, and the job names no weight"
-            yield Contradiction(("survey", "weight"), found, "name the weight, or take laplace_strict")
+            fault = f"'{self.name}' moves weights towards a common one, and the job names no weight"
+            yield Contradiction(("survey", "weight"), fault, "name the weight, or take laplace_strict")
         elif self.towards is not None and bounds is not None and not bounds[0] <= self.towards <= bounds[1]:
-            found = f"{self.towards:g} is outside of the weight's public bounds"
-            yield Contradiction(("mechanism", "towards"), found, f"take a weight from {bounds[0]:g} to {bounds[1]:g}")
+            fault = f"{self.towards:g} is outside of the weight's public bounds"
+            yield Contradiction(("mechanism", "towards"), fault, f"take a weight from {bounds[0]:g} to {bounds[1]:g}")
         if job.synthetic_sets != 1:
-            found = f"'{self.name}' releases one table, on which the whole budget is best spent"
-            yield Contradiction(("synthetic_sets",), found, "write 1")
+            fault = f"'{self.name}' releases one table, on which the whole budget is best spent"
+            yield Contradiction(("synthetic_sets",), fault, "write 1")

@@ -59,15 +59,15 @@ class WeightedMarginals(CodedColumns):
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         yield from self._of_sums(job)
         if self.selection is not None and not self.chooses(job):
-            found = "no pair is chosen: the job names the tables, or its pairs make no loop"
-            yield Contradiction(("mechanism", "selection"), found, "leave it out")
+            fault = "no pair is chosen: the job names the tables, or its pairs make no loop"
+            yield Contradiction(("mechanism", "selection"), fault, "leave it out")
         if self.marginals is not None:
             yield from self._of_marginals(job, self.marginals)
         elif len(job.outcomes) > 1 and not candidates(self.sizes(job)):
-            found = f"no pair of columns has at most {MOST_CHOSEN_CELLS:,} cells, so none can be chosen"
+            fault = f"no pair of columns has at most {MOST_CHOSEN_CELLS:,} cells, so none can be chosen"
             alone = ", ".join(f"[{name}]" for name in job.outcomes)
             yield Contradiction(
-                ("mechanism", "marginals"), found, f"write marginals: [{alone}], name pairs, or merge levels"
+                ("mechanism", "marginals"), fault, f"write marginals: [{alone}], name pairs, or merge levels"
             )
 
     @property
@@ -82,27 +82,27 @@ class WeightedMarginals(CodedColumns):
     def _of_sums(self, job: JobView) -> Iterator[Contradiction]:
         """Sums are of the job's columns, each once. A column by which they are taken stands in a named pair."""
         pairs = [set(columns) for columns in self.marginals or ()]
-        for i, each in enumerate(self.sums or ()):
-            for key, name in (("of", each.of), ("by", each.by)):
+        for i, total in enumerate(self.sums or ()):
+            for key, name in (("of", total.of), ("by", total.by)):
                 if name is not None and name not in job.outcomes:
-                    found = f"'{name}' is not among the columns that are released"
+                    fault = f"'{name}' is not among the columns that are released"
                     where = ("mechanism", "sums", i, key)
-                    yield Contradiction(where, found, "name it under outcome, or leave it out", listed(job.outcomes))
+                    yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
                     return
-            if each.by == each.of:
-                found = f"'{each.of}' by its own levels: their counts determine these sums"
-                yield Contradiction(("mechanism", "sums", i, "by"), found, "leave by out")
-            elif (close := _too_close(each.of, levels_of(job.columns[each.of]))) is not None:
+            if total.by == total.of:
+                fault = f"'{total.of}' by its own levels: their counts determine these sums"
+                yield Contradiction(("mechanism", "sums", i, "by"), fault, "leave by out")
+            elif (close := _too_close(total.of, levels_of(job.columns[total.of]))) is not None:
                 yield Contradiction(("mechanism", "sums", i, "of"), close, "give them one code, or leave the sum out")
-            elif each in (self.sums or ())[:i]:
+            elif total in (self.sums or ())[:i]:
                 yield Contradiction(("mechanism", "sums", i), "this sum is there already", "name it once")
-            elif each.by is not None and {each.of, each.by} not in pairs:
-                found = f"the pair of '{each.by}' and '{each.of}' is not named, so it may not be measured"
-                remedy = f"add [{each.by}, {each.of}] to marginals, or leave by out"
-                yield Contradiction(("mechanism", "sums", i, "by"), found, remedy)
+            elif total.by is not None and {total.of, total.by} not in pairs:
+                fault = f"the pair of '{total.by}' and '{total.of}' is not named, so it may not be measured"
+                remedy = f"add [{total.by}, {total.of}] to marginals, or leave by out"
+                yield Contradiction(("mechanism", "sums", i, "by"), fault, remedy)
         if self.sums and job.reference is not None:
-            found = "what sums have beyond the weights' bound is not estimated, and counts would have it"
-            yield Contradiction(("mechanism", "sums"), found, "leave the reference or the sums out")
+            fault = "what sums have beyond the weights' bound is not estimated, and counts would have it"
+            yield Contradiction(("mechanism", "sums"), fault, "leave the reference or the sums out")
 
     def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
         """Tables must use columns of the job, contain all of them together, and form no loop."""
@@ -110,8 +110,8 @@ class WeightedMarginals(CodedColumns):
         for i, columns in enumerate(named):
             where = ("mechanism", "marginals", i)
             if unknown := [name for name in columns if name not in job.outcomes]:
-                found = f"'{unknown[0]}' is not among the columns that are released"
-                yield Contradiction(where, found, "name it under outcome, or leave it out", listed(job.outcomes))
+                fault = f"'{unknown[0]}' is not among the columns that are released"
+                yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
                 return
             if set(columns) in map(set, named[:i]):
                 yield Contradiction(where, f"'{' x '.join(columns)}' is there already", "name it once")
@@ -120,17 +120,17 @@ class WeightedMarginals(CodedColumns):
                 yield Contradiction(where, "not one column, or two different ones", "write [a] or [a, b]")
                 return
             if (cells := prod(len(levels_of(job.columns[name])) for name in columns)) > MOST_CELLS:
-                found = f"{cells:,} cells, each with noise"
-                yield Contradiction(where, found, f"merge levels, at most {MOST_CELLS:,} cells", "")
+                fault = f"{cells:,} cells, each with noise"
+                yield Contradiction(where, fault, f"merge levels, at most {MOST_CELLS:,} cells", "")
             if len(columns) == 2:
                 first, second = (_root(together, name) for name in columns)
                 if first == second:
-                    found = f"'{columns[0]}' and '{columns[1]}' are joined by other marginals already"
-                    yield Contradiction(where, found, "leave one pair of the loop out")
+                    fault = f"'{columns[0]}' and '{columns[1]}' are joined by other marginals already"
+                    yield Contradiction(where, fault, "leave one pair of the loop out")
                 together[first] = second
         if left := [name for name in job.outcomes if not any(name in columns for columns in named)]:
-            found = f"no marginal has column '{left[0]}'"
-            yield Contradiction(("mechanism", "marginals"), found, f"add [{left[0]}], or a pair with it")
+            fault = f"no marginal has column '{left[0]}'"
+            yield Contradiction(("mechanism", "marginals"), fault, f"add [{left[0]}], or a pair with it")
 
 
 Pair = tuple[int, int]
