@@ -97,7 +97,8 @@ def _of_reference(job: Job) -> Iterator[str]:
     elif (years := _years_between(reference.period, job.period)) >= OLD_REFERENCE:
         yield (
             f"the reference is of {reference.period}, {years} years from {job.period}: weights and outcomes may have "
-            "changed their shape, which dpdist rehearse cannot see. Noisy histograms cost epsilon and do not rely on that shape"
+            "changed their shape, which dpdist rehearse cannot see. Noisy histograms cost epsilon and do not rely on that "
+            "shape"
         )
     if job.mechanism.donates:
         yield PUBLISHED_TOO
