@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+
+from dpdist.testing.small import single
 
 Said = dict[str, Any]
 LEVELS, RECORDS, SIMULATED = 3, 400, 1500
@@ -35,11 +36,6 @@ def small(name: str, job: Said) -> Said:
     if "path" in (made.get("reference") or {}):
         made["reference"]["path"] = f"{name}_earlier.parquet"
     return made
-
-
-def single(values: ArrayLike) -> np.ndarray:
-    """The values in single precision, so that a file of them has the same bytes whichever processor computed them."""
-    return np.asarray(values).astype(np.float32).astype(float)
 
 
 def simulated_survey(job: Said, seed: int, records: int = RECORDS) -> pd.DataFrame:

@@ -8,19 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-import pandas as pd
 import yaml
-from shipped_surveys import single, small
+from shipped_surveys import small
 
 from dpdist.job import SAMPLERS, SPECS, Adjacency, Family, Job
 from dpdist.job.checks import contradictions
 from dpdist.job.families import BINARY, COUNT, FAMILIES, UNIT, FamilyFacts, Support, facts_of
 from dpdist.job.loading import find_job, parse_job
 from dpdist.job.yaml_lines import dotted
+from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS
 
 Said = dict[str, Any]
-FIELDS, SEXES = ("arts", "law"), ("f", "m")
 CURRENT, EARLIER, RELEASED = "current.parquet", "earlier.parquet", "earlier_release"
 """Files that jobs name: two surveys, and the public folder of a release of the earlier one."""
 EXACT = "exact or grid"
@@ -30,15 +28,6 @@ _OUTCOMES: dict[str, str | list[str]] = {"histogram": "share", "partition": ["vo
 """Outcomes of mechanisms that fit no likelihood; other ones have the salary."""
 _OF_SUPPORT = {UNIT: "share", COUNT: "visits", BINARY: "voted"}
 """Outcomes that a family takes; other ones have the salary."""
-_COLUMNS: dict[str, Said] = {
-    "field": {"levels": list(FIELDS)},
-    "sex": {"levels": list(SEXES)},
-    "salary": {"bounds": [1000, 1000000], "outside": "clip"},
-    "share": {"bounds": [0, 1], "outside": "clip"},
-    "visits": {"bounds": [0, 60], "outside": "clip"},
-    "voted": {"bounds": [0, 1], "codes": {"no": 0, "yes": 1}},
-}
-_CLIPPED_WEIGHT = {"bounds": [1, 100], "outside": "clip"}
 _PROGRAM: Said = {"program": "partial_pooling.stan", "parameters": {"mu": [2]}, "data": {"typical": [11.5, 4.8]}}
 _REFERENCE = {"reference": {"path": EARLIER, "period": "2017", "provenance": "simulated"}}
 _BINS = {"bins": {"share": 4}}
@@ -53,37 +42,19 @@ _MECHANISMS: dict[str, Said] = {
     "perturbed_histogram": {},
     "laplace": _TABLES,
     "laplace_composed": _TABLES,
-    "laplace_strict": {"weight": _CLIPPED_WEIGHT},
-    "weight_regularisation": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
-    "reference_tables": _TABLES | _REFERENCE | {"weight": _CLIPPED_WEIGHT},
-    "sanitized_statistics": _REFERENCE | {"weight": _CLIPPED_WEIGHT, "strata": []},
-    "modips": {"weight": _CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
-    "flat_laplace": {"weight": _CLIPPED_WEIGHT, "constants": _BINS},
-    "universal_histogram": {"weight": _CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
-    "steps": {"weight": _CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
-    "weighted_marginals": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
-    "privbayes": {"weight": _CLIPPED_WEIGHT, "synthetic_sets": 1},
+    "laplace_strict": {"weight": CLIPPED_WEIGHT},
+    "weight_regularisation": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
+    "reference_tables": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
+    "sanitized_statistics": _REFERENCE | {"weight": CLIPPED_WEIGHT, "strata": []},
+    "modips": {"weight": CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
+    "flat_laplace": {"weight": CLIPPED_WEIGHT, "constants": _BINS},
+    "universal_histogram": {"weight": CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
+    "steps": {"weight": CLIPPED_WEIGHT, "constants": _BINS | {"layers": 2}},
+    "weighted_marginals": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
+    "privbayes": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
 }
-_NEW: Said = {"weight": _CLIPPED_WEIGHT}
+_NEW: Said = {"weight": CLIPPED_WEIGHT}
 """What a job under a mechanism says beside its name; `_NEW` is of a mechanism that needs nothing of its own."""
-
-
-def survey(seed: int, n: int = 240) -> pd.DataFrame:
-    """Records with an outcome for every family, and a weight that falls with the salary."""
-    rng = np.random.default_rng(seed)
-    field, sex = rng.integers(0, len(FIELDS), n), rng.integers(0, len(SEXES), n)
-    log_salary = 11.0 + 0.2 * field - 0.1 * sex + 0.4 * rng.standard_normal(n)
-    return pd.DataFrame(
-        {
-            "field": np.array(FIELDS)[field],
-            "sex": np.array(SEXES)[sex],
-            "salary": single(np.exp(log_salary)),
-            "share": single(rng.beta(2.0 + field, 3.0, n)),
-            "visits": rng.negative_binomial(3, 0.3, n),
-            "voted": np.where(rng.random(n) < 0.3 + 0.1 * field, "yes", "no"),
-            "weight": np.clip(single(np.exp(14.5 - log_salary + 0.3 * rng.standard_normal(n))), 1.0, 100.0),
-        }
-    )
 
 
 def _facts(mechanism: str, family: str) -> FamilyFacts:
@@ -102,7 +73,7 @@ def said(mechanism: str, adjacency: Adjacency, family: str) -> Said:
     by = ["sex"] if family == "scores" else ["field", "sex"] if both else ["field"]
     weight = facts.weight is not False
     outcomes = [outcome] if isinstance(outcome, str) else outcome
-    columns = {name: _COLUMNS[name] for name in (*by, *outcomes)}
+    columns = {name: COLUMNS[name] for name in (*by, *outcomes)}
     model: Said = {"family": family} | ({"predictors": ["sex"]} if facts.predictors else {})
     model |= _PROGRAM if family == "user" else {}
     if mechanism in ("censor_w", "censor_uw", "centred") and family == "lognormal":
@@ -170,7 +141,7 @@ def variants() -> Iterator[tuple[str, Said]]:
     yield "censor_w-reference", _with(said("censor_w", "substitution", "beta"), **_REFERENCE)
     yield "weighted-grid-reference", _with(said("weighted", "zero_out", "negative_binomial"), **_REFERENCE)
     composed = said("laplace_composed", "substitution", "noisy_tables")
-    public = _with(composed, mechanism__sensitivity="public", columns__weight=_CLIPPED_WEIGHT)
+    public = _with(composed, mechanism__sensitivity="public", columns__weight=CLIPPED_WEIGHT)
     yield "laplace_composed-public", public
     yield "laplace_composed-consistent", _with(public, mechanism__consistency="least_squares")
     yield from _strict_variants()
@@ -192,10 +163,10 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     yield "reference_tables-histogram", _with(tables, reference={"histogram": histogram})
     yield "reference_tables-release", _with(tables, reference={"release": RELEASED})
     yield "reference_tables-refreshed", _with(tables, reference={"release": RELEASED, "histogram": histogram})
-    two_valued = {"columns__voted": _COLUMNS["voted"], "outcome": "voted"}
+    two_valued = {"columns__voted": COLUMNS["voted"], "outcome": "voted"}
     tabled = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
     yield "reference_tables-two-valued", _with(tables, **two_valued, tables=tabled)
-    two = _with(tables, outcome=["salary", "share"], columns__share=_COLUMNS["share"])
+    two = _with(tables, outcome=["salary", "share"], columns__share=COLUMNS["share"])
     yield "reference_tables-two-outcomes", two
     yield "reference_tables-raked", _with(tables, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
     sanitized = said("sanitized_statistics", "zero_out", "lognormal")
@@ -212,7 +183,7 @@ def _modips_variants() -> Iterator[tuple[str, Said]]:
     yield "modips-regression", _with(modips, **regression)
     yield "modips-nested", _with(modips, mechanism__nested=2, synthetic_sets=4)
     tables = [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": "voted"}]}]
-    voted = {"columns__voted": _COLUMNS["voted"], "outcome": "voted", "tables": tables}
+    voted = {"columns__voted": COLUMNS["voted"], "outcome": "voted", "tables": tables}
     yield "modips-bernoulli", _with(modips, **voted, mechanism__law="bernoulli")
     visits = {"columns__visits": {"bounds": [0, 9], "whole": True, "outside": "clip"}, "outcome": "visits"}
     tables = [{"name": "t", "by": ["field"], "statistics": ["count", {"mean": "visits"}]}]
@@ -251,6 +222,11 @@ def nameable() -> dict[str, Job]:
     """Every crossed name and variant that is a job; of what needs a Markov chain too."""
     made = {name: job for name, job in crossed() if not reach()[name].startswith("refused")}
     return {name: unchecked(job) for name, job in (made | dict(variants())).items()}
+
+
+def jobs_under(mechanism: str) -> list[Job]:
+    """Small jobs of a mechanism: its adjacencies, families and variants."""
+    return [job for job in nameable().values() if job.mechanism.name == mechanism]
 
 
 def unchecked(job: Said) -> Job:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from named_draws import Drawn, named
 from shipped_surveys import simulated_survey
-from small_jobs import CURRENT, EARLIER, RELEASED, Said, parsed, rooted, said, shipped, survey
+from small_jobs import CURRENT, EARLIER, RELEASED, Said, parsed, rooted, said, shipped
 
 import dpdist
+from dpdist.testing import losses
+from dpdist.testing.small import survey
 
 
 class OneDay(datetime):
@@ -41,3 +43,9 @@ def run(name: str, job: Said, inputs: Path, workspace: Path, drawn: list[Drawn] 
     """Release a small job in this process; `drawn` is told of its noise."""
     with named(name, drawn):
         dpdist.run(parsed(rooted(job, inputs)), workspace)
+
+
+def captured(name: str, job: Said, inputs: Path, workspace: Path) -> losses.Captured:
+    """A stratum of a small job, before it is protected."""
+    with named(name):
+        return losses.captured(parsed(rooted(job, inputs)), workspace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,9 +16,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from mechanism_answers import problems_of_answers, problems_of_stated_noise
-from mechanism_losses import captured, problems_of_scale
-from small_jobs import CURRENT, Said, parsed, said, survey
+from small_jobs import CURRENT, Said, parsed, said
+from small_runs import captured
 
 import dpdist
 from dpdist.core import plugins
@@ -32,6 +32,10 @@ from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Strict
 from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.testing import check_mechanism
+from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
+from dpdist.testing.losses import problems_of_scale
+from dpdist.testing.small import survey
 
 EXAMPLE = Path(__file__).parent / "plugin_example"
 ORIGIN = {"distribution": "dpdist-counts", "version": "1.2.0"}
@@ -218,7 +222,7 @@ def test_a_faulty_plugin_is_refused_by_name_and_all_else_works(
     install(tmp_path, name, text)
     installed.syspath_prepend(str(tmp_path))
     members, refusals = SPECS.usable()
-    assert list(members) == ["yes_no_counts"]
+    assert list(members) == ["capped_totals", "yes_no_counts"]
     (refusal,) = refusals
     assert f"plug-in '{name}' of faulty 0.1 (faulty:Faulty)" in str(refusal)
     assert reason in str(refusal)
@@ -232,7 +236,7 @@ def test_a_faulty_plugin_is_refused_by_name_and_all_else_works(
 def test_two_plugins_of_one_name_are_refused(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(tmp_path, "yes_no_counts", "")
     installed.syspath_prepend(str(tmp_path))
-    assert SPECS.usable()[0] == {}
+    assert list(SPECS.usable()[0]) == ["capped_totals"]
     with pytest.raises(Refused, match=r"several plug-ins have one name: .*dpdist-counts 1\.2\.0.* and .*faulty 0\.1"):
         SPECS.plugged_in("yes_no_counts")
 
@@ -257,3 +261,65 @@ def test_a_promise_below_its_loss_and_rounds_of_its_own_are_refused(installed: p
     installed.setattr(kind, "protect", lambda *_: None)
     with pytest.raises(Incomplete, match=r"plug-in 'yes_no_counts' of dpdist-counts 1\.2\.0 .* not held to its queries"):
         mechanism_of(job)
+
+
+MUTATIONS = {
+    "half of the scale": ("sensitivity", "return UNIT * OF_ONE", "return UNIT / 2 * OF_ONE", "LossExceeded"),
+    "a distance stated as an eighth": ("sensitivity", "OF_ONE.times(UNIT), scale", "OF_ONE, scale / UNIT", "cost"),
+    "no clip": ("query", "np.minimum(records.weight, self.cells.cap)", "records.weight", "cost 24"),
+    "sums beyond their domain": ("query", "weights=weight,", "weights=2.0 * weight,", "cost 24"),
+    "a promise below its loss": (
+        "query",
+        "per_set(total, job)",
+        "Strict(job.budget.adjacency, job.epsilon_per_set / 4)",
+        "promises",
+    ),
+    "a query asked twice": (
+        "query",
+        "noisy = yield defined.sums(exact, query, number)",
+        "noisy = ((yield defined.sums(exact, query, number)) + (yield defined.sums(exact, query, -number))) / 2",
+        "exceeds the promise",
+    ),
+    "one noise for two sets": ("query", "sums(exact, query, number)", "sums(exact, query, 1)", "give each a number"),
+    "exact sums": ("query", 'Draws({"sums": noisy[None]})', 'Draws({"sums": exact[None]})', "takes exact sums"),
+    "records in post": (
+        "post",
+        "from dpdist.job import Job\n",
+        "from dpdist.confidential.records import Records\nfrom dpdist.job import Job\n",
+        "move that part to query.py",
+    ),
+    "missing words": ("post", 'density="noisy', 'density="" and "noisy', "WORDS.density"),
+    "noise that the statement does not name": ("query", "has discrete Laplace noise", "has noise", "does not name it"),
+    "another scale in the measurements": (
+        "post",
+        "[model.scale] * 2",
+        "[2 * model.scale] * 2",
+        "measurements.parquet states",
+    ),
+    "weights without bounds": (
+        "spec",
+        "    def contradictions",
+        "    def clips(self, job: JobView) -> bool:\n        return False\n\n    def contradictions",
+        "a weight without public bounds",
+    ),
+}
+"""Of a strict mechanism: a module, a text in it, a faulty one in its place, and what the check says."""
+
+
+def test_the_example_passes_the_check_of_mechanisms(installed: pytest.MonkeyPatch) -> None:
+    for name in ("yes_no_counts", "capped_totals"):
+        check_mechanism(SPECS.named(name))
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_mutated_mechanism_fails_the_check(what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, right, wrong, line = MUTATIONS[what]
+    shutil.copytree(site, tmp_path / "site")
+    file = tmp_path / "site" / "dpdist_counts" / "capped_totals" / f"{module}.py"
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    fresh.syspath_prepend(str(tmp_path / "site"))
+    invalidate_caches()
+    with pytest.raises(AssertionError, match=line):
+        check_mechanism(SPECS.named("capped_totals"))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-from mechanism_contract import problems, record_dependent
 from small_jobs import Said, said, unchecked
 
 from dpdist.core.errors import JobError
@@ -18,6 +17,7 @@ from dpdist.job.checks import contradictions
 from dpdist.job.loading import parse_job
 from dpdist.job.mechanism import Guarantee, Noisy
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.testing.contract import problems, record_dependent
 
 STRICT = said("laplace_strict", "substitution", "cell_sums")
 UNBOUNDED = "a weight without public bounds"

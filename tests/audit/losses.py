@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from intake import taken_in
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
@@ -35,6 +34,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.reference.limits import Limits
+from dpdist.testing.intake import taken_in
 
 LEVELS = {"field": ("arts", "law"), "sex": ("f", "m")}
 CELLS = 4

@@ -15,7 +15,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 import yaml
-from intake import taken_in
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
@@ -27,6 +26,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.truncation import OutsideDomain
 from dpdist.sampling import sampler_of
+from dpdist.testing.intake import taken_in
 
 Said = dict[str, Any]
 KINDS: dict[str, Said] = {

@@ -8,7 +8,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import yaml
-from intake import taken_in
 from losses import Case
 from options import Option, bases, joined, tried
 from test_lower_bounds import pair
@@ -23,6 +22,7 @@ from dpdist.job import NoiseName
 from dpdist.mechanisms.models import builder_of
 from dpdist.privacy.queries import Moved
 from dpdist.sampling import sampler_of
+from dpdist.testing.intake import taken_in
 
 DRAWS = 20_000
 

@@ -18,9 +18,10 @@ import pytest
 from golden_runs import GOLDENS, Golden, Kept, differences, kept, read_golden, released
 from golden_studies import STUDIES, studied
 from pages import sentences, words
-from shipped_surveys import single
-from small_jobs import EXACT, cases, reach, survey
+from small_jobs import EXACT, cases, reach
 from small_runs import write_inputs
+
+from dpdist.testing.small import single, survey
 
 CASES = cases()
 

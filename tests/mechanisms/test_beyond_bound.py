@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from coded_survey import job_text, records, survey
-from intake import taken_in
 from test_clamped import KEY, Notes
 
 import dpdist
@@ -25,6 +24,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
+from dpdist.testing.intake import taken_in
 
 CAP = 50.0
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"

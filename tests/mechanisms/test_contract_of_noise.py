@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mechanism_answers import problems_of_answers, problems_of_stated_noise
-from mechanism_losses import Captured, answered, captured, exactly, problems_of_scale
 from small_jobs import Said, cases, unchecked
-from small_runs import write_inputs
+from small_runs import captured, write_inputs
 
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice, Pass
@@ -33,6 +31,8 @@ from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import cell_sums, scale_of
 from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
+from dpdist.testing.losses import Captured, answered, exactly, problems_of_scale
 
 Cases = Callable[[str], Captured]
 ADJACENCIES = ("zero_out", "substitution", "add_remove")
@@ -186,7 +186,7 @@ def test_weights_that_are_not_clipped_when_a_file_is_read_are_found_out(
     case_of: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No mechanism clips a weight at its public bounds: a weight of four times the bound costs four times the budget."""
-    monkeypatch.setattr("mechanism_losses.taken_in", lambda job, records: records)
+    monkeypatch.setattr("dpdist.testing.losses.taken_in", lambda job, records: records)
     (line,) = problems_of_scale("it", case_of(CELLS))
     assert line.startswith("it: two neighbouring files cost 48, and the job's epsilon is 12: compare the scale")
 

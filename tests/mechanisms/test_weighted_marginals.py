@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from coded_survey import COLUMNS, job_text, law_of_choice, records, survey
-from intake import taken_in
 from test_clamped import KEY, Notes
 
 import dpdist
@@ -33,6 +32,7 @@ from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums, chosen
 from dpdist.mechanisms.weighted_marginals.sensitivity import choice_scale
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
+from dpdist.testing.intake import taken_in
 
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"
 

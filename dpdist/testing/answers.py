@@ -13,17 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from mechanism_losses import Answered, Captured, answered, neighbours
 
-from dpdist.core.keys import Key
 from dpdist.engine.in_memory import noise_of
 from dpdist.engine.protocol import Measurement, Query
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
 from dpdist.publish.model_outputs import FIGURES
+from dpdist.testing.losses import KEY, Answered, Captured, answered, neighbours
 
-KEY = Key(b"\x0c" * 32)
 TRIED = 4
 """Neighbouring files, of all, over which a release is compared."""
 MOVED = 5.0
@@ -46,8 +44,8 @@ def problems_of_answers(name: str, case: Captured, mechanism: Any = None) -> lis
         base = answered(case, case.records, _noisy, mechanism)
     except ValueError as error:
         return [f"{name}: {error}"]
-    found = list(_of_exact_sums(name, case, base, mechanism))
-    return list(dict.fromkeys([*found, *_of_sets(name, case, base, mechanism)]))
+    of_sums = list(_of_exact_sums(name, case, base, mechanism))
+    return list(dict.fromkeys([*of_sums, *_of_sets(name, case, base, mechanism)]))
 
 
 def _noisy(number: int, query: Query) -> Any:
@@ -94,19 +92,19 @@ def _of_exact_sums(name: str, case: Captured, base: Answered, mechanism: Any) ->
 def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Iterator[str]:
     sets = len(base.released.parameters)
     noises = case.job.mechanism.noises(case.job)
-    each, reached = sets // noises, set[int]()
+    per_noise, reached = sets // noises, set[int]()
     for number, query in enumerate(base.queries):
         if not isinstance(query, Measurement):
             continue
         moved = (answered(case, case.records, _imposed(base, number, by), mechanism) for by in (MOVED, -MOVED))
-        own = sorted({one for other in moved for one, _ in _differing(base, other)})
-        reached |= set(own)
-        if not own:
+        touched = sorted({one for other in moved for one, _ in _differing(base, other)})
+        reached |= set(touched)
+        if not touched:
             yield f"{name}: query {number + 1} changes nothing that is released: is its answer used?"
-        if len({(one - 1) // each for one in own}) > 1:
+        if len({(one - 1) // per_noise for one in touched}) > 1:
             yield (
-                f"{name}: one noisy answer is in sets {', '.join(map(str, own))}, and its specification says that records "
-                f"were protected {noises} times (noises): ask for noise of its own for each"
+                f"{name}: one noisy answer is in sets {', '.join(map(str, touched))}, and its specification says that "
+                f"records were protected {noises} times (noises): ask for noise of its own for each"
             )
     for one in sorted(set(range(1, sets + 1)) - reached):
         yield f"{name}: no noisy answer changes set {one}: it is released without noise"
@@ -115,16 +113,16 @@ def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Itera
 def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -> list[str]:
     """Where `measurements.parquet`, the released object or the statement has noise other than what was drawn."""
     rng = np.random.default_rng(3)
-    found = answered(
+    once = answered(
         case, case.records, lambda _, query: query.under(np.rint(rng.uniform(0.0, SLIGHT, query.noise.size))), mechanism
     )
     drawn: dict[float, set[tuple[str, Fraction]]] = {}
-    for query, answer in zip(found.queries, found.answers, strict=True):
+    for query, answer in zip(once.queries, once.answers, strict=True):
         for value in np.ravel(answer).tolist():
             drawn.setdefault(value, set()).add((query.noise.law, query.noise.scale))
-    scales = {query.noise.scale for query in found.queries}
+    scales = {query.noise.scale for query in once.queries}
     lines, units = list[str](), set[float]()
-    for theta in found.released.parameters:
+    for theta in once.released.parameters:
         for figures in _figures(case, theta):
             units.add(figures.unit)
             lines += _of_figures(name, figures, drawn)
@@ -151,17 +149,17 @@ def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, F
 
 
 def _described(name: str, case: Captured, theta: Draws, scales: set[Fraction]) -> Iterator[str]:
-    said = str(case.model.describe(theta).get("noise", ""))
-    for text in _SCALE.findall(said):
+    described = str(case.model.describe(theta).get("noise", ""))
+    for text in _SCALE.findall(described):
         if Fraction(text) not in scales:
-            yield f"{name}: the released object says '{said}', and no noise of the scale {text} was asked for"
+            yield f"{name}: the released object says '{described}', and no noise of the scale {text} was asked for"
 
 
 def _assumed(
     name: str, case: Captured, assumptions: Sequence[str], units: set[float], scales: set[Fraction]
 ) -> Iterator[str]:
     for text in assumptions:
-        for stated in (found for pattern in _STATED for found in pattern.finditer(text)):
+        for stated in (match for pattern in _STATED for match in pattern.finditer(text)):
             epsilon = case.job.epsilon_per_set * Fraction(stated.groupdict().get("part") or 1)
             wanted = {Fraction(stated["d"]) * Fraction(unit) / epsilon for unit in units}
             if not wanted & scales:

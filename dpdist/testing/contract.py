@@ -6,14 +6,12 @@ A check returns sentences; a mechanism that keeps its contract has none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from named_draws import Drawn
-from small_jobs import EXACT, nameable, reach
-
-from dpdist.job import SPECS, Job
+from dpdist.job import Job
 from dpdist.job.checks import contradictions
+from dpdist.job.specs import every_spec
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
 
 MEMBERS = ("scope", "promise", "protect")
@@ -22,25 +20,18 @@ STRICT = (Strict, Concentrated)
 LAWS = {"laplace": "Laplace", "gaussian": "Gaussian"}
 
 
-def jobs_under(name: str) -> list[Job]:
-    """Small jobs of a mechanism: its adjacencies, families and variants."""
-    return [job for job in nameable().values() if job.mechanism.name == name]
-
-
 def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
     """What a mechanism lacks, each once."""
     lacking = [f"{name}: it has no {member}" for member in MEMBERS if not hasattr(mechanism, member)]
     if lacking:
         return lacking
-    found = [*_registered(name, mechanism, jobs), *(line for job in jobs for line in _promised(name, mechanism, job))]
-    return list(dict.fromkeys(found))
+    lines = [*_registered(name, mechanism), *(line for job in jobs for line in _promised(name, mechanism, job))]
+    return list(dict.fromkeys(lines))
 
 
-def _registered(name: str, mechanism: Any, jobs: Sequence[Job]) -> Iterator[str]:
-    if name not in SPECS:
+def _registered(name: str, mechanism: Any) -> Iterator[str]:
+    if name not in every_spec():
         yield f"{name}: no job can name it: write the place of its specification into PLACES in dpdist/job/specs.py"
-    if not jobs or not any(fate == EXACT and case.startswith(f"{name}-") for case, fate in reach().items()):
-        yield f"{name}: no small job stands for it: add what a job under it says to tests/small_jobs.py"
     if mechanism.scope not in SCOPES:
         yield f"{name}: its scope is {mechanism.scope!r}, not one of {', '.join(SCOPES)}"
 
@@ -96,11 +87,10 @@ def record_dependent(job: Job) -> dict[str, Job]:
     return made
 
 
-def problems_of_noise(name: str, statement: Mapping[str, Any], drawn: Sequence[Drawn]) -> list[str]:
-    """Where a statement names other noise than OpenDP was asked for; where nothing is promised it need not name any."""
-    used = {one.law for one in drawn}
-    told = json.dumps(statement["assumptions"])
-    named = {law for law, word in LAWS.items() if f"discrete {word} noise" in told}
-    owed = set() if statement["guarantee"] == "none" else used
+def problems_of_noise(name: str, statement: Mapping[str, Any], laws: Collection[str]) -> list[str]:
+    """Where a statement names other laws of noise than were drawn; where nothing is promised it need not name any."""
+    text, drawn = json.dumps(statement["assumptions"]), set(laws)
+    named = {law for law, word in LAWS.items() if f"discrete {word} noise" in text}
+    owed = set() if statement["guarantee"] == "none" else drawn
     lines = [f"{name}: {LAWS[law]} noise is drawn, and the statement does not name it" for law in sorted(owed - named)]
-    return lines + [f"{name}: the statement names {LAWS[law]} noise, and none is drawn" for law in sorted(named - used)]
+    return lines + [f"{name}: the statement names {LAWS[law]} noise, and none is drawn" for law in sorted(named - drawn)]

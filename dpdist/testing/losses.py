@@ -17,19 +17,22 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from intake import taken_in
-from small_jobs import Said
-from small_runs import run
 
 from dpdist.confidential.records import Records
+from dpdist.core.keys import Key
 from dpdist.core.records import Floats
 from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Choice, Measurement, Query, Released
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
+from dpdist.release import run
 from dpdist.runtime import tasks
 from dpdist.runtime.fit_address import Fit
+from dpdist.testing.intake import taken_in
+
+KEY = Key(b"\x0c" * 32)
+"""The key of all that is drawn here, so that a check finds the same each time."""
 
 ROUNDING = 1e-6
 """Sums are rounded to whole units: relative room of a cost for that."""
@@ -59,17 +62,17 @@ class Seen(Exception):
     """Raised in place of what a release does after its first stratum is known."""
 
 
-def captured(name: str, job: Job | Said, inputs: Path, workspace: Path) -> Captured:
+def captured(job: Job, workspace: Path) -> Captured:
     """Runs a small job up to its first stratum, and keeps what its mechanism would be given."""
-    found = list[Captured]()
+    cases = list[Captured]()
 
     def protect(fit: Fit, stratum: int) -> None:
-        found.append(Captured(fit, stratum, _whole(fit.records(fit.layout.blocks.of_stratum(stratum)))))
+        cases.append(Captured(fit, stratum, _whole(fit.records(fit.layout.blocks.of_stratum(stratum)))))
         raise Seen
 
     with patch.object(tasks, "protect_small", protect), suppress(Seen):
-        run(name, job, inputs, workspace)  # type: ignore[arg-type]
-    return found[0]
+        run(job, workspace)
+    return cases[0]
 
 
 def _whole(blocks: list[Records]) -> Records:
@@ -94,10 +97,10 @@ def answered(case: Captured, records: Records, answer: Callable[[int, Query], An
         queries.append(query)
         return np.array(answers[-1])
 
-    fit, own = case.fit, mechanism or mechanism_of(case.job)
+    fit, protection = case.fit, mechanism or mechanism_of(case.job)
     learned = fit.learned(case.stratum) if case.job.has_reference else None
-    rounds = own.protect(case.job, case.model, Unwatched(), learned)
-    released = run_rounds(rounds, case.model, fit.sampler, fit.key, "contract", [records], answer=reply)
+    rounds = protection.protect(case.job, case.model, Unwatched(), learned)
+    released = run_rounds(rounds, case.model, fit.sampler, KEY, "contract", [records], answer=reply)
     return Answered(queries, answers, released)
 
 
@@ -116,7 +119,7 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
     """Files that differ in the first record alone, and which pairs of them are neighbours: its values lie at the ends of
     the public bounds, between them and beyond the weight's, or it is not there."""
     bounds = [job.columns[name].bounds or (0.0, 1.0) for name in job.outcomes]
-    ends = [[at(low, high) for low, high in bounds] for at in (min, max, lambda a, b: (a + b) / 2.0)]
+    ends = [list(values) for values in zip(*((low, high, (low + high) / 2.0) for low, high in bounds), strict=True)]
     column, weights = job.columns.get(job.survey.weight or ""), [1.0]
     if column is not None:
         low, high = column.bounds or (1.0, float(records.weight.max()))

@@ -1,0 +1,5 @@
+"""Checks for authors of plug-ins, which dpdist's members pass as well. A failed check says what is wrong, with a remedy."""
+
+from dpdist.testing.mechanisms import check_mechanism
+
+__all__ = ["check_mechanism"]

@@ -1,0 +1,121 @@
+"""Checks a mechanism: its entry point, its halves, its promises, its noise and its statement, on small jobs."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any, get_args
+
+from dpdist.core.plugins import MECHANISMS as GROUP
+from dpdist.core.plugins import Refused
+from dpdist.job import Job, MechanismSpec
+from dpdist.job.specs import SPECS
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.release import run
+from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
+from dpdist.testing.contract import problems, problems_of_noise
+from dpdist.testing.losses import answered, captured, exactly, problems_of_scale
+from dpdist.testing.small import accepted_jobs, survey
+
+SEES_RECORDS = ("confidential", "engine", "runtime", "sampling", "storage", "survey", "mechanisms.stratum_sums")
+"""Parts of dpdist that no public half may import."""
+NO_KEYS: Mapping[str, Any] = MappingProxyType({})
+
+
+def check_mechanism(spec: type[MechanismSpec], keys: Mapping[str, Any] = NO_KEYS) -> None:
+    """Checks a mechanism by its specification; its distribution has to be installed.
+
+    Small jobs of a small survey are tried under every adjacency, with `keys` laid over them. So `keys` has what a job under
+    the mechanism must state beside its name, such as `{"mechanism": {"bins": {"share": 4}}}`. The survey's outcomes are
+    `salary`, `share`, `visits` and `voted`. Raises `AssertionError` with all that is wrong, each with its remedy.
+    """
+    with TemporaryDirectory() as folder:
+        name = str(get_args(spec.model_fields["name"].annotation)[0])
+        if lines := list(dict.fromkeys(_lines(spec, name, Path(folder), keys))):
+            raise AssertionError("\n".join(lines))
+
+
+def _lines(spec: type[MechanismSpec], name: str, folder: Path, keys: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        registered = SPECS.named(name)
+    except KeyError:
+        place = f"{spec.__module__}:{spec.__qualname__}"
+        yield f'{name}: no entry point leads to it: add {name} = "{place}" to [project.entry-points."{GROUP}"], and install'
+        return
+    except Refused as refusal:
+        yield f"{name}: {refusal}"
+        return
+    if registered is not spec:
+        yield f"{name}: the entry point leads to {registered.__module__}:{registered.__qualname__}: check that one"
+        return
+    yield from problems_of_halves(name, spec.package)
+    survey(1).to_parquet(folder / "survey.parquet")
+    jobs, refusals = accepted_jobs(spec, name, folder / "survey.parquet", keys)
+    if not jobs:
+        yield f"{name}: no small job is accepted: give in keys what it must state. The last refusal: {refusals[-1]}"
+        return
+    for under, job in jobs.items():
+        try:
+            mechanism = mechanism_of(job)
+            builder_of(job)
+            yield from problems(name, mechanism, [job])
+            if spec.adds_noise:
+                yield from _lines_of_noise(name, job, folder / under)
+        except Exception as error:  # code of others may fail in any way
+            yield f"{name}: under {under} it fails: {type(error).__name__}: {error}"
+
+
+def _lines_of_noise(name: str, job: Job, folder: Path) -> Iterator[str]:
+    case = captured(job, folder / "first")
+    checks: Iterable[Callable[..., list[str]]] = (problems_of_answers, problems_of_stated_noise)
+    for check in (problems_of_scale, *checks) if job.strict else checks:
+        yield from check(name, case)
+    drawn = {query.noise.law for query in answered(case, case.records, exactly()).queries}
+    run(job, folder / "whole")
+    statement = json.loads((folder / "whole" / "public" / "statement.json").read_text(encoding="utf-8"))
+    yield from problems_of_noise(name, statement, drawn)
+
+
+def problems_of_halves(name: str, package: str) -> list[str]:
+    """Where the public half, or a module of the package that it imports, imports what sees records."""
+    barred = tuple(f"dpdist.{part}" for part in SEES_RECORDS) + tuple(f"{package}.{half}" for half in ("query", "protect"))
+    lines, modules, read = list[str](), [f"{package}.post"], set[str]()
+    while modules:
+        module = modules.pop()
+        if module in read or (file := _file(module)) is None:
+            continue
+        read.add(module)
+        for imported in _imported(file.read_text(encoding="utf-8"), module):
+            if any(imported == part or imported.startswith(f"{part}.") for part in barred):
+                lines.append(
+                    f"{name}: {module} imports {imported}, and the public half sees no records: move that part to query.py"
+                )
+            elif imported.startswith(f"{package}."):
+                modules.append(imported)
+    return lines
+
+
+def _file(module: str) -> Path | None:
+    """The file of a module; None where the name is that of something in a module."""
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin is not None else None
+
+
+def _imported(text: str, module: str) -> Iterator[str]:
+    """Modules and names in them that a module's text imports, also within functions."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
