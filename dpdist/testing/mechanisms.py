@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,7 +58,7 @@ def _lines(spec: type[MechanismSpec], name: str, folder: Path, keys: Mapping[str
     survey(1).to_parquet(folder / "survey.parquet")
     jobs, refusals = accepted_jobs(spec, name, folder / "survey.parquet", keys)
     if not jobs:
-        yield f"{name}: no small job is accepted: give in keys what it must state. The last refusal: {refusals[-1]}"
+        yield f"{name}: no small job is accepted: give in keys what it must state. A refusal: {min(refusals, key=len)}"
         return
     for under, job in jobs.items():
         try:
@@ -73,8 +73,7 @@ def _lines(spec: type[MechanismSpec], name: str, folder: Path, keys: Mapping[str
 
 def _lines_of_noise(name: str, job: Job, folder: Path) -> Iterator[str]:
     case = captured(job, folder / "first")
-    checks: Iterable[Callable[..., list[str]]] = (problems_of_answers, problems_of_stated_noise)
-    for check in (problems_of_scale, *checks) if job.strict else checks:
+    for check in (problems_of_scale, problems_of_answers, problems_of_stated_noise) if job.strict else ():
         yield from check(name, case)
     drawn = {query.noise.law for query in answered(case, case.records, exactly()).queries}
     run(job, folder / "whole")

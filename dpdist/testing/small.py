@@ -76,8 +76,14 @@ def accepted_jobs(
 def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     clipped, plain = {"weight": CLIPPED_WEIGHT}, dict[str, Any]()
     weights = ((True, clipped), (True, plain), (False, plain))
-    for sets, (weighted, column_of_weight), outcome, strata in product((2, 1), weights, FAMILIES, (["field"], [])):
-        columns = {column: COLUMNS[column] for column in ("field", "sex", outcome)}
+    cells: tuple[tuple[list[str], list[str]], ...] = (
+        (["field", "sex"], ["field"]),
+        (["field", "sex"], []),
+        (["field"], ["field"]),
+        (["field"], []),
+    )
+    for sets, (weighted, column_of_weight), outcome, (by, strata) in product((2, 1), weights, FAMILIES, cells):
+        columns = {column: COLUMNS[column] for column in (*by, outcome)}
         yield {
             "dataset": "small",
             "period": "1",
@@ -89,7 +95,7 @@ def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any])
             "mechanism": {"name": name},
             "budget": budget,
             "synthetic_sets": sets,
-            "tables": [{"name": "t", "by": ["field", "sex"], "margins": True, "statistics": ["count", {"mean": outcome}]}],
+            "tables": [{"name": "t", "by": by, "margins": True, "statistics": ["count", {"mean": outcome}]}],
             "record": {"log_lik": "never"},
             "runtime": {"executor": "serial"},
         }

@@ -1,4 +1,4 @@
-"""Every registered mechanism keeps the contract of `mechanism_contract`, and one that does not is told what it lacks."""
+"""Every registered mechanism keeps the contract of `dpdist.testing`, and one that does not is told what it lacks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,35 @@
+"""dpdist's members pass the checks that authors of plug-ins run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpdist.job import SPECS
+from dpdist.testing import check_mechanism
+
+KEYS: dict[str, dict[str, Any]] = {
+    "unweighted": {},
+    "laplace_composed": {},
+    "laplace_strict": {},
+    "weight_regularisation": {},
+    "reference_tables": {},
+    "perturbed_histogram": {},
+    "modips": {"mechanism": {"law": "bernoulli"}},
+    "flat_laplace": {},
+    "weighted_marginals": {},
+    "privbayes": {},
+}
+"""Mechanisms whose jobs need no reference, with what else a job under them states."""
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_mechanism_of_dpdist_passes_the_check(name: str) -> None:
+    check_mechanism(SPECS[name], KEYS[name])
+
+
+def test_a_mechanism_that_no_small_job_fits_is_told_what_to_state() -> None:
+    """Control: with its law stated, it passes."""
+    with pytest.raises(AssertionError, match=r"give in keys what it must state(.|\n)*mechanism\.law: missing key"):
+        check_mechanism(SPECS["modips"])
