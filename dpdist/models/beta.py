@@ -56,7 +56,7 @@ class Beta(OutcomeModel):
 
     box = ((-LOGIT_BOX, LOGIT_BOX), LOG_PRECISION)
 
-    def at(self, coordinates: Floats) -> Draws:
+    def draws_at(self, coordinates: Floats) -> Draws:
         """Parameters at (logit φ, log λ)."""
         return Draws({"mean": scipy.special.expit(coordinates[:, 0]), "precision": np.exp(coordinates[:, 1])})
 

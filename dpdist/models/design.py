@@ -66,7 +66,7 @@ def patterns(frame: Frame, columns: Sequence[str], rows: slice) -> Design:
     distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
     levels = [frame.levels[name] for name in columns]
     names = tuple(
-        " / ".join(str(own[code]) for own, code in zip(levels, row[1:], strict=True)) or "all" for row in distinct
+        " / ".join(str(labels[code]) for labels, code in zip(levels, row[1:], strict=True)) or "all" for row in distinct
     )
     return Design(
         names, tuple(range(len(names))), np.empty((len(names), 0)), pattern.reshape(-1).astype(np.int32), rows.start

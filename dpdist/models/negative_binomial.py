@@ -72,7 +72,7 @@ class NegativeBinomial(OutcomeModel):
 
     box = ((-LOG_MEAN_BOX, LOG_MEAN_BOX), LOG_DISPERSION)
 
-    def at(self, coordinates: Floats) -> Draws:
+    def draws_at(self, coordinates: Floats) -> Draws:
         """Parameters at (log μ, log φ)."""
         return Draws({"mean": np.exp(coordinates[:, 0]), "dispersion": np.exp(coordinates[:, 1])})
 

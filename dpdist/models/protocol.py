@@ -136,7 +136,7 @@ class Boxed(Protocol):
         """Public ends of both coordinates."""
         ...
 
-    def at(self, coordinates: Floats) -> Draws:
+    def draws_at(self, coordinates: Floats) -> Draws:
         """Parameters at given coordinates, (point, 2)."""
         ...
 

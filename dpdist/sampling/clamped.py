@@ -59,7 +59,7 @@ def draw(model: Boxed, posterior: Clamped, draws: int, rng: np.random.Generator)
         kept = np.log1p(-uniforms[:, 3]) <= log_density(model, records, count, points) - squares.log_height[square]
         accepted.append(points[kept])
         number += int(kept.sum())
-    return model.at(np.concatenate(accepted)[:draws])
+    return model.draws_at(np.concatenate(accepted)[:draws])
 
 
 def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -> Floats:
@@ -67,7 +67,7 @@ def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -
     total = model.log_prior(points)
     for start in range(0, len(points), POINTS_AT_ONCE):
         tile = slice(start, start + POINTS_AT_ONCE)
-        for which, values, _ in model.tiles(model.at(points[tile]), records.records):
+        for which, values, _ in model.tiles(model.draws_at(points[tile]), records.records):
             values -= records.offset[which, None]
             values *= records.alpha[which, None]
             np.clip(values, -records.clamp, records.clamp, out=values)

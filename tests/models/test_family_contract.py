@@ -167,7 +167,7 @@ def _bounded(family: str, wide: Any, builder: Any) -> list[str]:
 
 
 def _box(family: str, model: Any) -> list[str]:
-    """On a clamped posterior's box, `at`, `log_prior` and the density give the posterior that is drawn from.
+    """On a clamped posterior's box, `draws_at`, `log_prior` and the density give the posterior that is drawn from.
 
     Figures are means and mean squares of log parameters, given no record and given three.
     """
@@ -175,7 +175,7 @@ def _box(family: str, model: Any) -> list[str]:
         return []
     middles, found = [low + (high - low) * (np.arange(400) + 0.5) / 400 for low, high in model.box], list[str]()
     coordinates = np.stack(np.meshgrid(*middles, indexing="ij"), axis=-1).reshape(-1, 2)
-    theta = model.at(coordinates)
+    theta = model.draws_at(coordinates)
     for n in (0, 3):
         given = records(family, n, 1)
         log_posterior = model.log_prior(coordinates) + model.log_lik(theta, given).sum(axis=1)
@@ -278,8 +278,8 @@ class Endless(Poisson):
 class Swapped(Beta):
     """Coordinates in the other order."""
 
-    def at(self, coordinates: Any) -> Any:
-        return super().at(coordinates[:, ::-1])
+    def draws_at(self, coordinates: Any) -> Any:
+        return super().draws_at(coordinates[:, ::-1])
 
 
 class Flat(Beta):

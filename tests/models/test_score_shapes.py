@@ -84,7 +84,7 @@ def test_weights_of_few_values_and_their_outcomes_are_the_references_pairs(
     reference = stratified(1)
     model = standing(reference, 12)
     none = (np.zeros((1, 12, 2)), np.ones((1, 12, 2)), np.zeros((1, 12, BASIS)), np.ones((1, 12)))
-    weight, product = expectations(model.known, Law(np.ones((1, 12)), *none), model.kind, model.outcome_bounds)
+    weight, product = expectations(model.reference_facts, Law(np.ones((1, 12)), *none), model.kind, model.outcome_bounds)
     wanted = sums(reference, 12)
     np.testing.assert_allclose(weight[0], wanted[0], rtol=1e-9)
     if classes:
@@ -135,20 +135,20 @@ def test_f_is_a_fixed_function_of_the_record_and_its_uniforms() -> None:
     rest = ~np.isin(np.arange(len(current)), some)
     other = replace(current, weight=np.where(rest, 1.5, current.weight), outcomes=np.where(rest, 7.0, current.outcome))
     np.testing.assert_allclose(model.log_lik(theta, other)[:, some], whole, rtol=1e-12, atol=1e-12)
-    keyed = model.within(replace(model.known, key=Key(b"other places")))
+    keyed = model.within(replace(model.reference_facts, key=Key(b"other places")))
     assert (np.abs(keyed.log_lik(theta, current)[:, some] - whole) > 1e-6).mean() > 0.5, "control"
 
 
 def test_classes_survive_the_round_trip_through_a_table_and_older_releases_have_one() -> None:
     model, current = standing(stratified(1), 12), stratified(2)
-    back = facts_from_table(facts_table({"one": model.known}))["one"]
+    back = facts_from_table(facts_table({"one": model.reference_facts}))["one"]
     assert back.edges.shape[1] >= 3
     np.testing.assert_array_equal(model.within(back).scored(current).outcome, model.scored(current).outcome)
-    np.testing.assert_array_equal(back.own, model.known.own)
-    np.testing.assert_array_equal(back.tie, model.known.tie)
-    said = {k: v for k, v in model.known.describe().items() if k not in ("edges", "own", "effective", "tie")}
-    said["of_outcome"] = model.known.of_outcome[:, 0].tolist()
-    old = type(back).recall(said, model.known.nodes)
+    np.testing.assert_array_equal(back.own_share, model.reference_facts.own_share)
+    np.testing.assert_array_equal(back.tie, model.reference_facts.tie)
+    said = {k: v for k, v in model.reference_facts.describe().items() if k not in ("edges", "own", "effective", "tie")}
+    said["of_outcome"] = model.reference_facts.of_outcome[:, 0].tolist()
+    old = type(back).recall(said, model.reference_facts.nodes)
     assert (old.of_outcome.shape, old.edges.shape) == ((12, 1), (12, 0))
     assert (old.effective == old.records).all()
     assert (old.tie == 0.0).all()
@@ -210,7 +210,7 @@ def test_a_small_cell_is_not_replaced_by_another_population() -> None:
         found = sums(current, 10)
         estimates.append(product / weight / MEAN - 1.0)
         direct.append(found[1] / found[0] / MEAN - 1.0)
-        own.append(model.known.own[:, 2])
+        own.append(model.reference_facts.own_share[:, 2])
     error, expected = (np.sqrt(np.mean(np.square(each), axis=0)) for each in (estimates, direct))
     assert (error[UNLIKE + LIKE] <= 2.0 * expected[UNLIKE + LIKE]).all()
     assert error[UNLIKE + LIKE].mean() <= 1.1 * expected[UNLIKE + LIKE].mean()
@@ -223,7 +223,9 @@ def test_a_small_cell_is_not_replaced_by_another_population() -> None:
 
 def without_ties(model: Scores, reference: Records) -> Scores:
     """The model with one correlation for all cells that share a fit, and the reference's own fit as its prior."""
-    own = model.within(replace(model.known, tie=0.0 * model.known.tie, undone=Law.nothing(len(model.cells))))
+    own = model.within(
+        replace(model.reference_facts, tie=0.0 * model.reference_facts.tie, undone=Law.nothing(len(model.cells)))
+    )
     return own.within(own.fitted_to(reference))
 
 
@@ -253,7 +255,7 @@ def test_cells_that_share_a_fit_are_not_replaced_by_one_another() -> None:
         expected.append(plain / true - 1.0)
         one = without_ties(model, reference)
         alone.append(np.divide(*fitted(one, reference)[::-1]) / np.divide(*sums(reference, 18)[::-1]) - 1.0)
-        assert (model.known.tie[[0, 1, 2, 3, 4]] == 0.0).all(), "these have a fit of their own"
+        assert (model.reference_facts.tie[[0, 1, 2, 3, 4]] == 0.0).all(), "these have a fit of their own"
     root = [np.sqrt(np.mean(np.square(each), axis=0)) for each in (errors, expected)]
     assert np.median(root[0] / root[1]) < np.sqrt(2.0)
     assert np.abs(np.mean(errors, axis=0)).max() < 0.25

@@ -91,7 +91,7 @@ def test_the_log_likelihood_is_the_density_over_that_under_the_references_fit(ki
     where = np.arange(20)[:, None]
     column = 0 if kind == "positive" else part[None]
     mean, sd = (theta[name][where, cell[None], column] for name in ("weight_mean", "weight_sd"))
-    told = model.known
+    told = model.reference_facts
     own = told.weight.location[cell, part, 0], np.sqrt(told.weight.variance[cell, part])
     expected += stats.norm.logpdf(z_w, mean, sd) - stats.norm.logpdf(z_w, *own)
     if kind != "binary":
@@ -101,7 +101,7 @@ def test_the_log_likelihood_is_the_density_over_that_under_the_references_fit(ki
         relative -= stats.norm.logpdf(z_y, *own)
         expected += np.where(part == 1, relative, 0.0)
     if kind != "positive":
-        share, known = theta["share"][:, cell], model.known.share[cell]
+        share, known = theta["share"][:, cell], model.reference_facts.share[cell]
         expected += np.where(part == 1, np.log(share / known), np.log((1 - share) / (1 - known)))
     np.testing.assert_allclose(model.log_lik(theta, records), expected, rtol=1e-9, atol=1e-9)
     found = model.extremes(theta, records)
@@ -149,7 +149,7 @@ def test_exact_draws_have_the_closed_forms_law(kind: str) -> None:
     rng = np.random.default_rng(5)
     alpha = rng.uniform(0.1, 1.0, len(records)) * (rng.random(len(records)) > 0.05)
     draws = model.draw(model.statistics(records, alpha), 20_000, np.random.default_rng(6))
-    scored, facts = model.scored(records), model.known
+    scored, facts = model.scored(records), model.reference_facts
     assert len(np.unique(model.units[0])) == 6
     assert len(np.unique(model.units[1])) == 6
     for cell in range(6):
@@ -197,7 +197,7 @@ def test_a_records_places_at_atoms_depend_on_its_number_alone() -> None:
     some = np.random.default_rng(8).permutation(len(records))[:200]
     whole, part = model.scored(records), model.scored(records.take(some))
     np.testing.assert_array_equal(whole.outcome[some], part.outcome)
-    other = model.within(replace(model.known, key=Key(b"other places"))).scored(records)
+    other = model.within(replace(model.reference_facts, key=Key(b"other places"))).scored(records)
     assert (other.outcome != whole.outcome).mean() > 0.5
 
 
@@ -275,7 +275,7 @@ def test_shifts_are_shrunk_by_what_the_jackknife_says_of_them(kind: str) -> None
         left = own.take(group != k)
         law = model._law(model.centre(model.statistics(left, np.ones(len(left)))[None]))
         sums = [np.bincount(left.frame, weights=each) for each in (left.weight, left.weight * left.outcome)]
-        found.append(shifts(model.known, law, model.kind, model.outcome_bounds, sums[1] / sums[0], np.arange(6)))
+        found.append(shifts(model.reference_facts, law, model.kind, model.outcome_bounds, sums[1] / sums[0], np.arange(6)))
     variance = 19.0 * np.var(found, axis=0)
     for prior in (0.01, 0.03):
         share = 1.0 / (prior**2 + variance) / (1.0 / (prior**2 + variance)).sum()
@@ -333,8 +333,8 @@ def test_cells_that_share_a_distribution_are_levelled_as_one_and_constant_ones_a
     assert (moved[[1, 5]] == 0.0).all(), "too few records to tell"
     assert (moved[[0, 4]] != 0.0).all()
     assert np.abs(moved).max() < 0.2
-    of_outcome = model.known.of_outcome
-    together = replace(model.known, of_outcome=np.where(np.arange(6)[:, None] == 1, of_outcome[0], of_outcome))
+    of_outcome = model.reference_facts.of_outcome
+    together = replace(model.reference_facts, of_outcome=np.where(np.arange(6)[:, None] == 1, of_outcome[0], of_outcome))
     moved = model.within(together).bias_corrected(own).undone.slopes[0, :, 0]
     assert moved[0] == moved[1] != 0.0
     assert (facts.undone.slopes[0, :, 1:] == 0.0).all()
@@ -349,8 +349,8 @@ def test_small_cells_share_a_fit_and_borrow_a_distribution_in_part() -> None:
     facts = model.summarise(records, KEY)
     assert model.within(facts).units[0].tolist() == [0, 0, 2, 2, 1, 1]
     assert model.within(facts).units[1].tolist() == [[0, 0], [0, 0], [2, 2], [2, 2], [1, 1], [1, 1]]
-    assert (facts.own[[0, 2, 3, 4], 1:] == 1.0).all()
-    assert (facts.own[[1, 5], 1:] < 1.0).all()
+    assert (facts.own_share[[0, 2, 3, 4], 1:] == 1.0).all()
+    assert (facts.own_share[[1, 5], 1:] < 1.0).all()
     assert (facts.effective[[0, 2, 3, 4]] == facts.records[[0, 2, 3, 4]]).all()
     assert (facts.effective[[1, 5]] > facts.records[[1, 5]]).all()
     some = [facts.marginals[k] for k in facts.of_outcome[:, 0]]
@@ -360,7 +360,7 @@ def test_small_cells_share_a_fit_and_borrow_a_distribution_in_part() -> None:
 
 def test_facts_survive_the_round_trip_through_a_table() -> None:
     model, records = model_of()
-    back = facts_from_table(facts_table({"one": model.known, "two": model.known}))
+    back = facts_from_table(facts_table({"one": model.reference_facts, "two": model.reference_facts}))
     assert list(back) == ["one", "two"]
     for facts in back.values():
         assert isinstance(facts, Facts)
@@ -368,5 +368,5 @@ def test_facts_survive_the_round_trip_through_a_table() -> None:
         np.testing.assert_array_equal(again.scored(records).outcome, model.scored(records).outcome)
         np.testing.assert_array_equal(again.statistics(records, np.ones(len(records))),
                                       model.statistics(records, np.ones(len(records))))  # fmt: skip
-        np.testing.assert_array_equal(facts.outcome.location, model.known.outcome.location)
+        np.testing.assert_array_equal(facts.outcome.location, model.reference_facts.outcome.location)
     assert all(isinstance(each, Marginal) for each in back["two"].marginals)

@@ -44,9 +44,9 @@ def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, be
     the classes. Each is an edge of the bins, so that a bin lies in one class.
     """
     zero, one = (marginals[k] for k in of_weight)
-    at = one.until(between)
-    edges = np.unique(np.concatenate([BINS, at]))
-    outcome = of_outcome[(edges[:-1, None] >= at).sum(axis=1)]
+    class_edges = one.until(between)
+    edges = np.unique(np.concatenate([BINS, class_edges]))
+    outcome = of_outcome[(edges[:-1, None] >= class_edges).sum(axis=1)]
     density, chance = np.exp(-(edges**2) / 2.0) / np.sqrt(2.0 * np.pi), np.diff(scipy.special.ndtr(edges))
     middle = (edges[1:] + edges[:-1]) / 2.0
     splines = basis(np.divide(-np.diff(density), chance, out=middle, where=chance > 1e-14))

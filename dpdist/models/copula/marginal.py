@@ -93,12 +93,12 @@ class Marginal:
         node, following = np.maximum(last, 0), np.minimum(last + 1, len(self.value) - 1)
         start, step = self.value[node], self.value[following] - self.value[node]
         place = MARGIN + (1.0 - 2.0 * MARGIN) * uniforms
-        at, next_at = (self.low[k] + place * (self.high[k] - self.low[k]) for k in (node, following))
+        p_node, p_following = (self.low[k] + place * (self.high[k] - self.low[k]) for k in (node, following))
         share = np.clip(np.divide(values - start, step, out=np.zeros_like(start), where=step > 0), 0.0, 1.0)
         gap = self.low[following] - self.high[node]
-        between = np.where(gap > 0, self.high[node] + share * gap, at + share * (next_at - at))
-        found = np.where((values == start) | (last != node) | (node == following), at, between)
-        return np.asarray(scipy.special.ndtri(np.clip(found, self.edge, 1.0 - self.edge)))
+        between = np.where(gap > 0, self.high[node] + share * gap, p_node + share * (p_following - p_node))
+        p = np.where((values == start) | (last != node) | (node == following), p_node, between)
+        return np.asarray(scipy.special.ndtri(np.clip(p, self.edge, 1.0 - self.edge)))
 
     def until(self, values: Floats) -> Floats:
         """Normal scores of the probability at or below the given values, which need not be nodes."""
@@ -114,12 +114,12 @@ class Marginal:
 
     def averages(self, edges: Floats) -> Floats:
         """Mean value between neighbouring scores, (edge − 1,), if scores are standard normal."""
-        p, (at, heights, areas) = scipy.special.ndtr(edges), self._areas
+        p, (corners, heights, areas) = scipy.special.ndtr(edges), self._areas
         # Between two corners F⁻¹ is a line, and the area below it a parabola; k is the last corner at or below p.
-        k = np.clip(np.searchsorted(at, p, side="right") - 1, 0, len(at) - 2)
-        width = at[k + 1] - at[k]
-        share = np.divide(p - at[k], width, out=np.zeros_like(p), where=width > 0)
-        until = areas[k] + (p - at[k]) * (heights[k] + share * (heights[k + 1] - heights[k]) / 2.0)
+        k = np.clip(np.searchsorted(corners, p, side="right") - 1, 0, len(corners) - 2)
+        width = corners[k + 1] - corners[k]
+        share = np.divide(p - corners[k], width, out=np.zeros_like(p), where=width > 0)
+        until = areas[k] + (p - corners[k]) * (heights[k] + share * (heights[k + 1] - heights[k]) / 2.0)
         chance = np.diff(p)
         middle = self.values((edges[1:] + edges[:-1]) / 2.0)
         return np.asarray(np.divide(np.diff(until), chance, out=middle, where=chance > 1e-14))
@@ -133,8 +133,8 @@ class Marginal:
     def _areas(self) -> tuple[Floats, Floats, Floats]:
         """Corners of F⁻¹ from 0 to 1: probabilities, values, and the area below F⁻¹ up to each corner."""
         p, value = self._steps
-        at, heights = np.concatenate([[0.0], p, [1.0]]), np.concatenate([value[:1], value, value[-1:]])
-        return at, heights, np.concatenate([[0.0], np.cumsum(np.diff(at) * (heights[1:] + heights[:-1]) / 2.0)])
+        corners, heights = np.concatenate([[0.0], p, [1.0]]), np.concatenate([value[:1], value, value[-1:]])
+        return corners, heights, np.concatenate([[0.0], np.cumsum(np.diff(corners) * (heights[1:] + heights[:-1]) / 2.0)])
 
 
 def _kept(below: Ints, above: Ints, total: int, record: int) -> NDArray[np.bool_]:

@@ -76,18 +76,18 @@ class Scores:
         """The facts of a reference's records, with the records' own fit as the prior."""
         cell, part = self.cells.cell(records.frame), part_of(records.outcome, self.kind)
         plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
-        own = self.within(plain)
+        model = self.within(plain)
         if self.kind != "binary":
-            scored, ones = own.scored(records), part == 1
-            tie = ties(cell[ones].astype(np.int64), scored.weight[ones], scored.outcome[ones], own.units[0])
-            own = self.within(replace(plain, tie=tie))
-        return own.fitted_to(records)
+            scored, ones = model.scored(records), part == 1
+            tie = ties(cell[ones].astype(np.int64), scored.weight[ones], scored.outcome[ones], model.units[0])
+            model = self.within(replace(plain, tie=tie))
+        return model.fitted_to(records)
 
     def fitted_to(self, records: Records) -> Facts:
         """The facts, with the fit to a reference's records as the prior."""
         fit = self._fitted(self.statistics(records, np.ones(len(records))))
         return replace(
-            self.known,
+            self.reference_facts,
             weight=Prior(fit.weight.location[fit.of_weight], fit.weight.variance[fit.of_weight]),
             outcome=Prior(fit.outcome.location[fit.of_outcome], fit.outcome.variance[fit.of_outcome]),
         )
@@ -99,24 +99,24 @@ class Scores:
         towards the prior. `prior` is the prior standard deviation of a shift (`bias_correction.PRIOR`).
         """
         scored, standing = self.scored(records), self._effective_sizes(records)
-        each = (records.weight, records.weight * records.outcome)
-        group = (GROUPS * uniforms_of(self.known.key, "level", records.record)).astype(np.int64)
+        figures = (records.weight, records.weight * records.outcome)
+        group = (GROUPS * uniforms_of(self.reference_facts.key, "level", records.record)).astype(np.int64)
         statistics, sums = [], []
         for k in range(GROUPS):
-            own = group == k
-            part = Scored(*(values[own] for values in scored))
-            statistics.append(fits.sums(part, standing[own], len(self.cells)))
-            sums.append(np.column_stack([group_sums(part.cell, values[own], len(self.cells)) for values in each]))
+            inside = group == k
+            part = Scored(*(values[inside] for values in scored))
+            statistics.append(fits.sums(part, standing[inside], len(self.cells)))
+            sums.append(np.column_stack([group_sums(part.cell, values[inside], len(self.cells)) for values in figures]))
         fitted = self._law(self.centre(_with_and_without(statistics)))
-        found = misfit(self.known, fitted, self.kind, self.outcome_bounds, _with_and_without(sums), prior)
-        return self.known.with_weights_corrected(found)
+        shift = misfit(self.reference_facts, fitted, self.kind, self.outcome_bounds, _with_and_without(sums), prior)
+        return self.reference_facts.with_weights_corrected(shift)
 
     def weights_corrected(self, records: Records, alpha: Floats) -> Facts:
         """The facts with a further correction, for the effect that privacy weights have on the reference's fit."""
         standing = self._effective_sizes(records)
         centred = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
-        plain, weighted = (self._law(each).free() for each in centred)
-        return self.known.with_weights_corrected(plain.less(weighted))
+        plain, weighted = (self._law(draws).free() for draws in centred)
+        return self.reference_facts.with_weights_corrected(plain.less(weighted))
 
     def _effective_sizes(self, records: Records) -> Floats:
         """Number of the current file's records per reference record, from the public sizes of the cells, (record,)."""
@@ -124,24 +124,24 @@ class Scores:
         return (self.cells.count / np.maximum(1, np.bincount(cell, minlength=len(self.cells))))[cell]
 
     @property
-    def known(self) -> Facts:
+    def reference_facts(self) -> Facts:
         assert self.facts is not None, "the model stands on a reference"
         return self.facts
 
     @cached_property
     def units(self) -> tuple[Ints, Ints]:
         """Units, which are cells or parts that share a fit: for the outcome (cell,), and for the weight (cell, part)."""
-        return self.cells.units(self.known.share)
+        return self.cells.units(self.reference_facts.share)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         cell, parts = ("cell", self.cells.labels), ("part", PARTS[self.kind])
         slopes = ("term", ("(Intercept)", "score", *(f"score above {k:g}" for k in KNOTS)))
-        found = [] if self.kind == "positive" else [Parameter("share", (cell,))]
-        found += [Parameter("weight_mean", (cell, parts), "score"), Parameter("weight_sd", (cell, parts), "score")]
+        entries = [] if self.kind == "positive" else [Parameter("share", (cell,))]
+        entries += [Parameter("weight_mean", (cell, parts), "score"), Parameter("weight_sd", (cell, parts), "score")]
         if self.kind != "binary":
-            found += [Parameter("slopes", (cell, slopes), "score"), Parameter("residual_sd", (cell,), "score")]
-        return tuple(found)
+            entries += [Parameter("slopes", (cell, slopes), "score"), Parameter("residual_sd", (cell,), "score")]
+        return tuple(entries)
 
     @property
     def identified(self) -> int:
@@ -158,7 +158,7 @@ class Scores:
 
     def scored(self, records: Records) -> Scored:
         """Scores of records under the reference's distributions."""
-        return normal_scores.scored(self.known, records, self.cells.cell(records.frame), self.kind)
+        return normal_scores.scored(self.reference_facts, records, self.cells.cell(records.frame), self.kind)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         """Sums over records of α times products of scores, (cell, statistic).
@@ -189,18 +189,18 @@ class Scores:
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood minus the log likelihood under the reference's own fit, (draw, record)."""
         out = np.empty((len(draws), len(records)))
-        for own, features, table, _ in self._factors(draws, records):
+        for rows, features, table, _ in self._factors(draws, records):
             size = tile_records(len(draws))
-            for low in range(0, len(own), size):
-                out[:, own[low : low + size]] = table.T @ features[:, low : low + size]
+            for low in range(0, len(rows), size):
+                out[:, rows[low : low + size]] = table.T @ features[:, low : low + size]
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
         """Extremes over draws in one compiled pass, widened by the rounding error of the evaluation."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
-        for own, features, table, slack in self._factors(draws, records):
+        for rows, features, table, slack in self._factors(draws, records):
             high, low = fused.extremes(features, table)
-            highest[own], lowest[own] = high + slack, low - slack
+            highest[rows], lowest[rows] = high + slack, low - slack
         return Extremes(highest, lowest)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -209,25 +209,26 @@ class Scores:
         Both lie in the reference's range, and outcomes also within their public bounds.
         """
         uniforms = open_uniforms(rng, (len(frame_row), 3))
-        law = self._law(theta).moved(self.known.undone)
-        outcome, weight = normal_scores.placed(self.known, law, self.cells.cell(frame_row), self.kind, uniforms)
+        law = self._law(theta).moved(self.reference_facts.undone)
+        outcome, weight = normal_scores.placed(self.reference_facts, law, self.cells.cell(frame_row), self.kind, uniforms)
         return np.clip(outcome, *self.outcome_bounds), weight
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every frame row, (draw, row), from the reference's means in narrow bins of scores."""
-        law = self._law(theta).moved(self.known.undone)
-        weight, product = expectations.expectations(self.known, law, self.kind, self.outcome_bounds)
+        law = self._law(theta).moved(self.reference_facts.undone)
+        weight, product = expectations.expectations(self.reference_facts, law, self.kind, self.outcome_bounds)
         return weight[:, self.cells.pattern], product[:, self.cells.pattern]
 
     def borrowed(self, theta: Draws, records: Records) -> Floats:
         """Covariance of the errors of (E w, E wy) from the sampling of the reference, for every frame row, (row, 2, 2)."""
         share = expectations.shares(self.cells.count, self.units[0])
-        found = expectations.borrowed(self.known, self._law(theta), self.scored(records), records, share)
-        return found[self.cells.pattern]
+        covariance = expectations.borrowed(self.reference_facts, self._law(theta), self.scored(records), records, share)
+        return covariance[self.cells.pattern]
 
     def borrowed_shapes(self) -> Iterator[tuple[str, int, Mapping[str, float]]]:
         """The name of every cell, its number of reference records, and their weight by distribution."""
-        for cell, records, weights in zip(self.cells.names, self.known.records, self.known.own.tolist(), strict=True):
+        facts = self.reference_facts
+        for cell, records, weights in zip(self.cells.names, facts.records, facts.own_share.tolist(), strict=True):
             yield cell, int(records), dict(zip(SHAPES, weights, strict=True))
 
     def as_sampled(self) -> Scores:
@@ -250,7 +251,7 @@ class Scores:
         return Draws({name: self._spread(value) for name, value in values.items()})
 
     def _fitted(self, statistics: Floats) -> Fitted:
-        return Fitted.of(statistics, self.known, self.units)
+        return Fitted.of(statistics, self.reference_facts, self.units)
 
     def _spread(self, values: Floats) -> Floats:
         whole = np.full((len(values), len(self.cells.labels), *values.shape[2:]), np.nan)
@@ -259,13 +260,13 @@ class Scores:
 
     def _law(self, draws: Draws) -> Law:
         """Parameters of the stratum's own cells, from draws; constants replace those that this kind of outcome lacks."""
-        own = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
+        in_stratum = {name: values[:, self.cells.kept] for name, values in draws.values.items()}
         size = (len(draws), len(self.cells))
         mean, sd = np.zeros((*size, 2)), np.ones((*size, 2))
         parts = slice(2 - len(PARTS[self.kind]), 2)
-        mean[:, :, parts], sd[:, :, parts] = own["weight_mean"], own["weight_sd"]
-        slopes = own.get("slopes", np.zeros((*size, BASIS)))
-        return Law(own.get("share", np.ones(size)), mean, sd, slopes, own.get("residual_sd", np.ones(size)))
+        mean[:, :, parts], sd[:, :, parts] = in_stratum["weight_mean"], in_stratum["weight_sd"]
+        slopes = in_stratum.get("slopes", np.zeros((*size, BASIS)))
+        return Law(in_stratum.get("share", np.ones(size)), mean, sd, slopes, in_stratum.get("residual_sd", np.ones(size)))
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
         """Yields the factors of log likelihoods, for every cell, part and interval of z_w.
@@ -273,13 +274,13 @@ class Scores:
         An item has the positions of the records, features (TERMS, record), the table (TERMS, draw), and a bound on the
         error of each record's values. The bound is proportional to the sizes of terms before any of them cancel.
         """
-        reference, law, scored = law_of(self.known), self._law(draws), self.scored(records)
+        reference, law, scored = law_of(self.reference_facts), self._law(draws), self.scored(records)
         terms = products(scored.outcome, scored.weight)
-        for own, number in by_pattern(scored.pattern.astype(np.int32)):
+        for rows, number in by_pattern(scored.pattern.astype(np.int32)):
             cell, place = divmod(number, 1 + INTERVALS)
             table = relative(law, reference, cell, place, self.kind)
-            features = np.ascontiguousarray(terms[:, own])
-            yield own, features, table.values, ROUNDING * (table.magnitude @ np.abs(features))
+            features = np.ascontiguousarray(terms[:, rows])
+            yield rows, features, table.values, ROUNDING * (table.magnitude @ np.abs(features))
 
 
 def _with_and_without(parts: Sequence[Floats]) -> Floats:

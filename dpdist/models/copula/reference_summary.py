@@ -61,7 +61,7 @@ class Law(NamedTuple):
 
     def moved(self, by: Law) -> Law:
         """The law after its parameters, on the scales of `free`, were moved by these differences."""
-        moved = Law(*(own + other for own, other in zip(self.free(), by, strict=True)))
+        moved = Law(*(value + other for value, other in zip(self.free(), by, strict=True)))
         return Law(scipy.special.expit(moved.share), moved.mean, np.exp(moved.sd), moved.slopes, np.exp(moved.residual))
 
 
@@ -73,7 +73,7 @@ class Facts:
     - `edges` (cell, class − 1): a record's class is the number of its cell's edges that are at or below its weight.
     - `share` (cell,): share of part 1, the records with an outcome other than 0.
     - `records` (cell,): number of the reference's records.
-    - `own` (cell, SHAPES): weight of own records in a cell's distributions.
+    - `own_share` (cell, SHAPES): weight of own records in a cell's distributions.
     - `effective` (cell,): number of records that the cell's distributions are worth.
     - `tie` (cell,): in cells that share a fit, the correlation of the scores of weight and outcome. The fit is then of
       the residual of the outcome's score (`normal_scores`).
@@ -90,7 +90,7 @@ class Facts:
     edges: Floats
     share: Floats
     records: Floats
-    own: Floats
+    own_share: Floats
     effective: Floats
     tie: Floats
     weight: Prior
@@ -115,33 +115,34 @@ class Facts:
     def bins(self) -> tuple[Bins, ...]:
         """Means within narrow bins of scores for each cell."""
         parts = zip(self.of_weight, self.of_outcome, self.edges, strict=True)
-        return tuple(bins_of(self.marginals, *each) for each in parts)
+        return tuple(bins_of(self.marginals, *positions) for positions in parts)
 
     @property
     def nodes(self) -> Nodes:
         """Nodes of all marginals, in order."""
-        number = np.repeat(np.arange(len(self.marginals)), [len(each.value) for each in self.marginals])
+        number = np.repeat(np.arange(len(self.marginals)), [len(m.value) for m in self.marginals])
         return Nodes(number, *(np.concatenate([getattr(m, name) for m in self.marginals]) for name in Nodes._fields[1:]))
 
     def describe(self) -> Mapping[str, Any]:
         """All facts except the nodes, in JSON terms."""
-        names = ("of_weight", "of_outcome", "edges", "share", "records", "own", "effective", "tie")
-        arrays = {name: getattr(self, name).tolist() for name in names}
+        names = ("of_weight", "of_outcome", "edges", "share", "records", "own_share", "effective", "tie")
+        # Released files write the own share of a cell's distributions under `own`.
+        arrays = {"own" if name == "own_share" else name: getattr(self, name).tolist() for name in names}
         priors = {f"{name}_prior": [part.tolist() for part in getattr(self, name)] for name in ("weight", "outcome")}
         priors["undone"] = [part[0].tolist() for part in self.undone]
-        return {**arrays, **priors, "key": self.key.hex(), "marginal_records": [each.records for each in self.marginals]}
+        return {**arrays, **priors, "key": self.key.hex(), "marginal_records": [m.records for m in self.marginals]}
 
     @classmethod
     def recall(cls, stored: Mapping[str, Any], nodes: Nodes) -> Facts:
         """The inverse of `describe` and `nodes`."""
         marginals = []
         for k, records in enumerate(stored["marginal_records"]):
-            own = nodes.marginal == k
-            marginals.append(Marginal(nodes.value[own], nodes.low[own], nodes.high[own], records))
+            inside = nodes.marginal == k
+            marginals.append(Marginal(nodes.value[inside], nodes.low[inside], nodes.high[inside], records))
         cells = len(stored["records"])
         numbers = {name: np.array(stored[name], dtype=np.float64) for name in ("share", "records")}
         # Releases of earlier versions have one class and no ties, and do not mark cells that borrow.
-        own = np.array(stored.get("own", np.ones((cells, len(SHAPES)))), dtype=np.float64)
+        own_share = np.array(stored.get("own", np.ones((cells, len(SHAPES)))), dtype=np.float64)
         return cls(
             tuple(marginals),
             np.array(stored["of_weight"], dtype=np.int64),
@@ -149,7 +150,7 @@ class Facts:
             np.array(stored.get("edges", []), dtype=np.float64).reshape(cells, -1),
             numbers["share"],
             numbers["records"],
-            own,
+            own_share,
             np.array(stored.get("effective", stored["records"]), dtype=np.float64),
             np.array(stored.get("tie", np.zeros(cells)), dtype=np.float64),
             *(_prior(stored["weight_prior"]), _prior(stored["outcome_prior"])),
@@ -177,47 +178,47 @@ def tell(cells: Cells, cell: Codes, part: Ints, weight: Floats, outcome: Floats,
 
     `Scores.summarise` replaces these priors by the reference's own fit.
     """
-    found: list[Marginal] = []
+    marginals: list[Marginal] = []
     of_parts = [Shapes.empty(len(cells))] * 2
     for p in (1, 0):
-        own = part == p
-        if own.sum() >= FEWEST:
-            of_parts[p] = shapes(cells, cell[own], weight[own], True, found)
+        inside = part == p
+        if inside.sum() >= FEWEST:
+            of_parts[p] = shapes(cells, cell[inside], weight[inside], True, marginals)
     for p in (1, 0):
         if (part == p).sum() < FEWEST:
             of_parts[p] = of_parts[1 - p]
     of_outcome = Shapes.empty(len(cells))
     classes, edges = of_outcome.position[:, None], np.empty((len(cells), 0))
     if not binary:
-        own = part == 1 if (part == 1).any() else np.ones(len(part), dtype=bool)
-        of_outcome = shapes(cells, cell[own], outcome[own], False, found)
-        classes, edges = by_class(of_outcome.position, cell[own], weight[own], outcome[own], found)
+        inside = part == 1 if (part == 1).any() else np.ones(len(part), dtype=bool)
+        of_outcome = shapes(cells, cell[inside], outcome[inside], False, marginals)
+        classes, edges = by_class(of_outcome.position, cell[inside], weight[inside], outcome[inside], marginals)
     size = np.bincount(cell, minlength=len(cells)).astype(np.float64)
     ones = np.bincount(cell[part == 1], minlength=len(cells))
     share = (ones + 0.5) / (size + 1.0)
     priors = Prior.independence((len(cells), 2), 1), Prior.independence((len(cells),), BASIS)
-    shares = np.column_stack([each.own for each in (*of_parts, of_outcome)])
+    shares = np.column_stack([shape.own_share for shape in (*of_parts, of_outcome)])
     behind = np.minimum(of_parts[1].effective, of_outcome.effective if not binary else of_parts[1].effective)
     alone = (shares[:, 1:] == 1.0).all(axis=1)
-    of_weight = np.column_stack([each.position for each in of_parts])
+    of_weight = np.column_stack([shape.position for shape in of_parts])
     effective = np.where(alone, size, behind + size - ones)
-    told = (share, size, shares, effective, np.zeros(len(cells)), *priors, key, Law.nothing(len(cells)))
-    return Facts(tuple(found), of_weight, classes, edges, *told)
+    rest = (share, size, shares, effective, np.zeros(len(cells)), *priors, key, Law.nothing(len(cells)))
+    return Facts(tuple(marginals), of_weight, classes, edges, *rest)
 
 
 def facts_table(facts: Mapping[str, Facts]) -> pa.Table:
     """Distributions of all strata as a table with one row per node; the other facts are in the schema's metadata."""
-    nodes = [each.nodes for each in facts.values()]
-    stratum = np.repeat(np.arange(len(nodes), dtype=np.int64), [len(each.value) for each in nodes])
+    nodes = [stratum_facts.nodes for stratum_facts in facts.values()]
+    stratum = np.repeat(np.arange(len(nodes), dtype=np.int64), [len(stratum_nodes.value) for stratum_nodes in nodes])
     columns = dict(zip(Nodes._fields, map(np.concatenate, zip(*nodes, strict=True)), strict=True))
-    said = {label: each.describe() for label, each in facts.items()}
-    return pa.table({"stratum": stratum, **columns}).replace_schema_metadata({"dpdist.reference": json.dumps(said)})
+    described = {label: stratum_facts.describe() for label, stratum_facts in facts.items()}
+    return pa.table({"stratum": stratum, **columns}).replace_schema_metadata({"dpdist.reference": json.dumps(described)})
 
 
 def facts_from_table(table: pa.Table) -> dict[str, Facts]:
     """The inverse of `facts_table`."""
-    said: dict[str, Mapping[str, Any]] = json.loads(table.schema.metadata[b"dpdist.reference"])
+    described: dict[str, Mapping[str, Any]] = json.loads(table.schema.metadata[b"dpdist.reference"])
     stratum, *columns = (table.column(name).to_numpy() for name in ("stratum", *Nodes._fields))
-    edges = np.searchsorted(stratum, np.arange(len(said) + 1)).tolist()
+    edges = np.searchsorted(stratum, np.arange(len(described) + 1)).tolist()
     parts = [Nodes(*(column[low:high] for column in columns)) for low, high in pairwise(edges)]
-    return {label: Facts.recall(each, nodes) for (label, each), nodes in zip(said.items(), parts, strict=True)}
+    return {label: Facts.recall(stored, nodes) for (label, stored), nodes in zip(described.items(), parts, strict=True)}

@@ -44,7 +44,7 @@ class Shapes(NamedTuple):
     """
 
     position: Ints
-    own: Floats
+    own_share: Floats
     effective: Floats
 
     @classmethod
@@ -60,16 +60,16 @@ def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
     """
     size = np.bincount(cell, minlength=len(unit)).astype(np.float64)
     products = [_means(values, cell, size) for values in (weight, outcome, weight**2, outcome**2, weight * outcome)]
-    found = np.zeros(len(unit))
+    correlation = np.zeros(len(unit))
     for number in np.flatnonzero(np.bincount(unit) > 1).tolist():
         cells = unit == number
-        whole = _correlation([np.average(each[cells], weights=size[cells] + LITTLE) for each in products])
-        own = _correlation([each[cells] for each in products])
+        whole = _correlation([np.average(values[cells], weights=size[cells] + LITTLE) for values in products])
+        in_cell = _correlation([values[cells] for values in products])
         with np.errstate(divide="ignore"):
             sampling = np.where(size[cells] > LOST, 1.0 / np.maximum(size[cells] - LOST, LITTLE), np.inf)
-        mixed = composite(np.arctanh(own) - np.arctanh(whole), sampling)
-        found[cells] = np.tanh(np.arctanh(whole) + mixed.kept * (np.arctanh(own) - np.arctanh(whole)))
-    return found
+        mixed = composite(np.arctanh(in_cell) - np.arctanh(whole), sampling)
+        correlation[cells] = np.tanh(np.arctanh(whole) + mixed.kept * (np.arctanh(in_cell) - np.arctanh(whole)))
+    return correlation
 
 
 def _correlation(means: Sequence[Floats]) -> Floats:
@@ -79,8 +79,8 @@ def _correlation(means: Sequence[Floats]) -> Floats:
     """
     one, other, one_squared, other_squared, product = means
     scale = np.sqrt(np.maximum(one_squared - one**2, 0.0) * np.maximum(other_squared - other**2, 0.0))
-    found = np.divide(product - one * other, scale, out=np.zeros_like(scale), where=scale > LITTLE)
-    return np.asarray(np.clip(found, -STRAIGHT, STRAIGHT))
+    correlation = np.divide(product - one * other, scale, out=np.zeros_like(scale), where=scale > LITTLE)
+    return np.asarray(np.clip(correlation, -STRAIGHT, STRAIGHT))
 
 
 def of_outcomes(values: Floats) -> Marginal:
@@ -99,23 +99,23 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
     `values` (record,) are weights if `weights` is true, otherwise outcomes. `cell` (record,) is the cell of each record.
     """
     size = np.bincount(cell, minlength=len(cells))
-    position, own, effective = np.arange(len(cells)) + len(marginals), np.ones(len(cells)), size.astype(np.float64)
+    position, own_share, effective = np.arange(len(cells)) + len(marginals), np.ones(len(cells)), size.astype(np.float64)
     small = np.flatnonzero(size < FEWEST_UNMIXED)
-    like = _wider(cells, size, small)
-    for columns in np.unique(like[like > 0]).tolist():
+    left_out = _wider(cells, size, small)
+    for columns in np.unique(left_out[left_out > 0]).tolist():
         group = cells.wider(columns)
-        for number in np.unique(group[small[like == columns]]).tolist():
-            mixed = np.intersect1d(small[like == columns], np.flatnonzero(group == number))
+        for number in np.unique(group[small[left_out == columns]]).tolist():
+            mixed = np.intersect1d(small[left_out == columns], np.flatnonzero(group == number))
             inside = group[cell] == number
-            own[mixed], effective[mixed] = _by_likeness(cell[inside], values[inside], mixed)
+            own_share[mixed], effective[mixed] = _by_likeness(cell[inside], values[inside], mixed)
     for k in range(len(cells)):
         mine, others = values[cell == k], np.empty(0)
-        if k in small and like[small == k] > 0:
-            group = cells.wider(int(like[small == k][0]))
+        if k in small and left_out[small == k] > 0:
+            group = cells.wider(int(left_out[small == k][0]))
             others = values[(group[cell] == group[k]) & (cell != k)]
         continuous = weights and not discrete(np.concatenate([mine, others]))
-        marginals.append(Marginal.mixed(mine, others, float(own[k]), continuous))
-    return Shapes(position, own, effective)
+        marginals.append(Marginal.mixed(mine, others, float(own_share[k]), continuous))
+    return Shapes(position, own_share, effective)
 
 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
@@ -147,9 +147,11 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
     pooled = [np.full(len(size), _within(moment, number, size)) for moment in (z, squared)]
     variances = [*pooled, _means(_squared(values, number, size), number, size)]
     alike = [_alike(m, v, number, size) for m, v in zip((z, squared, values), variances, strict=True)]
-    own, records = (np.column_stack(each)[np.searchsorted(present, wanted)] for each in zip(*alike, strict=True))
-    unlike = own.argmax(axis=1)
-    return own[np.arange(len(wanted)), unlike], records[np.arange(len(wanted)), unlike]
+    own_share, records = (
+        np.column_stack(columns)[np.searchsorted(present, wanted)] for columns in zip(*alike, strict=True)
+    )
+    unlike = own_share.argmax(axis=1)
+    return own_share[np.arange(len(wanted)), unlike], records[np.arange(len(wanted)), unlike]
 
 
 def _means(values: Floats, number: Ints, size: Floats) -> Floats:
@@ -178,10 +180,10 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
     mean, rest = _means(values, number, size), (values.sum() - np.bincount(number, values, len(size))) / others
     with np.errstate(divide="ignore", invalid="ignore"):
         sampling = np.where(size > 1, variance / size + np.mean(variance) / others, np.inf)
-    found = composite(mean - rest, sampling)
+    mixed = composite(mean - rest, sampling)
     least = variance / len(values)
-    records = np.divide(variance, np.maximum(found.error, least), out=size.copy(), where=variance > 0)
-    return found.kept, np.asarray(np.minimum(records, len(values)))
+    records = np.divide(variance, np.maximum(mixed.error, least), out=size.copy(), where=variance > 0)
+    return mixed.kept, np.asarray(np.minimum(records, len(values)))
 
 
 def by_class(
@@ -194,16 +196,18 @@ def by_class(
     its last one.
     """
     edges = [_edges(weight[cell == k]) for k in range(len(position))]
-    most = max(len(each) for each in edges)
-    padded = np.array([[*each, *(each[-1:] or [0.0]) * (most - len(each))] for each in edges]).reshape(len(position), most)
+    most = max(len(cell_edges) for cell_edges in edges)
+    padded = np.array([[*inner, *(inner[-1:] or [0.0]) * (most - len(inner))] for inner in edges]).reshape(
+        len(position), most
+    )
     positions = np.repeat(position[:, None], most + 1, axis=1)
-    for k in (k for k, each in enumerate(edges) if each):
+    for k in (k for k, cell_edges in enumerate(edges) if cell_edges):
         inside = cell == k
         number = (weight[inside][:, None] >= np.array(edges[k])).sum(axis=1)
-        for each in range(len(edges[k]) + 1):
-            if each:
-                positions[k, each:] = len(marginals)
-                marginals.append(of_outcomes(outcome[inside][number == each]))
+        for class_number in range(len(edges[k]) + 1):
+            if class_number:
+                positions[k, class_number:] = len(marginals)
+                marginals.append(of_outcomes(outcome[inside][number == class_number]))
             else:
                 marginals[position[k]] = of_outcomes(outcome[inside][number == 0])
     return positions, padded
