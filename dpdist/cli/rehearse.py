@@ -43,9 +43,9 @@ def rehearse(
     def act() -> None:
         with listening(quiet, as_json) as listener:
             from dpdist.job.loading import load_job
+            from dpdist.studies.rehearsal import RECOMMENDED
             from dpdist.studies.rehearsal import rehearse as rehearse_job
-            from dpdist.studies.rehearsal_advice import advice
-            from dpdist.studies.rehearsal_folder import RECOMMENDED
+            from dpdist.studies.rehearsal_trials import advice
 
             if Path(job).resolve() == (to / RECOMMENDED).resolve():
                 remedy = "choose another folder, or rename the job file"

@@ -1,19 +1,51 @@
-"""Reads a study from a YAML file, and refuses wrong files.
+"""Reads a study of any kind from a YAML file, and refuses wrong files.
 
 Every error has a line number. For an unknown key it suggests the nearest known key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from dpdist.core.errors import Problem, StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.job.validation import validated
 from dpdist.job.yaml_lines import mapping, read_yaml
-from dpdist.studies.kinds.registry import DEFAULT, KINDS
+from dpdist.studies.kinds.chains import Chains
+from dpdist.studies.kinds.coded_files import CodedFiles
+from dpdist.studies.kinds.files import Files
+from dpdist.studies.kinds.guarantees import GuaranteesKind
+from dpdist.studies.kinds.mechanisms import MechanismsKind
+from dpdist.studies.kinds.modips import ModipsKind
+from dpdist.studies.kinds.partitions import PartitionsKind
+from dpdist.studies.kinds.protocol import StudyKind
+from dpdist.studies.kinds.simulation import SimulationKind
+from dpdist.studies.kinds.strict_tables import StrictTables
+from dpdist.studies.kinds.tables import Tables
 from dpdist.studies.settings import Study
+
+KINDS: Mapping[str, StudyKind[Any]] = {
+    "simulation": SimulationKind(),
+    "guarantees": GuaranteesKind(),
+    "tables": Tables(),
+    "strict_tables": StrictTables(),
+    "files": Files(),
+    "chain": Chains(),
+    "modips": ModipsKind(),
+    "partitions": PartitionsKind(),
+    "mechanisms": MechanismsKind(),
+    "coded_files": CodedFiles(),
+}
+DEFAULT = "simulation"
+"""The kind of a study file without the key `kind`."""
+
+
+def kind_of(study: Study) -> StudyKind[Any]:
+    return KINDS[study.kind]
+
 
 NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:, …", "see jobs/studies for examples")
 
@@ -72,9 +104,9 @@ def parse_study(text: str, source: str = "study") -> Study:
     kind = KINDS[name]
     study: Study = validated(kind.settings, keys, source, lines, StudyError)
     problems = [
-        Problem(f"mechanisms.{place}", found, "what a release of this family may say", remedy, 1, (at,))
-        for place, found, remedy in kind.refusals(study)
-        if (at := lines.get(("mechanisms", place), "line 1"))
+        Problem(f"mechanisms.{place}", fault, "what a release of this family may say", remedy, 1, (line,))
+        for place, fault, remedy in kind.refusals(study)
+        if (line := lines.get(("mechanisms", place), "line 1"))
     ]
     if problems:
         raise StudyError(source, problems)

@@ -1,32 +1,35 @@
-"""Simulates confidential data from a known law, and computes that law's mean and quantiles as the truth."""
+"""Simulates confidential data from a known law, and computes that law's mean and quantiles as the truth.
+
+Laws with predictors stand for the surveys of [G] §5, [V] §5 and [V], Appendix 2, which are not in this project. They have
+about the figures that a paper prints, such as the mean. How much of the spread is due to a predictor is a choice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Codes, Floats
 from dpdist.evaluation.utility import QUANTILES
-from dpdist.studies.laws_with_predictors import Counts, Salaries, Sampled, check
 
 GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "bernoulli", "salaries", "counts"]
 
 
 class Generator(Protocol):
-    """A law of one outcome, such as Beta or Poisson, given public predictors or without any."""
+    """A law of one outcome, given public predictors or none."""
 
     @property
     def levels(self) -> Mapping[str, tuple[str, ...]]:
-        """Levels of each predictor; empty for a law of an outcome alone."""
+        """Levels by predictor; empty for an outcome alone."""
         ...
 
     @property
     def unit(self) -> float:
-        """What one of the outcome stands for, such as dollars; figures of location are in this unit."""
+        """What figures of location are multiples of, such as a dollar."""
         ...
 
     @property
@@ -34,7 +37,7 @@ class Generator(Protocol):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Public bounds of the outcome, as a job would state them."""
+        """Public bounds, as a job states them."""
         ...
 
     def sample(self, n: int, rng: np.random.Generator) -> Sampled:
@@ -42,13 +45,11 @@ class Generator(Protocol):
         ...
 
     def truth(self) -> dict[str, float]:
-        """Mean, median, 15th and 90th percentile of the law, in its unit."""
+        """Mean and `QUANTILES` of the law, in its unit."""
         ...
 
 
 class OutcomeAlone:
-    """A law of an outcome without predictors."""
-
     levels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     unit: ClassVar[float] = 1.0
 
@@ -61,7 +62,7 @@ class OutcomeAlone:
 
 @dataclass(frozen=True)
 class Beta(OutcomeAlone):
-    """Shares between 0 and 1, right-skewed for small a ([G]: a = .5, b = 3)."""
+    """Shares, right-skewed for small a ([G]: a = .5, b = 3)."""
 
     a: float
     b: float
@@ -86,7 +87,7 @@ class Beta(OutcomeAlone):
 
 @dataclass(frozen=True)
 class Poisson(OutcomeAlone):
-    """Counts, nearly symmetric for a large mean ([V] §3.1: mean 100)."""
+    """Counts ([V] §3.1: mean 100)."""
 
     mean: float
 
@@ -110,11 +111,7 @@ class Poisson(OutcomeAlone):
 
 @dataclass(frozen=True)
 class NegativeBinomialMixture(OutcomeAlone):
-    """Skewed counts: NB(mean, dispersion_1) with probability share_1, otherwise NB(mean, dispersion_2).
-
-    NB(mean, φ) is the negative binomial law with variance mean + mean²/φ. [V] §3.2 has mean 100, dispersions 5 and 20, and
-    shares .2 and .8.
-    """
+    """NB(mean, dispersion_1) with probability share_1, else NB(mean, dispersion_2); variance mean + mean²/φ ([V] §3.2)."""
 
     mean: float
     dispersion_1: float
@@ -143,15 +140,13 @@ class NegativeBinomialMixture(OutcomeAlone):
             (share, scipy.stats.nbinom(phi, phi / (phi + self.mean)))
             for share, phi in ((self.share_1, self.dispersion_1), (1.0 - self.share_1, self.dispersion_2))
         ]
-        at = np.arange(int(max(part.ppf(0.9999) for _, part in parts)))
-        below = sum(share * part.cdf(at) for share, part in parts)
-        return {"mean": self.mean} | {name: float(at[np.searchsorted(below, p)]) for name, p in QUANTILES.items()}
+        counts = np.arange(int(max(part.ppf(0.9999) for _, part in parts)))
+        below = sum(share * part.cdf(counts) for share, part in parts)
+        return {"mean": self.mean} | {name: float(counts[np.searchsorted(below, p)]) for name, p in QUANTILES.items()}
 
 
 @dataclass(frozen=True)
 class Bernoulli(OutcomeAlone):
-    """0 or 1."""
-
     probability: float
 
     def __post_init__(self) -> None:
@@ -176,6 +171,168 @@ def _figures(law: Any) -> dict[str, float]:
     return {"mean": float(law.mean())} | {name: float(law.ppf(p)) for name, p in QUANTILES.items()}
 
 
+SEXES = ("male", "female")
+
+
+AGES = ("under 30", "30-34", "35-39", "40-44", "45-49", "50-54", "55-59", "60-64", "65 and over")
+
+
+WEEKS = ("2-26", "27-39", "40-51", "52")
+
+
+SHARES: Mapping[str, Floats] = {
+    "sex": np.array([0.7, 0.3]),
+    "age": np.array([0.02, 0.12, 0.16, 0.16, 0.14, 0.13, 0.12, 0.09, 0.06]),
+    "weeks": np.array([0.03, 0.1, 0.12, 0.75]),
+}
+"""Shares of the levels, which are independent of each other."""
+
+
+class Sampled(NamedTuple):
+    """Outcomes, (record,), and codes of the predictors, (record,) each."""
+
+    outcome: Floats
+    codes: Mapping[str, Codes]
+
+
+def check(positive: Mapping[str, float], shares: Mapping[str, float]) -> None:
+    for name, value in positive.items():
+        if value <= 0.0:
+            raise ValueError(f"{name} must be greater than 0")
+    for name, value in shares.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Salaries:
+    """Yearly salaries in thousands, rounded, given sex, age and weeks worked; one of the outcome is `unit` dollars.
+
+    Log salaries have standard deviation `spread`. Women earn exp(−sex) of men's salaries. The oldest earn exp(age) times
+    the youngest ones', and who works under 27 weeks exp(−weeks) times a whole year's. What these leave is normal.
+    Salaries are at most `bound`. With a unit of that size the outcome is a share, inside (0, 1).
+    """
+
+    median: float
+    spread: float
+    sex: float
+    age: float
+    weeks: float
+    bound: float
+    unit: float
+
+    def __post_init__(self) -> None:
+        check({"median": self.median, "spread": self.spread, "bound": self.bound, "unit": self.unit}, {})
+        if self._residual() <= 0.0:
+            raise ValueError("sex, age and weeks explain more than the spread: make spread larger, or an effect smaller")
+
+    @property
+    def levels(self) -> Mapping[str, tuple[str, ...]]:
+        return {"sex": SEXES, "age": AGES, "weeks": WEEKS}
+
+    @property
+    def text(self) -> str:
+        law = f"median near {self.median:,.0f}, sd of logarithms {self.spread:g}"
+        return f"salaries by sex, age and weeks ({law}), in units of {self.unit:,.0f} dollars"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, self.bound / self.unit
+
+    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
+        codes = _codes(self.levels, n, rng)
+        location = sum((self._effects()[name][code] for name, code in codes.items()), np.full(n, np.log(self.median)))
+        dollars = 1000.0 * np.round(np.exp(location + self._residual() * rng.standard_normal(n)) / 1000.0)
+        inside = 1000.0 if self.unit == self.bound else 0.0
+        return Sampled(np.clip(dollars, inside, self.bound - inside) / self.unit, codes)
+
+    def truth(self) -> dict[str, float]:
+        effects, shares = _crossed(self._effects(), self.levels)
+        location, sd = np.log(self.median) + effects, self._residual()
+        mean = float(shares @ np.exp(location + sd * sd / 2.0))
+
+        def below(log_value: float) -> float:
+            return float(shares @ scipy.stats.norm.cdf((log_value - location) / sd))
+
+        ends = float(location.min() - 8.0 * sd), float(location.max() + 8.0 * sd)
+        quantiles = {name: scipy.optimize.brentq(lambda v, p=p: below(v) - p, *ends) for name, p in QUANTILES.items()}
+        return {"mean": mean} | {name: float(np.exp(value)) for name, value in quantiles.items()}
+
+    def _effects(self) -> dict[str, Floats]:
+        """Mean-zero effects on the log salary, by level."""
+        raw = {
+            "sex": np.array([0.0, -self.sex]),
+            "age": self.age * np.linspace(0.0, 1.0, len(AGES)),
+            "weeks": self.weeks * np.array([-1.0, -0.6, -0.2, 0.0]),
+        }
+        return {name: effect - SHARES[name] @ effect for name, effect in raw.items()}
+
+    def _residual(self) -> float:
+        """Standard deviation of log salaries given the predictors; 0 where they explain more than all."""
+        explained = sum(float(SHARES[name] @ effect**2) for name, effect in self._effects().items())
+        return float(np.sqrt(max(0.0, self.spread**2 - explained)))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Poisson counts with log means linear in sex and age; `mean` is of all."""
+
+    mean: float
+    sex: float
+    age: float
+
+    def __post_init__(self) -> None:
+        check({"mean": self.mean}, {})
+
+    @property
+    def unit(self) -> float:
+        return 1.0
+
+    @property
+    def levels(self) -> Mapping[str, tuple[str, ...]]:
+        return {"sex": SEXES, "age": AGES}
+
+    @property
+    def text(self) -> str:
+        return f"Poisson counts by sex and age, mean {self.mean:g}"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, 1e9
+
+    def sample(self, n: int, rng: np.random.Generator) -> Sampled:
+        codes = _codes(self.levels, n, rng)
+        location = sum((self._effects()[name][code] for name, code in codes.items()), np.zeros(n))
+        return Sampled(rng.poisson(self._level() * np.exp(location)).astype(float), codes)
+
+    def truth(self) -> dict[str, float]:
+        effects, shares = _crossed(self._effects(), self.levels)
+        rate = self._level() * np.exp(effects)
+        counts = np.arange(int(scipy.stats.poisson.ppf(0.9999, rate.max())) + 1)
+        below = shares @ scipy.stats.poisson.cdf(counts, rate[:, None])
+        return {"mean": self.mean} | {name: float(counts[np.searchsorted(below, p)]) for name, p in QUANTILES.items()}
+
+    def _level(self) -> float:
+        effects, shares = _crossed(self._effects(), self.levels)
+        return self.mean / float(shares @ np.exp(effects))
+
+    def _effects(self) -> dict[str, Floats]:
+        return {"sex": np.array([0.0, -self.sex]), "age": self.age * np.linspace(0.0, 1.0, len(AGES))}
+
+
+def _codes(levels: Mapping[str, tuple[str, ...]], n: int, rng: np.random.Generator) -> dict[str, Codes]:
+    return {name: rng.choice(len(texts), n, p=SHARES[name]).astype(np.int32) for name, texts in levels.items()}
+
+
+def _crossed(effects: Mapping[str, Floats], levels: Mapping[str, tuple[str, ...]]) -> tuple[Floats, Floats]:
+    """Summed effects of all combinations, (combination,), and their shares, (combination,)."""
+    total, share = np.zeros(1), np.ones(1)
+    for name in levels:
+        total = np.add.outer(total, effects[name]).reshape(-1)
+        share = np.multiply.outer(share, SHARES[name]).reshape(-1)
+    return total, share
+
+
 GENERATORS: Mapping[GeneratorName, type[Any]] = {
     "beta": Beta,
     "poisson": Poisson,
@@ -187,5 +344,5 @@ GENERATORS: Mapping[GeneratorName, type[Any]] = {
 
 
 def generator(name: GeneratorName, parameters: Mapping[str, float]) -> Generator:
-    found: Generator = GENERATORS[name](**parameters)
-    return found
+    law: Generator = GENERATORS[name](**parameters)
+    return law

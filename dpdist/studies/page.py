@@ -11,14 +11,12 @@ from markupsafe import Markup
 
 from dpdist.core.records import Floats
 from dpdist.publish.writers.page import environment
-from dpdist.studies.beside import READING, set_beside
 from dpdist.studies.figures import drawn
+from dpdist.studies.file import kind_of
 from dpdist.studies.kinds.protocol import Fact
-from dpdist.studies.kinds.registry import kind_of
-from dpdist.studies.limits import findings
-from dpdist.studies.material import Material
-from dpdist.studies.numbers import number
+from dpdist.studies.material import Material, number
 from dpdist.studies.settings import Study
+from dpdist.studies.verdicts import READING, findings, set_beside
 
 WIDE = 5
 """Largest number of (case, ε) pairs that are always columns of a table. Of more, the longer list becomes rows."""
@@ -30,10 +28,10 @@ INTERVALS = (
 
 
 def page(study: Study, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
-    """The page as one HTML document that loads nothing. `results` is long, with ε as text (`results.write_results`)."""
+    """One HTML document that loads nothing; `results` has the columns of `write_results`."""
     kind, material = kind_of(study), Material(study, results, records)
     template = environment("dpdist.studies").get_template("page.html")
-    measured = [name for name in study.asked if name in set(results.measure)]
+    measured = [name for name in study.all_measures if name in set(results.measure)]
     captions = {name: material.caption(name) for name in measured}
     return template.render(
         study=study,
@@ -58,11 +56,11 @@ def _versions(versions: Mapping[str, str]) -> Fact:
 
 
 def _summary(material: Material, measure: str) -> dict[str, Any]:
-    """Mean and standard deviation of a measure by mechanism and (case, ε); long lists of either become rows."""
-    found = material.results[material.results.measure == measure]
-    there = set(zip(found.case, found.epsilon, strict=True))
+    """Mean and standard deviation by mechanism and (case, ε); the longer list becomes rows."""
+    rows = material.results[material.results.measure == measure]
+    there = set(zip(rows.case, rows.epsilon, strict=True))
     places = [(case, e) for case in material.study.case_names for e in material.study.grid if (case, e) in there]
-    labels = [label for label in material.study.labels if label in set(found.mechanism)]
+    labels = [label for label in material.study.labels if label in set(rows.mechanism)]
     named = len(material.study.case_names) > 1
     names = [" ".join(part for part in (case if named else "", f"ε = {e}" if e else "") if part) for case, e in places]
     cells = [[_mean_sd(material.values(case, label, e, measure)) for case, e in places] for label in labels]

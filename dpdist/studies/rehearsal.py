@@ -1,24 +1,31 @@
 """Runs a rehearsal: tries every mechanism that a job allows on thirds of a public file, and recommends one.
 
-The public file is the job's reference, a named file, or a simulated survey. One third plays the current file, one its
-reference, and one the truth. The job's own input is never opened. The recommended mechanism is then run with another third
-as the current file, whose errors did not influence the choice. It must be good enough there too.
+One third plays the current file, one its reference, and one the truth. The job's own input is never opened. The recommended
+mechanism must be good enough on another third too, whose errors did not influence the choice. Results are stored as soon as
+they are there, so that a killed rehearsal resumes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
-from dpdist.core.errors import DpdistError, JobError, Problem
-from dpdist.core.files import write_text
+from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError
+from dpdist.core.files import replaced, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.scratch import scratch
 from dpdist.core.this_process import refuse_nested_start
@@ -26,18 +33,8 @@ from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
-from dpdist.studies.parts import Parts
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
-from dpdist.studies.rehearsal_folder import (
-    CONFIRMATION,
-    CSV,
-    PAGE,
-    RECOMMENDED,
-    Results,
-    in_one_line,
-    resumable,
-)
-from dpdist.studies.rehearsal_thirds import Thirds, in_thirds, public_reference, public_source
+from dpdist.studies.rehearsal_thirds import Parts, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
@@ -53,6 +50,143 @@ from dpdist.studies.results import versions
 from dpdist.survey.census import take_census
 from dpdist.survey.source import TableSource
 
+STORED, BEGUN, LOCK = ".dpdist-rehearsal", "begun.json", ".dpdist-rehearsal.lock"
+CSV, CONFIRMATION, RECOMMENDED, PAGE = "rehearsal.csv", "confirmation.csv", "recommended.yaml", "index.html"
+PART = re.compile(r"(\d+-\d+-[0-9a-f]{16})\.(parquet|json)")
+UNFINISHED = re.compile(rf"\.({PART.pattern}|{re.escape(BEGUN)})\.[0-9a-f]{{12}}\.part")
+"""Name of a file that a killed process was writing."""
+REFUSALS = (JobError, DataError, FitError)
+"""Errors that follow from job and public file. Others may be gone when the rehearsal is resumed."""
+ANEW = (
+    "The folder holds results of a rehearsal of another job, file or version, or its list of these is damaged. "
+    "This rehearsal begins anew."
+)
+META = b"dpdist.trial"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The stored results of a rehearsal: one file for each release, also for a refused one."""
+
+    folder: Path
+
+    def of(self, candidate: Candidate, current: int, draw: int, make: Callable[[], Trial]) -> Trial:
+        """The stored result, or a new one, which is stored. Raises `DpdistError` if it is refused."""
+        name = f"{current}-{draw}-{hashlib.sha256(candidate.label.encode()).hexdigest()[:16]}"
+        path, refusal = self.folder / f"{name}.parquet", self.folder / f"{name}.json"
+        if (reason := _reason(refusal)) is not None:
+            raise DpdistError(reason)
+        if (made := _read(path, candidate)) is not None:
+            return made
+        try:
+            made = make()
+        except REFUSALS as error:
+            write_json(refusal, {"mechanism": candidate.label, "refused": in_one_line(error)})
+            raise
+        _write(path, made)
+        return made
+
+    def __len__(self) -> int:
+        names = (PART.fullmatch(path.name) for path in self.folder.iterdir())
+        return len({name[1] for name in names if name})
+
+
+def in_one_line(error: DpdistError) -> str:
+    """The error as text, which may be shown: the file is public."""
+    problems = getattr(error, "problems", ())
+    return f"{problems[0].where}: {problems[0].fault}" if problems else str(error).splitlines()[0]
+
+
+@contextmanager
+def resumable(out: Path, identity: Mapping[str, Any], listener: Listener) -> Iterator[Results]:
+    """Claims the folder for one rehearsal, and yields its results so far; others are removed, as are all at the end.
+
+    Raises `WorkspaceError` if another process uses the folder, or no rehearsal began its folder of results.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        remedy = "wait for it, or choose another folder"
+        raise WorkspaceError(str(out), "another rehearsal runs in it", remedy) from None
+    try:
+        yield _begun(out, identity, listener)
+        _remove(out / STORED)
+        with suppress(OSError):  # It holds files of others.
+            (out / STORED).rmdir()
+    finally:
+        lock.release()
+
+
+def _begun(out: Path, identity: Mapping[str, Any], listener: Listener) -> Results:
+    results, path = Results(out / STORED), out / STORED / BEGUN
+    _refuse_others(out)
+    if path.exists():
+        if _stored(path) == dict(identity):
+            if number := len(results):
+                what = "result" if number == 1 else "results"
+                text = f"The folder holds {number} {what} of this rehearsal: it resumes with them."
+                listener(Event("note", "rehearse", note=text))
+            return results
+        listener(Event("note", "rehearse", note=ANEW))
+        _remove(results.folder)
+    for name in (RECOMMENDED, PAGE, CONFIRMATION, CSV):
+        (out / name).unlink(missing_ok=True)
+    results.folder.mkdir(exist_ok=True)
+    write_json(path, dict(identity))
+    return results
+
+
+def _refuse_others(out: Path) -> None:
+    """Refuses a folder of results that no rehearsal began; one killed at once left it empty."""
+    folder = out / STORED
+    if not folder.exists() or (folder / BEGUN).exists():
+        return
+    if not folder.is_dir() or any(not UNFINISHED.fullmatch(path.name) for path in folder.iterdir()):
+        remedy = f"move it elsewhere if you need it, else remove it, or choose another folder than {out}"
+        raise WorkspaceError(str(folder), f"no rehearsal began it, because it has no {BEGUN}", remedy, 2)
+
+
+def _remove(folder: Path) -> None:
+    """Removes the list last, so that a rehearsal killed meanwhile still has one."""
+    for path in list(folder.iterdir()):
+        if PART.fullmatch(path.name) or UNFINISHED.fullmatch(path.name):
+            path.unlink()
+    (folder / BEGUN).unlink(missing_ok=True)
+
+
+def _stored(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _reason(path: Path) -> str | None:
+    try:
+        return str(_stored(path)["refused"])
+    except (KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, made: Trial) -> None:
+    facts = json.dumps({"label": made.candidate.label, "suppressed": made.suppressed, "seconds": made.seconds})
+    table = pa.Table.from_pandas(made.cells, preserve_index=False)
+    with replaced(path) as temporary:
+        pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), META: facts}), temporary)
+
+
+def _read(path: Path, candidate: Candidate) -> Trial | None:
+    """A stored trial; None where there is none, or a damaged one."""
+    try:
+        table = pq.read_table(path)
+        facts = json.loads(table.schema.metadata[META])
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
+    cells: pd.DataFrame = table.to_pandas()
+    return Trial(candidate, cells, int(facts["suppressed"]), float(facts["seconds"]))
+
 
 def rehearse(
     job: Job,
@@ -65,12 +199,9 @@ def rehearse(
 ) -> Rehearsal:
     """Runs a rehearsal; writes rehearsal.csv, confirmation.csv, index.html and recommended.yaml into the folder `out`.
 
-    rehearsal.csv grows with every candidate. A killed rehearsal of the same job and file resumes. Another begins
-    anew, and first removes these four files of an earlier one.
-
-    `public` is a file to use in place of the job's reference. Of a file with more than `records` records, a random part is
-    used. Mechanisms with Markov chains are tried only if `chains` is true. Raises `JobError` if there is no public file, or
-    if no mechanism can be run on it.
+    A killed rehearsal of the same job and file resumes; another removes these files and begins anew. `public` replaces the
+    job's reference. A random part of `records` records is used of a larger file. `chains` allows Markov chains. Raises
+    `JobError` if there is no public file, or no mechanism can be run on it.
     """
     refuse_nested_start()
     source = public_source(job, public)
@@ -85,14 +216,13 @@ def rehearse(
 
 
 def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path, listener: Listener) -> Rehearsal:
-    """Writes the files of a finished rehearsal."""
     from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
     caution = small(findings.trials[0].candidate, thirds)
     made = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
     with stage(listener, "page", 1) as tick:
         write_text(out / CSV, _csv(made.trials))
-        write_text(out / CONFIRMATION, _csv([each for each in findings.confirmed.values() if each is not None]))
+        write_text(out / CONFIRMATION, _csv([trial for trial in findings.confirmed.values() if trial is not None]))
         write_text(out / RECOMMENDED, recommended(made, out))
         write_text(out / PAGE, page(made))
         tick(1)
@@ -101,7 +231,7 @@ def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path,
 
 @dataclass(frozen=True)
 class Runs:
-    """Makes the releases of a rehearsal, or finds them among the results so far."""
+    """Makes the releases of a rehearsal, or takes them from its results so far."""
 
     folder: Path
     """A folder for files that nobody needs afterwards."""
@@ -109,7 +239,7 @@ class Runs:
     csv: Path
 
     def trial(self, candidate: Candidate, splits: Sequence[Parts], current: int, draw: int) -> Trial:
-        """One release of a third, with the splits in turn. Raises `DpdistError`."""
+        """One release, with the splits in turn. Raises `DpdistError`."""
 
         def make() -> Trial:
             workspace = Path(tempfile.mkdtemp(dir=self.folder))
@@ -121,37 +251,33 @@ class Runs:
         return self.results.of(candidate, current, draw, make)
 
     def repeated(self, candidate: Candidate, splits: Sequence[Parts], current: int, draws: Sequence[int]) -> Trial:
-        """A trial of several releases of a third, each under new noise. Raises `DpdistError`."""
+        """Several releases, each under new noise. Raises `DpdistError`."""
         made = [self.trial(candidate, splits, current, draw) for draw in draws]
         return repeated(made[0], made[1:])
 
     def show(self, trials: Sequence[Trial]) -> None:
-        """Writes the figures so far."""
         write_text(self.csv, _csv(trials))
 
 
 def tried(
     job: Job, thirds: Thirds, ground: dict[str, Any], runs: Runs, listener: Listener, chains: bool = False
 ) -> Findings:
-    """Tries all mechanisms on one third, and the best ones on another third too.
-
-    Raises `JobError` where no mechanism could be run.
-    """
+    """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
     splits = splits_of(thirds, 0, runs.folder)
     wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
     trials = list[Trial]()
     with stage(listener, "rehearse", len(wanted)) as tick:
-        for number, each in enumerate(wanted):
-            note = f"Candidate {number + 1} of {len(wanted)}: {each.label}"
+        for number, trying in enumerate(wanted):
+            note = f"Candidate {number + 1} of {len(wanted)}: {trying.label}"
             listener(Event("note", "rehearse", number, len(wanted), note))
             try:
-                trials.append(runs.trial(each, splits, 0, 0))
+                trials.append(runs.trial(trying, splits, 0, 0))
                 runs.show(trials)
             except DpdistError as error:
-                refused.append(Refused(each.label, in_one_line(error)))
+                refused.append(Refused(trying.label, in_one_line(error)))
             tick(1)
     if not trials:
-        reasons = "; ".join(f"{each.label}: {each.reason}" for each in refused[:3])
+        reasons = "; ".join(f"{refusal.label}: {refusal.reason}" for refusal in refused[:3])
         problem = Problem("rehearsal", "no mechanism can be run on the public file", "", f"see why: {reasons}")
         raise JobError(job.dataset, [problem])
     trials = drawn_again(trials, splits, runs, listener)
@@ -172,36 +298,36 @@ def tried(
 
 
 def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[Parts, Parts]:
-    """The files of a current third. The other two thirds are reference and truth, and then exchanged."""
+    """The files of a current third; the other two are reference and truth, then exchanged."""
     first, second = (thirds.written(current, swapped, folder / f"third-{current}-{swapped:d}") for swapped in (False, True))
     return first, second
 
 
 def drawn_again(trials: list[Trial], splits: Sequence[Parts], runs: Runs, listener: Listener) -> list[Trial]:
-    """Repeats, under new noise, the trials that may turn out best; a single draw would let chance choose."""
-    best = min(each.score for each in trials if each.candidate.strict or not any(one.candidate.strict for one in trials))
-    near = [each.score <= OUT_OF_REACH * best or each.score == best for each in trials]
+    """Repeats the trials that may turn out best: a single draw would let chance choose."""
+    best = min(trial.score for trial in trials if trial.candidate.strict or not any(one.candidate.strict for one in trials))
+    near = [trial.score <= OUT_OF_REACH * best or trial.score == best for trial in trials]
     with stage(listener, "draw again", sum(near)) as tick:
-        found = []
-        for each, again in zip(trials, near, strict=True):
+        whole = []
+        for trial, again in zip(trials, near, strict=True):
             try:
-                more = [runs.repeated(each.candidate, splits, 0, range(1, DRAWS))] if again else []
+                more = [runs.repeated(trial.candidate, splits, 0, range(1, DRAWS))] if again else []
             except DpdistError:  # The mechanism refuses this draw, so the first draw stays the only one.
                 more = []
-            found.append(repeated(each, more))
+            whole.append(repeated(trial, more))
             tick(int(again))
-    return found
+    return whole
 
 
 def small(best: Candidate, thirds: Thirds) -> str:
-    """The warning that `validate` would give on small sample counts in the public file; a rehearsal runs in any case."""
+    """The warning of `validate` on small sample counts, for the public file."""
     whole = job_of(best.recommended).by_record
     frame = take_census(whole, TableSource(thirds.table, text_only=thirds.text_only)).frame
     return small_counts.caution(whole, small_counts.counted(whole, frame))
 
 
 def recommended(made: Rehearsal, out: Path) -> str:
-    """Writes the job with the recommended mechanism to a file in `out`. The job keeps its input and its reference."""
+    """The job with the recommended mechanism, as a file in `out`, with its own input and reference."""
     best, job = made.best, made.job
     terms: dict[str, Any] = {"dataset": job.dataset, "period": job.period}
     terms |= {"input": _named(job.input.model_dump(mode="json", exclude_unset=True), out)}
@@ -217,18 +343,18 @@ def recommended(made: Rehearsal, out: Path) -> str:
     head += [f"Caution: in the public file {made.caution}"] if made.caution else []
     head += [f"Not judged: {made.unjudged}."] if made.unjudged else []
     head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed from the job."]
-    head += [f"  {each}" for each in best.candidate.changed]
-    return "".join(f"# {line}\n" for line in head) + written({key: each for key, each in terms.items() if each})
+    head += [f"  {change}" for change in best.candidate.changed]
+    return "".join(f"# {line}\n" for line in head) + written({key: value for key, value in terms.items() if value})
 
 
 def _named(given: dict[str, Any], out: Path) -> dict[str, Any]:
-    """The settings with their path relative to the folder, as a job file there must state it."""
+    """The settings with a path relative to the folder."""
     return given | ({"path": os.path.relpath(given["path"], out)} if given.get("path") else {})
 
 
 def _csv(trials: Sequence[Trial]) -> str:
     if not trials:
         return ",".join(COLUMNS) + "\n"
-    rows = pd.concat([each.cells for each in trials])[list(COLUMNS)]
+    rows = pd.concat([trial.cells for trial in trials])[list(COLUMNS)]
     rows = rows.assign(covered=rows["covered"].map({1.0: "true", 0.0: "false"}))
     return str(rows.to_csv(index=False, float_format="%.6g"))

@@ -32,10 +32,9 @@ Terms: TypeAlias = dict[str, Any]
 
 
 class Candidate(NamedTuple):
-    """A job to try on a third of a public file, as keys and values without input.
+    """A job to try on a third of a public file, without input.
 
-    `recommended` is the job to write if this one is chosen, also without input. `changed` lists the keys whose values
-    differ from the given job's.
+    `recommended` is the job to write if this one is chosen; `changed` lists the keys that differ from the given job.
     """
 
     label: str
@@ -47,13 +46,12 @@ class Candidate(NamedTuple):
 
     @property
     def on_reference(self) -> bool:
-        """True if the recommended job has a public file or an earlier release as its reference."""
         reference = self.recommended.get("reference")
         return reference is not None and "histogram" not in reference
 
 
 class Refused(NamedTuple):
-    """A mechanism that is not rehearsed, and the reason."""
+    """A mechanism that is not rehearsed, and why."""
 
     label: str
     reason: str
@@ -62,10 +60,10 @@ class Refused(NamedTuple):
 def candidates(
     job: Job, reference: str, ground: Terms, chains: bool = False, only: Collection[str] | None = None
 ) -> tuple[list[Candidate], list[Refused]]:
-    """Every registered mechanism that the job's columns allow, and those refused. `only` restricts the labels.
+    """Every registered mechanism that the job's columns allow, and those refused; `only` restricts the labels.
 
-    `reference` is the path of the reference in a trial; `ground` is the reference that a recommended job names. A mechanism
-    with Markov chains is tried only if `chains` is true, or if it is the job's own.
+    `reference` is the path of the reference in a trial, `ground` the reference of a recommended job. A mechanism with
+    Markov chains is tried if `chains` is true, or if it is the job's own.
     """
     runs, refused = list[Candidate](), list[Refused]()
     for label, wanted in _wanted(job, ground):
@@ -88,12 +86,11 @@ def candidates(
 
 
 def _of_the_job(job: Job, other: Job) -> bool:
-    """True if both jobs have the same mechanism and family."""
     return (other.mechanism.name, other.family) == (job.mechanism.name, job.family)
 
 
 def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
-    """Every mechanism's label, and the job under it, with only the changes that the mechanism itself requires."""
+    """Labels, and jobs with only the changes that the mechanism itself requires."""
     base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
     share = budget_text(HISTOGRAM_SHARE * job.budget.epsilon)
     for name, spec in SPECS.items():
@@ -101,7 +98,7 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
         if name != job.mechanism.name:
             given = [(variant, {"name": name} | constants) for variant, constants in spec.rehearsed(job)]
         families: list[Family | None] = [None] if spec.statistics is not None else _families(job)
-        for (variant, mechanism), family in ((each, one) for each in given for one in families):
+        for (variant, mechanism), family in ((pair, one) for pair in given for one in families):
             shown = ", ".join(filter(None, [variant, family]))
             label = f"{name} ({shown})" if shown else name
             terms = base | {"mechanism": mechanism, "model": None if family is None else _model(job, family)}
@@ -113,20 +110,16 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
 
 
 def _families(job: Job) -> list[Family | None]:
-    """Model families that fit the job's kind of weight, without those that need a user's program.
-
-    For coded outcomes, families for counts are left out.
-    """
+    """Those that fit the job's kind of weight and outcomes, and need no user's program."""
     weighted, coded = job.survey.weight is not None, job.outcome_column.codes is not None
-    known = [name for name in get_args(Family) if not FAMILIES[name].program and FAMILIES[name].weight in (None, weighted)]
-    return [name for name in known if not (coded and FAMILIES[name].support is COUNT)]
+    allowed = [
+        name for name in get_args(Family) if not FAMILIES[name].program and FAMILIES[name].weight in (None, weighted)
+    ]
+    return [name for name in allowed if not (coded and FAMILIES[name].support is COUNT)]
 
 
 def _model(job: Job, family: Family) -> Terms:
-    """The job's own model if it has this family.
-
-    Otherwise it is a model of the family, with the tables' columns as predictors.
-    """
+    """The job's own model if it has this family, else one with the tables' columns as predictors."""
     if job.model is not None and job.model.family == family:
         return job.model.model_dump(mode="json", exclude_unset=True)
     return {"family": family} | _predictors(job, family, job.strata)
@@ -147,20 +140,19 @@ def _fit_by_cell(job: Job, terms: Terms) -> Terms:
 
 
 def _without(*keys: str) -> Callable[[Job, Terms], Terms]:
-    return lambda job, terms: {key: each for key, each in terms.items() if key not in keys}
+    return lambda job, terms: {key: value for key, value in terms.items() if key not in keys}
 
 
 def _clipped(job: Job, terms: Terms) -> Terms:
-    """Clips outcomes and weight at their public bounds."""
     columns = {
-        name: each | {"outside": "clip"} if name in job.components and each.get("bounds") else each
-        for name, each in terms["columns"].items()
+        name: column | {"outside": "clip"} if name in job.components and column.get("bounds") else column
+        for name, column in terms["columns"].items()
     }
     return terms | {"columns": columns}
 
 
 def _weight_as_it_came(job: Job, terms: Terms) -> Terms:
-    columns = {name: dict(each) for name, each in terms["columns"].items()}
+    columns = {name: dict(column) for name, column in terms["columns"].items()}
     if (weight := job.survey.weight) in columns:
         columns[str(weight)].pop("outside", None)
     return terms | {"columns": columns}
@@ -173,7 +165,7 @@ def _proper_prior(job: Job, terms: Terms) -> Terms:
 
 def _plain_model(job: Job, terms: Terms) -> Terms:
     model = terms["model"]
-    return terms | {"model": model and {key: each for key, each in model.items() if key in ("family", "predictors")}}
+    return terms | {"model": model and {key: value for key, value in model.items() if key in ("family", "predictors")}}
 
 
 CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
@@ -184,7 +176,7 @@ CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
 
 
 def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
-    """The job with the fewest changes that make it valid, as keys and as a `Job`; or the reason why none is valid."""
+    """The job with the fewest changes that make it valid; or the reason why none is."""
     effective = [change for change in CHANGES if change(job, terms) != terms]
     causes = list[list[str]]()
     for number in range(min(len(effective), MOST_CHANGES) + 1):
@@ -192,17 +184,17 @@ def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
             tried = terms
             for change in chosen:
                 tried = change(job, tried)
-            tried = {key: each for key, each in tried.items() if each is not None and each != []}
+            tried = {key: value for key, value in tried.items() if value is not None and value != []}
             try:
                 return tried, job_of(tried)
             except JobError as error:
-                causes.append([f"{each.where}: {each.fault} ({each.remedy})" for each in error.problems])
+                causes.append([f"{problem.where}: {problem.fault} ({problem.remedy})" for problem in error.problems])
     return "; ".join(min(causes, key=len)[:2])
 
 
 def _of_a_third(terms: Terms, job: Job, reference: str) -> Terms:
-    """The job for a trial: without keys of a run, with the ε that gates leave, and with another third as reference."""
-    run = {key: each for key, each in terms.items() if key not in OF_THE_RUN}
+    """The job of a trial: without keys of a run, with the ε that gates leave, and another third as reference."""
+    run = {key: value for key, value in terms.items() if key not in OF_THE_RUN}
     if job.accept is not None:
         run["budget"] = run["budget"] | {"epsilon": budget_text(job.budget.epsilon - job.accept.epsilon)}
     if job.has_reference:
@@ -211,14 +203,14 @@ def _of_a_third(terms: Terms, job: Job, reference: str) -> Terms:
 
 
 def _changed(job: Job, terms: Terms) -> Iterator[str]:
-    """One line for each key whose value differs from that in the given job."""
+    """One line for each key that differs."""
     before = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input"})
     for where in differences(before, dict(terms), ()):
         yield f"{dotted(where)}: {_shown(before, where) or 'not there'} → {_shown(terms, where) or 'left out'}"
 
 
 def _shown(terms: Terms, where: tuple[str | int, ...]) -> str:
-    """A value on one line, "…" in place of a long one, or nothing where it is missing."""
+    """One line, with … for a long value; nothing for a missing one."""
     value: Any = terms
     for key in where:
         if not isinstance(value, Mapping) or key not in value:

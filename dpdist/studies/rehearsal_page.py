@@ -10,17 +10,16 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dpdist.publish.writers.page import environment
-from dpdist.studies.rehearsal_advice import advice
+from dpdist.studies.figures import inline
 from dpdist.studies.rehearsal_candidates import Refused
-from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial
-from dpdist.studies.svg import inline
+from dpdist.studies.rehearsal_trials import RULE, Rehearsal, Trial, advice
 
 LEAST_DRAWN = 0.01
 """Smallest error that is drawn, because the scale is logarithmic; smaller ones are drawn here."""
 
 
 def page(made: Rehearsal) -> str:
-    """The page as one HTML document that loads nothing."""
+    """One HTML document that loads nothing."""
     template = environment("dpdist.studies").get_template("rehearsal.html")
     rows = [(trial, row) for trial in made.trials for row in trial.by_statistic.to_dict("records")]
     confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
@@ -39,25 +38,26 @@ def page(made: Rehearsal) -> str:
 
 
 def shown(coverage: float) -> str:
-    """A coverage as text; a dash where no interval is judged."""
     return "–" if np.isnan(coverage) else f"{coverage:.2f}"
 
 
 def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
-    """Labels of mechanisms that were not run, grouped by reason."""
+    """Labels of mechanisms that were not run, by reason."""
     reasons = dict[str, list[str]]()
-    for each in refused:
-        reasons.setdefault(each.reason.replace(f"'{each.label.partition(' ')[0]}'", "the mechanism"), []).append(each.label)
+    for refusal in refused:
+        reasons.setdefault(refusal.reason.replace(f"'{refusal.label.partition(' ')[0]}'", "the mechanism"), []).append(
+            refusal.label
+        )
     return {reason: ", ".join(labels) for reason, labels in reasons.items()}
 
 
 def figure(trials: list[Trial]) -> str:
-    """Draws boxes of |error| over cells, in direct standard errors: one box for each mechanism."""
-    sizes = [each.cells["error_in_direct_se"] for each in trials]
-    shown = [each[np.isfinite(each)].clip(lower=LEAST_DRAWN) for each in sizes]
+    """Boxes of |error| over cells, in direct standard errors, by mechanism."""
+    sizes = [trial.cells["error_in_direct_se"] for trial in trials]
+    shown = [errors[np.isfinite(errors)].clip(lower=LEAST_DRAWN) for errors in sizes]
     figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")
     axes = figure.subplots()
-    axes.boxplot(shown, orientation="horizontal", tick_labels=[each.candidate.label for each in trials], whis=(0, 100))
+    axes.boxplot(shown, orientation="horizontal", tick_labels=[trial.candidate.label for trial in trials], whis=(0, 100))
     axes.axvline(1.0, color="#0b5394", linewidth=1.0)
     axes.set_xscale("log")
     axes.invert_yaxis()

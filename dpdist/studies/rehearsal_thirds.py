@@ -1,8 +1,13 @@
-"""Finds the public file for a rehearsal, and splits it into three parts of equal sizes in every cell."""
+"""Splits the public file of a rehearsal into three parts, and judges published figures by the third part, the truth.
+
+The parts are independent samples of one population, with the same number n of records in every base cell. So errors are
+those given n: base cells are strata, and records are drawn one by one, whatever the survey's design.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,15 +16,134 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
+import scipy
+from numpy.typing import NDArray
 
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.keys import Key
-from dpdist.core.records import Ints
-from dpdist.job import Job, Simulate
+from dpdist.core.records import Floats, Ints
+from dpdist.core.table_cells import cross
+from dpdist.estimation.direct import Design
+from dpdist.estimation.further import Direct
+from dpdist.evaluation.under_design import NOMINAL, SAME, without_error
+from dpdist.job import Job, Simulate, Table
 from dpdist.job.reference import SimulatedReference
-from dpdist.studies.parts import Parts, numbered, parted, thirds
+from dpdist.survey.census import take_census
+from dpdist.survey.placement import records_as_they_came
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
+
+ESTIMATES = ("value", "error", "design_error", "df")
+"""Columns of `given_sizes`."""
+LEFT_OVER = 3
+"""The number of records that make no third of their cell. They are in the reference."""
+
+
+class Parts(NamedTuple):
+    """Paths of three files: to release, its reference, and the truth."""
+
+    current: Path
+    earlier: Path
+    truth: Path
+
+
+def numbered(keys: pd.DataFrame) -> Ints:
+    """Each record's cell, (record,): those with the same keys, as texts."""
+    texts = keys.astype(str)
+    return np.asarray(texts.groupby(list(texts), sort=False).ngroup(), dtype=np.int64)
+
+
+def thirds(cell: Ints, rng: np.random.Generator) -> Ints:
+    """A random split into thirds 0, 1, 2 of the same size in every cell, (record,); the rest is LEFT_OVER."""
+    shuffled, place = rng.permutation(len(cell)), np.empty(len(cell), dtype=np.int64)
+    place[shuffled] = pd.Series(cell[shuffled]).groupby(cell[shuffled]).cumcount().to_numpy()
+    return np.where(place < np.bincount(cell)[cell] // 3 * 3, place % 3, LEFT_OVER)
+
+
+def parted(third: Ints, current: int = 0, earlier: int = 1) -> Iterator[NDArray[np.bool_]]:
+    """Which records are in each of `Parts`, (record,)."""
+    yield third == current
+    yield (third == earlier) | (third == LEFT_OVER)
+    yield third == 3 - current - earlier
+
+
+def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
+    """Direct estimates of a file by table, with errors given the base cells' sizes.
+
+    Columns: the table's, `statistic`, `variable`, `value`, `error`, `df`, and `design_error`, that of the job's design
+    without clusters. Raises `DataError`.
+    """
+    source = open_file(path, job.input)
+    census = take_census(job, source)
+    passes = [records_as_they_came(job, source, census, number) for number in range(len(job.outcomes))]
+    strata = Direct.of(job, census.frame, Design(lonely="certainty"), passes).without_clusters
+    cells = replace(strata, frame=replace(census.frame, design_strata=tuple(census.frame.codes)))
+    return {table.name: _estimates(cells, strata, table) for table in job.tables}
+
+
+def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
+    cells = cross(direct.frame, table.by, table.margins)
+    df = cells.membership @ np.maximum(direct.frame.count - 1.0, 0.0)
+    frames = []
+    for statistic in table.statistics:
+        value, variance = direct.estimate(cells, statistic)
+        error, design_error = np.sqrt(variance), np.sqrt(by_strata.estimate(cells, statistic).variance)
+        rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
+        rows["statistic"], rows["variable"] = statistic.label, statistic.about
+        rows = rows.assign(value=value, error=np.where(without_error(value, error), 0.0, error))
+        frames.append(rows.assign(design_error=design_error, df=df))
+    return pd.concat(frames, ignore_index=True)
+
+
+def beside_truth(
+    evaluation: pd.DataFrame, current: pd.DataFrame, truth: pd.DataFrame, clusters: bool = False
+) -> pd.DataFrame:
+    """Whether published and direct intervals hold the truth: `covered` and `direct_covered`, (row,), 1, 0 or NaN.
+
+    `current` and `truth` are of `given_sizes`. An interval is judged by the distance of its figure from the third's, in
+    which both errors count; NaN where a part has no error. A missing interval is not held. `clusters`: published errors
+    hold those.
+    """
+    keys = [*evaluation.columns[: evaluation.columns.get_loc("statistic")], "statistic", "variable"]
+    left = evaluation.astype(dict.fromkeys(keys, object))
+    for name, rows in (("now", current), ("truth", truth)):
+        named = rows.rename(columns={column: f"{name}_{column}" for column in ESTIMATES})
+        left = left.merge(named.astype(dict.fromkeys(keys, object)), on=keys, how="left", validate="one_to_one")
+    figure = {name: left[name].to_numpy(dtype=float) for name in left.columns if name not in keys and _numeric(left[name])}
+    other = _half_width(figure["truth_error"], figure["truth_df"])
+    judged = np.isfinite(other) & np.isfinite(figure["now_error"]) & (figure["now_df"] > 0)
+    gap = figure["truth_value"] - figure["synthetic"]
+    below = figure["synthetic"] - figure["synthetic_lower"]
+    above = figure["synthetic_upper"] - figure["synthetic"]
+    width = np.where(gap < 0, below, above) * _share_given_sizes(figure, clusters)
+    same = SAME * np.abs(figure["truth_value"])
+    held = np.abs(gap) <= np.hypot(width, other) + same
+    distance = np.abs(figure["truth_value"] - figure["now_value"])
+    direct = distance <= np.hypot(_half_width(figure["now_error"], figure["now_df"]), other) + same
+    columns = {"covered": np.where(judged, held, np.nan), "direct_covered": np.where(judged, direct, np.nan)}
+    return pd.DataFrame(columns, index=evaluation.index)
+
+
+def _numeric(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column)
+
+
+def _half_width(error: Floats, df: Floats) -> Floats:
+    """Half a direct interval, (row,); NaN without degrees of freedom."""
+    return np.asarray(scipy.special.stdtrit(np.where(df > 0, df, np.nan), (1.0 + NOMINAL) / 2.0) * error)
+
+
+def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
+    """The share of a published standard error that is left given the cells' sizes, and without clusters, (row,).
+
+    It is reduced by as much as the direct error is.
+    """
+    design = figure["direct_se"] if clusters else np.fmin(figure["direct_se"], figure["now_design_error"])
+    sizes = np.maximum(design**2 - figure["now_error"] ** 2, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = 1.0 - np.nan_to_num(sizes) / figure["synthetic_se"] ** 2
+    return np.sqrt(np.clip(np.nan_to_num(left, nan=1.0), 0.0, 1.0))
+
 
 BY_CHANCE = Key(bytes(32)).child("rehearsal")
 """The key of the split. It is public, so that anyone can make the same thirds of the public file."""
@@ -28,11 +152,7 @@ FEWEST = 6
 
 
 class Thirds(NamedTuple):
-    """A public file's table, and each record's third: 0, 1, 2 or LEFT_OVER.
-
-    In every cell the three thirds have the same number of records. `cells` is the number of cells, and `thin` of how many
-    cells no interval is judged.
-    """
+    """A public file's table, and each record's third: 0, 1, 2 or LEFT_OVER; `thin` of its cells are too small to judge."""
 
     table: pa.Table
     third: Ints
@@ -41,10 +161,7 @@ class Thirds(NamedTuple):
     thin: int
 
     def written(self, current: int, swapped: bool, folder: Path) -> Parts:
-        """Writes three files for a trial: the current third, its reference and the third that is the truth.
-
-        `swapped` exchanges the last two.
-        """
+        """Writes the three files of a trial; `swapped` exchanges reference and truth."""
         suffix = "csv" if self.text_only else "parquet"
         earlier = (current + (2 if swapped else 1)) % 3
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +173,7 @@ class Thirds(NamedTuple):
 
     @property
     def caution(self) -> str:
-        """What the split cannot judge, in words; empty where it judges every cell."""
+        """What the split cannot judge; empty where it judges every cell."""
         if not self.thin:
             return ""
         return (
@@ -66,7 +183,7 @@ class Thirds(NamedTuple):
 
 
 def public_source(job: Job, public: Path | None) -> Source:
-    """The public file: the named one, the job's reference, or a simulated survey. Raises `JobError` where there is none."""
+    """The named file, the job's reference, or a simulated survey. Raises `JobError` where there is none."""
     given = job.reference
     _refuse_the_input(job, public if public is not None else given.file if given is not None else None)
     if public is not None:
@@ -80,7 +197,7 @@ def public_source(job: Job, public: Path | None) -> Source:
 
 
 def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
-    """The reference of a recommended job: the job's own if it is a file of records, else the rehearsal's public file."""
+    """The reference of a recommended job: the job's own if it holds records, else the public file."""
     if job.reference is not None and job.reference.holds_records and not job.reference.unnamed:
         return job.reference.model_dump(mode="json", exclude_unset=True)
     if public is not None:
@@ -90,7 +207,7 @@ def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
 
 
 def _twin(job: Job) -> Simulate | None:
-    """Settings of a simulated survey: those of the job's reference, or those of its input with another seed."""
+    """A simulated survey: the job's reference, or its input with another seed."""
     if isinstance(job.reference, SimulatedReference):
         return job.reference.simulate
     simulated = job.input.simulate
@@ -98,7 +215,7 @@ def _twin(job: Job) -> Simulate | None:
 
 
 def _refuse_the_input(job: Job, public: str | Path | None) -> None:
-    """Refuses the job's own input as the public file. It compares paths only, so a copy of the input goes unnoticed."""
+    """Refuses the job's own input. It compares paths, so a copy goes unnoticed."""
     confidential = job.input.path
     if public is None or confidential is None or not Path(public).exists() or not Path(confidential).exists():
         return
@@ -112,10 +229,8 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
 def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int], None] = lambda rows: None) -> Thirds:
     """The columns that the job reads, and a random split of every combination of categories into thirds.
 
-    Records outside the universe are left out. If `records` is given, at most that many records are drawn from the file
-    first. `tick` is called with the number of rows of each batch that is read.
-
-    Raises `DataError` if a column is missing, and `JobError` if no cell has three records.
+    Only records of the universe, and at most `records` of the file. `tick` takes the rows of each batch. Raises `DataError`
+    if a column is missing, and `JobError` if no cell has three records.
     """
     names = list(dict.fromkeys([*needed_columns(job), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
@@ -149,9 +264,9 @@ def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int
 
 
 def _cells(job: Job, table: pa.Table) -> Ints:
-    """The number of each record's cell, (record,).
+    """Each record's cell, (record,).
 
-    Records without an outcome form cells of their own: a job may leave them out, and thirds must be equal without them.
+    Records without an outcome are cells of their own: a job may leave them out, and thirds must be equal without them.
     """
     keys = table.select(list(job.categories)).to_pandas()
     for name in job.outcomes:

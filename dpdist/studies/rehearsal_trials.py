@@ -1,9 +1,9 @@
-"""Runs trials of mechanisms, each a release of a third of a public file, and ranks the mechanisms by their errors."""
+"""Runs trials of mechanisms on thirds of a public file, ranks them by errors, and advises where none is good enough."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,8 @@ from dpdist.evaluation.verdict import labels_of
 from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.release import run
-from dpdist.studies.parts import Parts, beside_truth, given_sizes
 from dpdist.studies.rehearsal_candidates import Candidate, Refused
+from dpdist.studies.rehearsal_thirds import Parts, beside_truth, given_sizes
 
 GOOD_COVERAGE, GOOD_ERROR, GOOD_LARGEST, GOOD_BIAS = 0.85, 1.0, 4.0, 0.5
 DRAWS = 4
@@ -47,7 +47,7 @@ COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_dir
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate's releases of a third, compared with its direct estimates and with another third."""
+    """A candidate's releases of a third, compared with direct estimates and another third."""
 
     candidate: Candidate
     cells: pd.DataFrame
@@ -61,9 +61,9 @@ class Trial:
 
     @cached_property
     def by_statistic(self) -> pd.DataFrame:
-        """Median and largest error, bias, both coverages and `score` of every statistic in every table.
+        """Median error, bias, both coverages and `score`, by table and statistic, as means over draws.
 
-        They are means over draws. The largest error is a median over draws: one draw alone would decide otherwise.
+        `largest` is a median over draws: one draw alone would decide otherwise.
         """
         groups = self._by_draw.groupby(["table", "statistic"], sort=False)
         rows = groups.mean().drop(columns="draw").assign(largest=groups["largest"].median()).reset_index()
@@ -87,24 +87,24 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """The largest median error of any statistic; infinite where there is none."""
+        """The largest median error of any statistic; infinite without any."""
         worst = float(self.by_statistic["median"].max())
         return worst if not np.isnan(worst) else np.inf
 
     @property
     def coverage(self) -> float:
-        """The smallest coverage of any statistic; NaN where none is judged."""
+        """The smallest of any statistic; NaN where none is judged."""
         return float(self.by_statistic["coverage"].min())
 
     @property
     def score(self) -> float:
-        """The score as `RULE` defines it: good enough if at most 1, infinite where nothing can be judged."""
+        """The figure that `RULE` defines; infinite where nothing can be judged."""
         worst = float(self.by_statistic["score"].max())
         return worst if not np.isnan(worst) else np.inf
 
     @property
     def score_error(self) -> float:
-        """Standard error of the score over draws; infinite for a single draw."""
+        """Standard error over draws; infinite for a single one."""
         by_draw = _scores(self._by_draw).groupby(self._by_draw["draw"]).max()
         return float(by_draw.std() / np.sqrt(len(by_draw))) if len(by_draw) > 1 else np.inf
 
@@ -114,10 +114,9 @@ class Trial:
 
 
 def _scores(rows: pd.DataFrame) -> pd.Series[float]:
-    """Scores of statistics: the largest of four figures over their limits; NaN where no error is known.
+    """The largest of four figures over their limits, by statistic; NaN where no error is known.
 
-    What direct intervals miss more than nominally is chance, or the fault of cells that no release can mend. The truth is
-    the same, so it is taken off. Coverage that is not judged has no part.
+    What direct intervals miss more than nominally is taken off: chance, or cells that no release can mend.
     """
     beyond = (NOMINAL - rows["direct"]).clip(lower=0.0)
     missed = (1.0 - rows["coverage"] - beyond) / (1.0 - GOOD_COVERAGE)
@@ -126,28 +125,25 @@ def _scores(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def tied(trial: Trial, best: Trial) -> bool:
-    """True if a trial's score ties with the best one, as `RULE` defines it."""
-    apart = trial.score - best.score
-    if not np.isfinite(apart):
+    """Whether the score ties with the best one, as `RULE` has it."""
+    behind = trial.score - best.score
+    if not np.isfinite(behind):
         return trial is best
     noise = np.hypot(trial.score_error, best.score_error)
-    return bool(apart <= NEAR * best.score or (np.isfinite(noise) and apart <= 2.0 * noise))
+    return bool(behind <= NEAR * best.score or (np.isfinite(noise) and behind <= 2.0 * noise))
 
 
 def repeated(first: Trial, again: Sequence[Trial]) -> Trial:
-    """One trial that holds the draws of several."""
+    """One trial with the draws of several."""
     cells, number = [], 0
-    for each in (first, *again):
-        cells.append(each.cells.assign(draw=each.cells["draw"] + number))
-        number += each.draws
+    for part in (first, *again):
+        cells.append(part.cells.assign(draw=part.cells["draw"] + number))
+        number += part.draws
     return Trial(first.candidate, pd.concat(cells, ignore_index=True), first.suppressed, first.seconds)
 
 
 def trial(candidate: Candidate, parts: Parts, workspace: Path, study: Key | None = None) -> Trial:
-    """Runs one release of the current part, and compares it with direct estimates and the truth. Raises `DpdistError`.
-
-    With the key of a study, all random draws follow from that key. Without a key, the release is a real one.
-    """
+    """Runs one release of the current part. All draws follow from the key of a `study`, if given. Raises `DpdistError`."""
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}, "input": {"path": str(parts.current)}}
     if "path" in candidate.terms.get("reference", {}):
         quiet["reference"] = candidate.terms["reference"] | {"path": str(parts.earlier)}
@@ -168,10 +164,7 @@ def trial(candidate: Candidate, parts: Parts, workspace: Path, study: Key | None
 
 
 def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of an evaluation for one statistic, with the columns of `Trial.cells`.
-
-    A missing figure is infinitely far.
-    """
+    """The rows of one statistic, as `Trial.cells`. A missing figure is infinitely far."""
     bias = (rows["synthetic"] - rows["direct"]) / rows["direct_se"].where(rows["direct_se"] > 0)
     lost = rows["synthetic"].isna() & rows["direct"].notna() & (rows["direct_se"] > 0)
     labels = labels_of(rows)
@@ -189,14 +182,13 @@ Confirmed = dict[str, Trial | None]
 def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None]) -> tuple[list[Trial], bool, Confirmed]:
     """Trials in the order of `RULE`, whether the first is good enough, and the trials on the other third.
 
-    `again` runs a candidate on the other third. The first candidate is always run there. One that is not good enough there
-    moves behind those that are, and the next one is run.
+    `again` runs a candidate there: the first, and the next one as long as the first is not good enough there.
     """
     other: Confirmed = {}
 
-    def good(each: Trial) -> bool:
-        second = other.get(each.candidate.label, each)
-        return each.good and second is not None and second.good
+    def good(tried: Trial) -> bool:
+        second = other.get(tried.candidate.label, tried)
+        return tried.good and second is not None and second.good
 
     while True:
         ordered = in_order(trials, good)
@@ -209,25 +201,20 @@ def confirmed(trials: Sequence[Trial], again: Callable[[Candidate], Trial | None
 def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Trial]:
     """Orders trials by `RULE`: good ones, then strict ones, then by score.
 
-    Trials that tie with the first one are ordered anew: first those with a reference, then by the number of changes to the
-    job, then by score.
+    Those that tie with the first: with a reference first, then by number of changes, then by score.
     """
 
-    def group(each: Trial) -> tuple[bool, bool]:
-        return not good(each), not each.candidate.strict
+    def group(tried: Trial) -> tuple[bool, bool]:
+        return not good(tried), not tried.candidate.strict
 
-    ordered = sorted(trials, key=lambda each: (*group(each), each.score))
-    level = [each for each in ordered if group(each) == group(ordered[0]) and tied(each, ordered[0])]
-    level.sort(key=lambda each: (not each.candidate.on_reference, len(each.candidate.changed), each.score))
-    return [*level, *(each for each in ordered if all(each is not one for one in level))]
+    ordered = sorted(trials, key=lambda tried: (*group(tried), tried.score))
+    level = [tried for tried in ordered if group(tried) == group(ordered[0]) and tied(tried, ordered[0])]
+    level.sort(key=lambda tried: (not tried.candidate.on_reference, len(tried.candidate.changed), tried.score))
+    return [*level, *(tried for tried in ordered if all(tried is not one for one in level))]
 
 
 class Findings(NamedTuple):
-    """Results of all trials. `trials` are ordered by the rule, so the first is the recommended one.
-
-    `good` says whether the first is good enough on both thirds. `confirmed` holds the trials on the other third, and
-    `refused` the candidates that could not be run.
-    """
+    """All trials in the order of `RULE`, the first recommended; `good` if that is good enough on both thirds."""
 
     trials: list[Trial]
     good: bool
@@ -238,7 +225,7 @@ class Findings(NamedTuple):
 class Rehearsal(NamedTuple):
     """A rehearsal's job, public file and results.
 
-    `caution` says why a run on a similar file would refuse, if it would. `unjudged` says what the split cannot judge.
+    `caution`: why a run on a similar file would refuse. `unjudged`: what the split cannot judge.
     """
 
     job: Job
@@ -262,15 +249,85 @@ class Rehearsal(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the first mechanism is: recommended, or only the least bad one."""
         return "Recommended" if self.good else "None is good enough; the least bad is"
 
     @property
     def best(self) -> Trial:
-        """The trial of the recommended mechanism, or of the least bad one."""
+        """The recommended mechanism, or the least bad one."""
         return self.trials[0]
 
     @property
     def confirmed(self) -> Trial | None:
-        """The recommended mechanism's trial on the other third; None where it could not be run there."""
+        """The best one's trial on the other third; None where it could not be run there."""
         return self.findings.confirmed[self.best.candidate.label]
+
+
+FEW = 10
+"""Number of records of a cell, in one third of the file, below which its direct standard error is itself uncertain."""
+NAMED = 8
+"""Largest number of cells that are named."""
+COARSEN = (
+    "Publish these cells in coarser ones: merge their levels in `columns`, leave a column out of the table, or make two "
+    "tables of fewer columns. A whole file has three times the records of a third"
+)
+LARGER = (
+    "These cells have records enough: raise the budget, state narrower public bounds, or put the skewed ones into strata "
+    "of their own"
+)
+NOISY = "Most cells are too noisy: raise the budget (`dpdist plan --for-error 0.5` says to what), or publish fewer figures"
+SHIFTED = "Figures are off to one side: clipping or borrowed shapes bias them. Raise the budget, or merge small cells"
+MISSED = (
+    "Intervals miss the truth more often than direct ones do: quote them with care, merge small cells, or take another "
+    "mechanism"
+)
+
+
+def advice(made: Rehearsal) -> list[str]:
+    """Sentences on figures beyond their limits, and remedies; none if a mechanism is good enough."""
+    if made.good:
+        return []
+    thirds = {"the first third": made.best, "the other third": made.confirmed}
+    return list(
+        dict.fromkeys(line for name, tried in thirds.items() if tried is not None for line in _of_trial(name, tried))
+    )
+
+
+def _of_trial(third: str, trial: Trial) -> Iterator[str]:
+    rows = trial.by_statistic
+    far = rows[rows["largest"] > GOOD_LARGEST]
+    for row in far.to_dict("records"):
+        cells = _far_cells(trial, row["table"], row["statistic"])
+        few = cells[cells["records"] < FEW]
+        yield (
+            f"{third}, {row['table']}, {row['statistic']}: {len(cells)} of {row['cells']} cells are more than "
+            f"{GOOD_LARGEST:g} direct standard errors off, {len(few)} of them with fewer than {FEW} records in the third: "
+            f"{_listed(cells)}"
+        )
+        if len(few):
+            yield COARSEN
+        if len(few) < len(cells):
+            yield LARGER
+    limits = {"median": (GOOD_ERROR, NOISY), "bias": (GOOD_BIAS, SHIFTED)}
+    for figure, (limit, remedy) in limits.items():
+        for row in rows[rows[figure].abs() > limit].to_dict("records"):
+            yield f"{third}, {row['table']}, {row['statistic']}: {figure} error {row[figure]:.2f}, limit {limit:g}"
+            yield remedy
+    beyond = (NOMINAL - rows["direct"]).clip(lower=0.0)
+    for row in rows[rows["coverage"] + beyond < GOOD_COVERAGE].to_dict("records"):
+        yield (
+            f"{third}, {row['table']}, {row['statistic']}: intervals hold {row['coverage']:.2f} of the truth, direct ones "
+            f"{row['direct']:.2f}; the limit is {GOOD_COVERAGE - max(NOMINAL - row['direct'], 0.0):.2f}"
+        )
+        yield MISSED
+
+
+def _far_cells(trial: Trial, table: str, statistic: str) -> pd.DataFrame:
+    """Cells beyond the limit in any draw, largest errors first."""
+    rows = trial.cells[(trial.cells["table"] == table) & (trial.cells["statistic"] == statistic)]
+    cells = rows.groupby("cell", sort=False).agg(error=("error_in_direct_se", "max"), records=("records", "first"))
+    return cells[cells["error"] > GOOD_LARGEST].sort_values("error", ascending=False)
+
+
+def _listed(cells: pd.DataFrame) -> str:
+    named = [f"{name} ({int(row['records'])} records)" for name, row in cells.head(NAMED).iterrows()]
+    return ", ".join(named) + (f", and {len(cells) - NAMED} more" if len(cells) > NAMED else "")

@@ -27,7 +27,7 @@ def records_path(folder: Path, case: str) -> Path:
 
 
 def write_results(path: Path, case: str, number: int, results: Sequence[Result]) -> None:
-    """Writes a replicate's part atomically: case, mechanism, epsilon (exact, as text), replicate, measure, value."""
+    """Writes a replicate's part atomically: case, mechanism, epsilon (exact text), replicate, measure, value."""
     columns = {
         "case": [case] * len(results),
         "mechanism": [r.mechanism for r in results],
@@ -41,7 +41,7 @@ def write_results(path: Path, case: str, number: int, results: Sequence[Result])
 
 
 def write_records(path: Path, case: str, rows: Sequence[RecordRows]) -> None:
-    """Writes record-level by-products of the first replicate: case, mechanism, epsilon, record, column, value."""
+    """Writes by-products atomically: case, mechanism, epsilon, record, column, value."""
     empty = {"record": [0], "value": [0.0], "case": "", "mechanism": "", "epsilon": "", "column": ""}
     frames = [pd.DataFrame(empty).iloc[:0]]
     frames += [
@@ -56,7 +56,7 @@ def write_records(path: Path, case: str, rows: Sequence[RecordRows]) -> None:
 
 
 def read_part(path: Path) -> pd.DataFrame | None:
-    """A replicate's part; None where the file is missing or damaged."""
+    """None where the file is missing or damaged."""
     try:
         return pd.read_parquet(path)
     except (OSError, pa.ArrowInvalid):
@@ -64,27 +64,24 @@ def read_part(path: Path) -> pd.DataFrame | None:
 
 
 def tidy(parts: Sequence[pd.DataFrame], cases: int) -> pd.DataFrame:
-    """Combines the parts, in order, into one table: mechanism, epsilon, replicate, measure, value.
-
-    A column `case` stands first if there are several cases.
-    """
+    """All parts as one table: mechanism, epsilon, replicate, measure, value; `case` first if there are several."""
     table = pd.concat(parts, ignore_index=True)
     table["epsilon"] = pd.to_numeric(table["epsilon"].map(as_number))
     return table if cases > 1 else table.drop(columns="case")
 
 
 def as_number(epsilon: str) -> float:
-    """ε as a float; NaN where there is none."""
+    """NaN where there is no ε."""
     numerator, _, denominator = epsilon.partition("/")
     return float(numerator) / float(denominator or 1) if epsilon else float("nan")
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean, standard deviation (n − 1) and number of replicates of every measure, in order of first appearance."""
+    """Mean, standard deviation (n − 1) and number of replicates of every measure, in order."""
     by = [name for name in ("mechanism", "epsilon", "measure", "case") if name in table]
     grouped = table.groupby(by, sort=False, dropna=False)["value"]
-    found = grouped.agg(mean="mean", sd="std", replicates="count").reset_index()
-    return found[[*COLUMNS, *(["case"] if "case" in table else [])]]
+    summary = grouped.agg(mean="mean", sd="std", replicates="count").reset_index()
+    return summary[[*COLUMNS, *(["case"] if "case" in table else [])]]
 
 
 def write_table(folder: Path, table: pd.DataFrame, summary: pd.DataFrame) -> None:
@@ -94,7 +91,7 @@ def write_table(folder: Path, table: pd.DataFrame, summary: pd.DataFrame) -> Non
 
 
 def versions() -> Mapping[str, str]:
-    """Versions of packages on which a replicate's figures may depend."""
+    """Packages on which figures may depend, with their versions."""
     packages = ("dpdist", "numpy", "scipy", "randomgen", "numba")
     return {"python": platform.python_version()} | {name: _version(name) for name in packages}
 
@@ -107,5 +104,5 @@ def _version(package: str) -> str:
 
 
 def identity_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts that must be equal in two runs before their parts may be combined."""
+    """What must agree before parts may be combined."""
     return {"study": dict(identity), "versions": dict(versions())}

@@ -17,7 +17,7 @@ from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
-from dpdist.studies.kinds.registry import kind_of
+from dpdist.studies.file import kind_of
 from dpdist.studies.settings import Study
 
 
@@ -93,7 +93,7 @@ def run(
 
 @dataclass(frozen=True)
 class Task:
-    """Computes and writes one replicate; the first replicate of a case also stores its record-level by-products."""
+    """Computes and writes one replicate; the first of a case also its by-products."""
 
     study: Study
     folder: Path
@@ -108,7 +108,6 @@ class Task:
 
 
 def done(folder: Path, study: Study, case: int, number: int) -> bool:
-    """True if a replicate's part exists and is complete."""
     name = study.case_names[case]
     if number == 1 and results.read_part(results.records_path(folder, name)) is None:
         return False
@@ -124,7 +123,7 @@ def read(folder: Path, study: Study, case: int, number: int) -> pd.DataFrame:
 
 @contextmanager
 def owned(folder: Path, study: Study) -> Iterator[None]:
-    """Claims the folder for this study alone. Parts of another study or of other versions are refused."""
+    """Claims the folder for this study alone. Parts of another study or version are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", timeout=0)
     try:
@@ -137,8 +136,8 @@ def owned(folder: Path, study: Study) -> Iterator[None]:
             if any((folder / "parts").iterdir()) or (folder / "summary.csv").exists():
                 raise WorkspaceError(str(folder), "it holds results of an unknown study", "choose an empty folder", 2)
             write_json(path, here)
-        elif (found := json.loads(path.read_text(encoding="utf-8"))) != here:
-            which = "versions" if found.get("study") == here["study"] else "settings"
+        elif (begun := json.loads(path.read_text(encoding="utf-8"))) != here:
+            which = "versions" if begun.get("study") == here["study"] else "settings"
             remedy = "choose another folder, or delete this one to begin anew"
             raise WorkspaceError(str(folder), f"it was begun by a study with other {which}", remedy, 2)
         yield

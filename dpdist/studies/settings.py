@@ -1,17 +1,128 @@
-"""Settings that all kinds of study share, such as seed and replicates. They are validated once and then frozen."""
+"""Settings that all kinds of study share: seed, replicates, and what the page shows and checks. They are frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Self
+from math import inf
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.core.keys import Key
 from dpdist.job import Budget, Frozen, Name, Runtime, budget_text
-from dpdist.studies.shown import Beside, Figure, Limit, Note
+
+FigureKind = Literal[
+    "violins", "ecdf", "densities", "record_bounds", "weights_and_bounds", "outcomes_and_weights", "by_size", "by_period"
+]
+
+
+class Row(Frozen):
+    """Published figures of one mechanism at one ε, by column."""
+
+    mechanism: str
+    epsilon: Budget | None = None
+    values: dict[str, float | str]
+
+
+class Published(Frozen):
+    """What published means to compare with this study's."""
+
+    column: str = Field(description="key of the column with the published mean, or with an interval's ends")
+    sd: str | None = Field(default=None, description="key of the column with the sd between published replicates")
+    replicates: int = Field(ge=1, description="behind the published mean; 1 for a figure of one file")
+
+
+class Beside(Frozen):
+    """Published figures that the page shows next to the study's."""
+
+    title: str
+    measure: str
+    case: str | None = None
+    statistic: Literal["mean", "mean_sd", "median", "five_numbers", "range", "interval"] = "mean"
+    columns: dict[str, str] = Field(description="key of a published column and its heading")
+    rows: tuple[Row, ...] = Field(min_length=1)
+    published: Published | None = None
+    reading: str = ""
+
+    @model_validator(mode="after")
+    def _known_columns(self) -> Self:
+        for column in (self.published.column, self.published.sd) if self.published else ():
+            if column is not None and column not in self.columns:
+                raise ValueError(f"`published` names the column '{column}', which is none of {', '.join(self.columns)}")
+        return self
+
+
+class Figure(Frozen):
+    kind: FigureKind
+    title: str
+    measure: str | None = None
+    cases: tuple[str, ...] | None = None
+    mechanisms: tuple[str, ...] | None = None
+    epsilons: tuple[str, ...] | None = Field(default=None, description="of the study's, as exact text; unset: all")
+    log: bool = False
+    reading: str = ""
+
+
+class Note(Frozen):
+    """A note for readers, such as a definition. It quotes no figure of a run."""
+
+    title: str
+    text: str
+
+
+class Limit(Frozen):
+    """A limit for measures; the page states which results meet it.
+
+    `over: replicates` compares the interval of the mean, `over: all` the worst replicate, and `over: cells` the median over
+    cells of a ratio. `below` names a mechanism whose measure should be larger in the same replicates.
+    """
+
+    title: str
+    measures: tuple[str, ...] = Field(min_length=1)
+    over: Literal["replicates", "all", "cells"] = "replicates"
+    at_least: float | None = None
+    at_most: float | None = None
+    below: str | None = Field(
+        default=None, description="a mechanism whose measure should be larger, replicate by replicate"
+    )
+    mechanisms: tuple[str, ...] | None = None
+    cases: tuple[str, ...] | None = None
+    epsilons: tuple[str, ...] | None = Field(default=None, description="of the study's, as exact text; unset: all")
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        bounded = self.at_least is not None or self.at_most is not None
+        if not bounded and self.below is None:
+            raise ValueError("give at_least, at_most or both, or below")
+        if bounded and self.below is not None:
+            raise ValueError("below compares two mechanisms: leave at_least and at_most out")
+        if self.below is not None and self.over != "replicates":
+            raise ValueError("below compares replicates: leave over out")
+        if self.below is not None and self.mechanisms is None:
+            raise ValueError(f"name the mechanisms whose measure should be below that of '{self.below}'")
+        return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Where a figure should lie; with `below`, the difference."""
+        if self.below is not None:
+            return -inf, 0.0
+        low = -inf if self.at_least is None else self.at_least
+        return low, inf if self.at_most is None else self.at_most
+
+    def beyond(self, value: float) -> float:
+        """How far outside the limit; negative inside."""
+        low, high = self.ends
+        return max(low - value, value - high)
+
+    @property
+    def text(self) -> str:
+        if self.below is not None:
+            return f"less than {self.below}, replicate by replicate"
+        bounds = [f"at least {self.at_least:g}"] if self.at_least is not None else []
+        return " and ".join(bounds + ([f"at most {self.at_most:g}"] if self.at_most is not None else []))
 
 
 def _text(value: Any) -> Any:
@@ -19,8 +130,6 @@ def _text(value: Any) -> Any:
 
 
 class Study(Frozen):
-    """Settings that studies of every kind have; each kind adds further ones."""
-
     kind: str
     study: Name
     title: str
@@ -38,7 +147,7 @@ class Study(Frozen):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Values of the column `mechanism` in the results, in order."""
+        """Values of the column `mechanism` in results, in order."""
         raise NotImplementedError
 
     @property
@@ -46,36 +155,35 @@ class Study(Frozen):
         return tuple(case.name for case in self.cases)
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """Measures that the study computes, in order."""
+    def all_measures(self) -> tuple[str, ...]:
+        """Measures, in order."""
         raise NotImplementedError
 
     @property
     def grid(self) -> tuple[str, ...]:
-        """Values of ε as exact text; one empty text for a study without ε."""
+        """ε as exact text; one empty text without ε."""
         return tuple(budget_text(epsilon) for epsilon in self.epsilons) or ("",)
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """Labels of results that do not depend on ε. A page shows them under each ε, but counts them once."""
+        """Labels shown under each ε, but counted once: they do not depend on it."""
         return ()
 
     def key_of(self, case: str, number: int | None = None) -> Key:
-        """Key of the random numbers of a case, or of its replicate `number`."""
+        """The key for random numbers in a case, or in one replicate."""
         key = Key(self.seed.to_bytes(32, "big")).child(case)
         return key if number is None else key.child(str(number))
 
     def replicates_of(self, case: int) -> int:
-        """Number of replicates of the case at this position."""
         return self.replicates
 
     def with_data(self, folder: str) -> Self:
-        """The study with another folder of files. A study that reads no files stays as it is."""
+        """Another folder of files, for studies that read some."""
         return self
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Settings that determine a replicate. Results may be combined only if their studies agree in these."""
+        """Settings that determine a replicate: results may be combined only if they agree."""
         return self.model_dump(mode="json", exclude=_DECIDES_NOTHING)
 
     @model_validator(mode="after")
@@ -86,19 +194,19 @@ class Study(Frozen):
             known_or_refused(f"figure '{figure.title}'", figure.cases, self.case_names)
             known_or_refused(f"figure '{figure.title}'", figure.mechanisms, self.labels)
             known_or_refused(f"figure '{figure.title}'", figure.epsilons, self.grid)
-            known_or_refused(f"figure '{figure.title}'", (figure.measure,) if figure.measure else (), self.asked)
+            known_or_refused(f"figure '{figure.title}'", (figure.measure,) if figure.measure else (), self.all_measures)
         for limit in self.limits:
             arms = (*(limit.mechanisms or ()), *((limit.below,) if limit.below else ()))
-            for names, known in (
+            for names, allowed in (
                 (limit.cases, self.case_names),
                 (arms, self.labels),
-                (limit.measures, self.asked),
+                (limit.measures, self.all_measures),
                 (limit.epsilons, self.grid),
             ):
-                known_or_refused(f"limit '{limit.title}'", names, known)
+                known_or_refused(f"limit '{limit.title}'", names, allowed)
         for table in self.beside:
             known_or_refused(f"table '{table.title}'", (table.case,) if table.case else (), self.case_names)
-            known_or_refused(f"table '{table.title}'", (table.measure,), self.asked)
+            known_or_refused(f"table '{table.title}'", (table.measure,), self.all_measures)
             for row in table.rows:
                 known_or_refused(f"table '{table.title}'", (row.mechanism,), self.labels)
                 known_or_refused(f"table '{table.title}'", tuple(row.values), tuple(table.columns))
@@ -106,7 +214,7 @@ class Study(Frozen):
 
 
 class StudyOfArms(Study):
-    """Settings of a study that compares labelled mechanisms (arms) at every ε, by a fixed list of measures."""
+    """A study that compares labelled mechanisms (arms) at every ε, by fixed measures."""
 
     mechanisms: tuple[Any, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)
@@ -117,7 +225,7 @@ class StudyOfArms(Study):
         return tuple(arm.label for arm in self.mechanisms)
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def all_measures(self) -> tuple[str, ...]:
         return self.measures
 
 
@@ -129,10 +237,10 @@ def _different(what: str, names: tuple[str, ...]) -> None:
         raise ValueError(f"{what} must differ, '{twice}' stands twice or is reserved: give another")
 
 
-def known_or_refused(where: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
-    """Raises `ValueError` for the first unknown name, with the nearest known name."""
+def known_or_refused(where: str, names: Sequence[str] | None, allowed: Sequence[str]) -> None:
+    """Raises `ValueError` for the first unknown name, with the nearest allowed one."""
     for name in names or ():
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
+        if name not in allowed:
+            near = get_close_matches(name, allowed, n=1)
             hint = f": did you mean '{near[0]}'?" if near else ""
-            raise ValueError(f"{where} names '{name}', which is none of {', '.join(known)}{hint}")
+            raise ValueError(f"{where} names '{name}', which is none of {', '.join(allowed)}{hint}")

@@ -1,14 +1,22 @@
-"""Decides, from a run's replicates, whether a published figure reproduces and whether a limit is met."""
+"""Decides, from a run's replicates, whether published figures reproduce and limits are met, and words it for the page."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy
 
 from dpdist.core.records import Floats
+from dpdist.estimation.estimators import NORMAL_95
+from dpdist.studies.kinds.table_errors import MONTE_CARLO
+from dpdist.studies.material import Material, number
+from dpdist.studies.results import as_number
+from dpdist.studies.settings import Beside, Limit, Note, Row
 
 CONFIDENCE = 0.95
 MARGIN_IN_SD = 0.5
@@ -18,7 +26,7 @@ ROUNDING = 1e-9
 
 
 class Verdict(Enum):
-    """What a run shows about a claim: yes, no, or too few replicates to tell."""
+    """What a run shows about a claim."""
 
     YES = "yes"
     NO = "no"
@@ -26,21 +34,21 @@ class Verdict(Enum):
 
 
 class Interval(NamedTuple):
-    """A mean over replicates, and its interval; the ends are infinite with a single replicate."""
+    """A mean over replicates and its interval, infinite with a single one."""
 
     lower: float
     mean: float
     upper: float
 
     def within(self, low: float, high: float) -> Verdict:
-        """Decides whether the mean lies between two limits, as far as the interval can show."""
+        """Whether the mean does, as far as the interval can show."""
         if low <= self.lower and self.upper <= high:
             return Verdict.YES
         return Verdict.NO if self.upper < low or high < self.lower else Verdict.TOO_FEW
 
 
 def mean_interval(values: Floats) -> Interval:
-    """Student's 95 % interval of a mean over replicates, (replicate,)."""
+    """Student's 95 % interval, from (replicate,)."""
     mean, n = float(values.mean()), len(values)
     if n < 2:
         return Interval(-np.inf, mean, np.inf)
@@ -49,7 +57,7 @@ def mean_interval(values: Floats) -> Interval:
 
 
 class Estimate(NamedTuple):
-    """A figure that is a mean over replicates: the mean, the standard deviation between replicates, and their number."""
+    """Mean over replicates, standard deviation between them, and their number."""
 
     mean: float
     sd: float
@@ -57,7 +65,6 @@ class Estimate(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Variance of the mean."""
         return self.sd**2 / self.replicates
 
 
@@ -66,17 +73,209 @@ def estimate_of(values: Floats) -> Estimate:
 
 
 def reproduces(ours: Estimate, theirs: Estimate) -> Verdict:
-    """Decides whether two means agree within half a standard deviation between replicates.
+    """Whether two means agree within half a standard deviation between replicates.
 
-    The answer is yes if the whole interval of their difference lies within that margin, and no if it lies outside. The
-    interval is Welch's, because both means have a Monte Carlo error.
+    Yes if the whole interval of their difference (Welch's) lies within that margin, no if it lies outside.
     """
     if ours.replicates < 2:
         return Verdict.TOO_FEW
     variance, difference = ours.variance + theirs.variance, ours.mean - theirs.mean
     if variance <= (ROUNDING * theirs.mean) ** 2:
         return Verdict.YES if abs(difference) <= ROUNDING * abs(theirs.mean) else Verdict.NO
-    parts = [each.variance**2 / (each.replicates - 1) for each in (ours, theirs) if each.replicates > 1]
+    parts = [estimate.variance**2 / (estimate.replicates - 1) for estimate in (ours, theirs) if estimate.replicates > 1]
     half = float(scipy.special.stdtrit(variance**2 / sum(parts), 0.5 + CONFIDENCE / 2.0) * np.sqrt(variance))
     margin = MARGIN_IN_SD * float(np.sqrt((ours.sd**2 + theirs.sd**2) / 2.0))
     return Interval(difference - half, difference, difference + half).within(-margin, margin)
+
+
+OVER = {
+    "replicates": "means over replicates with their 95 % intervals",
+    "cells": "medians over cells with their 95 % intervals",
+    "all": "the worst replicate",
+}
+MOST_NAMED = 12
+"""Largest number of cases that a page names for a limit that is not met."""
+BY = ["case", "mechanism", "epsilon", "measure"]
+
+
+class Outcome(NamedTuple):
+    """A result that a limit applies to."""
+
+    name: str
+    figure: Interval
+    verdict: Verdict
+
+
+def findings(limits: tuple[Limit, ...], results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> list[Note]:
+    """Sentences on which limits are met."""
+    return [
+        Note(title=limit.title, text=_text(limit, list(outcomes(limit, results, same_at_every_epsilon))))
+        for limit in limits
+    ]
+
+
+def outcomes(limit: Limit, results: pd.DataFrame, same_at_every_epsilon: tuple[str, ...] = ()) -> Iterator[Outcome]:
+    """Every result that a limit applies to, with its verdict."""
+    wanted = results[results["measure"].isin([f"{name}{end}" for name in limit.measures for end in ("", MONTE_CARLO)])]
+    for column, names in (("case", limit.cases), ("epsilon", limit.epsilons)):
+        wanted = wanted if names is None else wanted[wanted[column].isin(names)]
+    errors = wanted[wanted["measure"].str.endswith(MONTE_CARLO)]
+    wanted = wanted.drop(errors.index)
+    again = wanted.duplicated(["case", "mechanism", "measure", "replicate"])
+    wanted = wanted[~(again & wanted["mechanism"].isin(same_at_every_epsilon))]
+    several = wanted.groupby(["case", "mechanism"])["epsilon"].transform("nunique") > 1
+    wanted = wanted.assign(several=several)
+    there = wanted if limit.mechanisms is None else wanted[wanted["mechanism"].isin(limit.mechanisms)]
+    for (case, mechanism, epsilon, measure), rows in there.groupby(BY, sort=False):
+        suffix = f" at ε = {epsilon}" if rows["several"].iloc[0] else ""
+        name, at_error = f"{case} {mechanism}{suffix} {measure}", (case, mechanism, epsilon, f"{measure}{MONTE_CARLO}")
+        if limit.over == "cells":
+            figure = _median(rows["value"].to_numpy(float), errors.set_index(BY)["value"].get(at_error))
+            yield Outcome(name, figure, figure.within(*limit.ends))
+        elif len(values := _values(limit, wanted, rows)):
+            yield _outcome(limit, name, values)
+
+
+def _median(cells: Floats, error: float | None) -> Interval:
+    """The median over cells with a ratio, and its 95 % interval; infinite with one replicate."""
+    middle, half = float(np.nanmedian(cells)), np.inf if error is None or np.isnan(error) else NORMAL_95 * error
+    return Interval(middle - half, middle, middle + half)
+
+
+def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
+    """By replicate; with `below`, the difference from that mechanism's."""
+    if limit.below is None:
+        return rows["value"].to_numpy(float)
+    other = wanted[wanted["mechanism"] == limit.below]
+    both = rows.merge(other, on=["case", "epsilon", "measure", "replicate"], suffixes=("", "_larger"))
+    return (both["value"] - both["value_larger"]).to_numpy(float)
+
+
+def _outcome(limit: Limit, name: str, values: Floats) -> Outcome:
+    if limit.over == "all":
+        worst = float(values[np.argmax([limit.beyond(value) for value in values])])
+        return Outcome(name, Interval(worst, worst, worst), Verdict.NO if limit.beyond(worst) > 0 else Verdict.YES)
+    figure = mean_interval(values)
+    return Outcome(name, figure, figure.within(*limit.ends))
+
+
+def _text(limit: Limit, results: list[Outcome]) -> str:
+    if not results:
+        return "Nothing of it was measured."
+    over = OVER[limit.over]
+    of = {verdict: [outcome for outcome in results if outcome.verdict is verdict] for verdict in Verdict}
+    text = f"Limit: {limit.text}, {over}. Kept in {len(of[Verdict.YES])} of {len(results)} results."
+    if few := len(of[Verdict.TOO_FEW]):
+        text += f" Too few replicates to tell in {few}."
+    if not (broken := of[Verdict.NO]):
+        return text
+    worst = sorted(broken, key=lambda outcome: limit.beyond(outcome.figure.mean), reverse=True)[:MOST_NAMED]
+    named = "; ".join(f"{outcome.name} {_figure(outcome.figure)}" for outcome in worst)
+    return f"{text} Not in{' the following, and others' if len(broken) > len(worst) else ''}: {named}."
+
+
+def _figure(figure: Interval) -> str:
+    half = figure.upper - figure.mean
+    return f"{figure.mean:.2f}" + (f" ± {half:.2f}" if half > 0 else "")
+
+
+ANSWERS = {
+    Verdict.YES: "reproduces",
+    Verdict.NO: "does not reproduce",
+    Verdict.TOO_FEW: "too few replicates to tell",
+}
+READING = (
+    "Reproduces: the 95 % interval of the difference lies within ± half the standard deviation between replicates. It does "
+    "not, where the whole interval lies beyond. Otherwise there are too few replicates to tell, here or in the source."
+)
+RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")
+"""Two ends of an interval, as a study file writes them."""
+
+
+def set_beside(table: Beside, material: Material) -> dict[str, Any]:
+    """Published figures with this run's beside them, as rows."""
+    rows = []
+    for row in table.rows:
+        epsilons = [e for e in material.study.grid if row.epsilon is None or as_number(e) == float(row.epsilon)]
+        place = (table.case or material.study.case_names[0], row.mechanism, epsilons[0] if epsilons else "")
+        rows.append(
+            {
+                "mechanism": row.mechanism,
+                "epsilon": "" if row.epsilon is None else place[2],
+                "published": [_published(row.values.get(key, "")) for key in table.columns],
+                "ours": _statistic(table, material, *place),
+                "verdict": verdict(table, row, material, *place),
+            }
+        )
+    return {"table": table, "rows": rows, "any_epsilon": any(row["epsilon"] for row in rows)}
+
+
+def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: str, epsilon: str) -> str:
+    """Whether a row's published figures agree with this run; empty where nothing can be compared."""
+    if table.published is None:
+        return ""
+    theirs = _figures(row.values.get(table.published.column, ""))
+    ours = _estimates(table, material, case, mechanism, epsilon)
+    if not theirs or len(theirs) != len(ours):
+        return ""
+    sd = row.values.get(table.published.sd or "", "")
+    answers = {
+        reproduces(mine, Estimate(figure, float(sd) if isinstance(sd, float) else mine.sd, table.published.replicates))
+        for mine, figure in zip(ours, theirs, strict=True)
+    }
+    worst = next(possible for possible in (Verdict.NO, Verdict.TOO_FEW, Verdict.YES) if possible in answers)
+    return ANSWERS[worst]
+
+
+def _figures(value: float | str) -> list[float]:
+    """A number, the two ends of an interval, or none for other texts."""
+    if not isinstance(value, str):
+        return [float(value)]
+    ends = RANGE.fullmatch(value)
+    return [float(end) for end in ends.groups()] if ends else []
+
+
+def _estimates(table: Beside, material: Material, case: str, mechanism: str, epsilon: str) -> list[Estimate]:
+    place = (case, mechanism, epsilon)
+    if table.statistic == "interval":
+        ends = [material.values(*place, table.measure + end) for end in ("_lower", "_upper")]
+        return [estimate_of(values) for values in ends if len(values)]
+    values = material.values(*place, table.measure)
+    if not len(values) or table.statistic in ("range", "five_numbers"):
+        return []
+    if table.statistic == "median":
+        replicates = material.study.replicates
+        error = material.values(*place, table.measure + MONTE_CARLO)
+        return (
+            [Estimate(float(np.nanmedian(values)), float(error[0]) * np.sqrt(replicates), replicates)] if len(error) else []
+        )
+    return [estimate_of(values)]
+
+
+def _statistic(table: Beside, material: Material, case: str, mechanism: str, epsilon: str) -> str:
+    values = material.values(case, mechanism, epsilon, table.measure)
+    if not len(values):
+        return "—"
+    if table.statistic == "range":
+        least, most = number(values.min()), number(values.max())
+        return least if least == most else f"{least} – {most}"
+    if table.statistic == "median":
+        error = material.values(case, mechanism, epsilon, table.measure + MONTE_CARLO)
+        return number(float(np.nanmedian(values))) + (f" ± {error[0]:.2f}" if len(error) else "")
+    if table.statistic == "five_numbers":
+        return " · ".join(number(value) for value in np.quantile(values, [0.0, 0.25, 0.5, 0.75, 1.0]))
+    if table.statistic == "interval":
+        ends = [material.values(case, mechanism, epsilon, table.measure + end) for end in ("_lower", "_upper")]
+        text = f"{ends[0].mean():.1f} – {ends[1].mean():.1f}"
+        return text if len(values) < 2 else f"{text}, sd {ends[0].std(ddof=1):.1f} – {ends[1].std(ddof=1):.1f}"
+    if len(values) < 2:
+        return number(values.mean())
+    sd = float(values.std(ddof=1))
+    error = sd / np.sqrt(len(values))
+    places = max(0, 1 - int(np.floor(np.log10(error)))) if error > 0 else 3
+    spread = f", sd {number(sd)}" if table.statistic == "mean_sd" else ""
+    return f"{values.mean():,.{places}f} ± {error:.{places}f}{spread}"
+
+
+def _published(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,g}"

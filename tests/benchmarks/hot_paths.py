@@ -27,7 +27,7 @@ from dpdist.planning.making import make_plan
 from dpdist.privacy.weights import Linear
 from dpdist.storage import arrays
 from dpdist.storage.arrays import RaggedAxis
-from dpdist.studies.kinds.simulation_replicates import replicate
+from dpdist.studies.kinds.simulation import replicate
 from dpdist.survey.placement import place
 
 Timed = Callable[[], object]

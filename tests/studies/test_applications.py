@@ -13,10 +13,10 @@ import pytest
 
 from dpdist.core.errors import StudyError
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.simulated_file import simulated_file
-from dpdist.studies.kinds.tables_replicates import job_of, simulated
-from dpdist.studies.kinds.tables_settings import TablesStudy
-from dpdist.studies.laws_with_predictors import AGES, SHARES, Counts, Salaries
+from dpdist.studies.generators import AGES, SHARES, Counts, Salaries
+from dpdist.studies.kinds.simulation import simulated_file
+from dpdist.studies.kinds.surveys import simulated
+from dpdist.studies.kinds.tables import TablesStudy, job_of
 from dpdist.studies.run import run
 
 MATHEMATICIANS = Salaries(median=80_000, spread=0.49, sex=0.15, age=0.6, weeks=0.6, bound=600_000, unit=600_000)

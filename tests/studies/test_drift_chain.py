@@ -12,7 +12,7 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.chains_settings import ChainStudy, in_period, late
+from dpdist.studies.kinds.chains import ChainStudy, in_period, late
 from dpdist.studies.run import run
 
 CASE = {"name": "shape", "population": 30_000, "sample": 3000, "periods": 3, "growth": 0.05, "sd": 0.6, "noise_sd": 0.7}

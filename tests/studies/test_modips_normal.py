@@ -63,4 +63,4 @@ def test_coverage_is_that_of_the_design_within_monte_carlo_error(tmp_path: Path)
 def test_the_shipped_study_is_read() -> None:
     study = load_study("modips_normal")
     assert set(EXPECTED) <= set(study.labels)
-    assert study.asked[0] == "coverage"
+    assert study.all_measures[0] == "coverage"

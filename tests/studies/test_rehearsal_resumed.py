@@ -24,9 +24,8 @@ from dpdist.core.progress import Event
 from dpdist.job import Job
 from dpdist.job.loading import load_job
 from dpdist.studies import rehearsal
-from dpdist.studies.rehearsal import rehearse
+from dpdist.studies.rehearsal import Results, rehearse, resumable
 from dpdist.studies.rehearsal_candidates import Candidate
-from dpdist.studies.rehearsal_folder import Results, resumable
 from dpdist.studies.rehearsal_trials import Trial
 
 STORED = ".dpdist-rehearsal"

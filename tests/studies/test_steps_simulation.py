@@ -86,4 +86,4 @@ def test_columns_alone_do_not_see_what_pairs_see() -> None:
 
 
 def test_the_shipped_study_is_read() -> None:
-    assert {"first_layer", "specks"} <= set(load_study("steps_simulation").asked)
+    assert {"first_layer", "specks"} <= set(load_study("steps_simulation").all_measures)

@@ -15,8 +15,8 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.strict_tables_settings import StrictTablesStudy
-from dpdist.studies.ratios import ratios
+from dpdist.studies.kinds.strict_tables import StrictTablesStudy
+from dpdist.studies.kinds.table_errors import ratios
 from dpdist.studies.run import run
 
 pytestmark = pytest.mark.long

@@ -20,7 +20,7 @@ from dpdist.core.errors import StudyError, WorkspaceError
 from dpdist.core.progress import Event
 from dpdist.evaluation.utility import distances, quantile_interval
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.simulation_replicates import replicate
+from dpdist.studies.kinds.simulation import replicate
 from dpdist.studies.run import run
 
 STUDY = """\

@@ -12,10 +12,8 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job import Frozen
 from dpdist.studies import file, kinds
-from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds import registry
+from dpdist.studies.file import KINDS, kind_of, load_study, parse_study
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind
-from dpdist.studies.kinds.registry import KINDS, kind_of
 from dpdist.studies.run import run
 from dpdist.studies.settings import Study
 
@@ -36,7 +34,7 @@ class Coins(Study):
         return ("coin",)
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def all_measures(self) -> tuple[str, ...]:
         return ("heads",)
 
 
@@ -59,7 +57,7 @@ def problems(name: str, kind: Any, study: Study) -> Iterator[str]:
     """What a kind lacks, with one study of it."""
     if get_args(kind.settings.model_fields["kind"].annotation) != (name,):
         yield f"{name}: its settings are not those of 'kind: {name}'"
-    for measure in study.asked:
+    for measure in study.all_measures:
         caption = kind.captions.get(measure)
         if caption is None or not caption.title or not caption.reading:
             yield f"{name}: {measure} has no caption"
@@ -126,7 +124,7 @@ def test_an_unknown_kind_is_refused_with_those_that_are_known() -> None:
 def test_a_new_kind_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind made here, registered by one entry, is read, run, resumed and shown by code that never heard of it."""
 
-    monkeypatch.setattr(registry, "KINDS", coined := {**KINDS, "coins": CoinsKind()})
+    monkeypatch.setattr(file, "KINDS", coined := {**KINDS, "coins": CoinsKind()})
     monkeypatch.setattr(file, "KINDS", coined)
     study = parse_study(
         "kind: coins\nstudy: coins\ntitle: Coins\nseed: 1\nreplicates: 3\ncases: [{name: one}]\n"

@@ -11,12 +11,10 @@ import pytest
 import scipy.stats
 import yaml
 
-from dpdist.studies.beside import ANSWERS, verdict
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.limits import findings
 from dpdist.studies.material import Material
-from dpdist.studies.shown import Beside, Limit
-from dpdist.studies.verdicts import Estimate, Verdict, estimate_of, mean_interval, reproduces
+from dpdist.studies.settings import Beside, Limit
+from dpdist.studies.verdicts import ANSWERS, Estimate, Verdict, estimate_of, findings, mean_interval, reproduces, verdict
 
 SHIPPED = sorted((Path(__file__).parents[2] / "jobs" / "studies").glob("*.yaml"))
 STUDY = """

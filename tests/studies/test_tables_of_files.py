@@ -13,9 +13,7 @@ from pydantic import ValidationError
 from dpdist.core.errors import StudyError
 from dpdist.core.records import TOTAL
 from dpdist.studies.file import load_study
-from dpdist.studies.kinds.tables_files import units_of
-from dpdist.studies.kinds.tables_replicates import surveyed, tabulate
-from dpdist.studies.kinds.tables_settings import TablesStudy
+from dpdist.studies.kinds.tables import TablesStudy, surveyed, tabulate, units_of
 from dpdist.studies.run import run
 
 FILE = {"path": "people.parquet", "field": "area", "sex": "gender", "salary": "pay"}

@@ -20,8 +20,8 @@ import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.evaluation.verdict import holds_direct
-from dpdist.studies.parts import Parts, numbered, parted, thirds
 from dpdist.studies.rehearsal_candidates import candidates
+from dpdist.studies.rehearsal_thirds import Parts, numbered, parted, thirds
 from dpdist.studies.rehearsal_trials import trial
 
 pytestmark = [pytest.mark.slow]

@@ -20,9 +20,8 @@ from dpdist.evaluation.microdata.regression import fitted, overlap
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.coded_tables.post import CodedTables
 from dpdist.models.protocol import Draws
-from dpdist.studies.kinds.one_stratum import described, model_of, released
+from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, over_sets, released, similarity
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.kinds.similarity import CAPTIONS, over_sets, similarity
 from dpdist.studies.settings import StudyOfArms
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
@@ -34,14 +33,14 @@ OF_FILES = (
 
 
 class CodedColumn(Frozen):
-    """A column of the file, with its levels in the order of their codes. Several values of the file may be one level."""
+    """Levels in the order of their codes; several values of the file may be one level."""
 
     column: str
     levels: tuple[tuple[str | int, ...], ...] = Field(min_length=2)
 
 
 class CodedCase(Frozen):
-    """Records of a public file that have a level in every column. `keep` restricts them to ranges [from, to] of columns."""
+    """Records of a public file with a level in every column, within the ranges `keep`."""
 
     name: Name
     file: str = Field(description="in the folder that `dpdist study --data` names")
@@ -51,7 +50,7 @@ class CodedCase(Frozen):
 
 
 class CodedArm(Frozen):
-    """A mechanism with its constants. With `single`, it releases one synthetic set, which has all of ε."""
+    """A mechanism with its constants; if `single`, one set has all of ε."""
 
     label: Name
     mechanism: dict[str, Any]
@@ -59,7 +58,7 @@ class CodedArm(Frozen):
 
 
 class CodedStudy(StudyOfArms):
-    """Study of how similar synthetic records are to a public file's: distributions, χ² tests and a logistic regression."""
+    """How similar synthetic records are to a public file's: distributions, χ² tests, logistic regression."""
 
     measures = MEASURES
     kind: Literal["coded_files"]
@@ -91,9 +90,9 @@ class CodedFiles(SimulatedKind):
         }
 
     def replicate(self, study: CodedStudy, case: int, number: int) -> Replicate:
-        said = study.cases[case]
-        file, key = coded(study, said), study.key_of(said.name, number)
-        return Replicate([each for arm in study.mechanisms for each in _measured(study, said, arm, file, key)], [])
+        chosen = study.cases[case]
+        file, key = coded(study, chosen), study.key_of(chosen.name, number)
+        return Replicate([result for arm in study.mechanisms for result in _measured(study, chosen, arm, file, key)], [])
 
     def facts(self, study: CodedStudy) -> list[Fact]:
         kept = [f"{case.name}: {case.file}{_kept(case)}; columns {_sized(case)}" for case in study.cases]
@@ -120,11 +119,11 @@ def _kept(case: CodedCase) -> str:
 
 
 def _sized(case: CodedCase) -> str:
-    return ", ".join(f"{name} ({len(each.levels)} levels)" for name, each in case.columns.items())
+    return ", ".join(f"{name} ({len(column.levels)} levels)" for name, column in case.columns.items())
 
 
 def coded(study: CodedStudy, case: CodedCase) -> Coded:
-    """The case's records as codes, without weights. Raises `StudyError` if the file does not exist."""
+    """The case's records as codes. Raises `StudyError` without the file."""
     path = Path(study.data or ".") / case.file
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
@@ -134,28 +133,30 @@ def coded(study: CodedStudy, case: CodedCase) -> Coded:
         rows = rows[rows[name].between(low, high)]
     codes = np.column_stack(
         [
-            rows[each.column].map({text: code for code, texts in enumerate(each.levels) for text in texts}).to_numpy(float)
-            for each in case.columns.values()
+            rows[column.column]
+            .map({text: code for code, texts in enumerate(column.levels) for text in texts})
+            .to_numpy(float)
+            for column in case.columns.values()
         ]
     )
     whole: Ints = codes[np.isfinite(codes).all(axis=1)].astype(np.int64)
-    return Coded(whole, tuple(len(each.levels) for each in case.columns.values()), np.ones(len(whole)))
+    return Coded(whole, tuple(len(column.levels) for column in case.columns.values()), np.ones(len(whole)))
 
 
 def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: Coded, key: Key) -> Iterator[Result]:
     n, none = len(file.weight), np.full(len(file.weight), -1, np.int32)
     records = Records(np.arange(n), np.zeros(n, np.int32), file.codes.astype(float), np.ones(n), none)
     for epsilon in study.grid:
-        said = job_of(study, case, arm, epsilon)
-        model, own = model_of(said, n), key.child(arm.label + epsilon)
-        rng = own.generator("synthesis")
-        sets = [_drawn(model, theta, file, rng) for theta in released(said, model, records, own)]
+        job = job_of(study, case, arm, epsilon)
+        model, noise_key = model_of(job, n), key.child(arm.label + epsilon)
+        rng = noise_key.generator("synthesis")
+        sets = [_drawn(model, theta, file, rng) for theta in released(job, model, records, noise_key)]
         for measure, value in measures(case, file, sets).items():
             yield Result(arm.label, epsilon, measure, value)
 
 
 def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> Coded:
-    """Draws n synthetic records, the number in the file. Records drawn from marginals have weights that sum to n."""
+    """n synthetic records; weights of those from marginals sum to n."""
     n = len(file.weight)
     if isinstance(model, CodedTables):
         codes, weight = model.drawn(theta, n, rng)
@@ -166,24 +167,24 @@ def _drawn(model: Any, theta: Draws, file: Coded, rng: np.random.Generator) -> C
 
 
 def measures(case: CodedCase, file: Coded, sets: list[Coded]) -> dict[str, float]:
-    """Every measure as a mean over sets; χ² tests are on all sets together."""
+    """Means over sets; χ² tests are on all sets together."""
     outcome = list(case.columns).index(case.outcome)
     predictors = tuple(k for k in range(len(file.sizes)) if k != outcome)
     level = file.sizes[outcome] - 1
-    own, found = fitted(file, outcome, level, predictors), similarity(file, sets)
+    in_file, similar = fitted(file, outcome, level, predictors), similarity(file, sets)
     return {
-        "specks": found["specks"],
-        **{name: consistency(file, sets, each) for name, each in LEVELS.items()},
-        "overlap": over_sets(lambda each: overlap(own, fitted(each, outcome, level, predictors)).mean(), sets),
-        "one_way": found["one_way"],
-        "two_way": found["two_way"],
+        "specks": similar["specks"],
+        **{name: consistency(file, sets, alpha) for name, alpha in LEVELS.items()},
+        "overlap": over_sets(lambda records: overlap(in_file, fitted(records, outcome, level, predictors)).mean(), sets),
+        "one_way": similar["one_way"],
+        "two_way": similar["two_way"],
     }
 
 
 def job_of(study: CodedStudy, case: CodedCase, arm: CodedArm, epsilon: str) -> Job:
-    """Job for the release of a file with these columns."""
     columns = {
-        name: {"bounds": (0, len(each.levels) - 1), "whole": True, "outside": "clip"} for name, each in case.columns.items()
+        name: {"bounds": (0, len(column.levels) - 1), "whole": True, "outside": "clip"}
+        for name, column in case.columns.items()
     }
     return Job.model_validate(
         {

@@ -1,4 +1,4 @@
-"""Settings of a study of real releases: public files split into halves, samples or periods, and repeated samples."""
+"""Settings of a study of real releases: how files are split, and the mechanisms (arms) that repeated samples are under."""
 
 from __future__ import annotations
 
@@ -7,16 +7,50 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpdist.job import Adjacency, Budget, Frozen, Name, budget_text
-from dpdist.studies.kinds.files_arms import DIRECT, FilesArm
+from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis, budget_text
 from dpdist.studies.kinds.populations import PopulationName
-from dpdist.studies.kinds.tables_settings import sizes_of
+from dpdist.studies.kinds.table_errors import STATISTICS, sizes_of
 from dpdist.studies.settings import Study, known_or_refused
+
+DIRECT = "direct"
+"""Label of the samples' direct estimates, which are not protected."""
+
+
+class FilesArm(Frozen):
+    """A mechanism that replaces the job's own, with its model, reference and values of ε.
+
+    With `histogram`, limits come from noisy histograms of the current sample, for this share of ε, and not from a
+    reference.
+    """
+
+    label: Name
+    mechanism: Mechanism
+    family: Family | None = Field(default=None, description="of mechanisms that fit a likelihood")
+    synthesis: Synthesis = "fbs"
+    synthetic_sets: int = Field(default=1, ge=1, le=20)
+    adjacency: Adjacency = "zero_out"
+    reference: Literal["sample", "none"] = "sample"
+    histogram: Budget | None = Field(default=None, description="share of ε")
+    epsilons: tuple[Budget, ...] | None = Field(default=None, description="of the study's; unset: all")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.label == DIRECT:
+            raise ValueError(f"'{DIRECT}' names the samples' own estimates: give another label")
+        if self.mechanism.statistics is not None and self.family is not None:
+            raise ValueError(f"'{self.mechanism}' fits no likelihood: leave family out")
+        if self.mechanism.statistics is None and self.family is None:
+            raise ValueError(f"'{self.mechanism}' fits a likelihood: name its family")
+        if self.histogram is not None and (self.reference != "none" or self.histogram >= 1):
+            raise ValueError("histogram is a share of ε, below 1, of a mechanism with reference: none")
+        if self.mechanism.needs_reference and self.reference == "none" and self.histogram is None:
+            raise ValueError(f"'{self.mechanism}' needs a reference, or a histogram")
+        return self
+
 
 RELEASE = "reference_tables"
 Comparison = Literal["reference_only", "laplace_finest", "laplace_composed"]
 COMPARISONS: tuple[Comparison, ...] = ("reference_only", "laplace_finest", "laplace_composed")
-STATISTICS = ("count", "mean")
 
 
 class FileCase(Frozen):
@@ -24,11 +58,10 @@ class FileCase(Frozen):
 
     - `halves`: one half is the reference of the other.
     - `samples`: of two disjoint samples, each a `share` of the file, one is the reference; the file is the truth.
-    - `periods`: each level of `column` is released in turn, as the reference of the next. The first release has no
-      reference and spends `first` of its ε on histograms; without `first`, the first period's file is public.
-    - `pps`: the file or a simulated `population` is the truth. Samples of `sample` units have inclusion probabilities that
-      grow with the outcome, and the weights that follow; another sample is the reference. The study's mechanisms replace
-      the job's own.
+    - `periods`: each level of `column` is the reference of the next. The first release spends `first` of its ε on
+      histograms; without `first`, the first period's file is public.
+    - `pps`: samples of `sample` units from a file or a simulated `population`, which is the truth, with probabilities that
+      grow with the outcome; another sample is the reference. The study's mechanisms replace the job's own.
     """
 
     name: Name
@@ -71,23 +104,23 @@ class FileCase(Frozen):
             raise ValueError("sample is a number of units: it goes with split: pps, and only with it")
         if self.split != "pps":
             unasked = ("population", "by", "above", "weight_bounds", "mechanisms")
-            said = [name for name in unasked if getattr(self, name) not in (None, ())]
-            said += ["power"] if self.power != 1.0 else []
-            if said:
-                raise ValueError(f"{said[0]} is for split: pps")
+            needless = [name for name in unasked if getattr(self, name) not in (None, ())]
+            needless += ["power"] if self.power != 1.0 else []
+            if needless:
+                raise ValueError(f"{needless[0]} is for split: pps")
         return self
 
     @property
     def n(self) -> int:
-        """Number of records of a pps sample; 0 for other splits, whose number is known only when the file is read."""
+        """Records of a pps sample; 0 where only the file tells."""
         return self.sample or 0
 
 
 class FilesStudy(Study):
-    """Study of |error| in direct standard errors; for counts also in standard errors given the cells' sizes.
+    """|Error| in direct standard errors, median and maximum over cells and margins.
 
-    Measures are the median and the maximum over cells and margins. Where the truth is known, they include coverage and the
-    RMSE over the RMSE of the direct estimate.
+    Errors of counts are also given the cells' sizes. Where the truth is known: coverage, and RMSE over the direct
+    estimate's.
     """
 
     kind: Literal["files"]
@@ -116,14 +149,12 @@ class FilesStudy(Study):
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:
-        """The label of the samples' direct estimates, which have no ε."""
         return (DIRECT,)
 
     def arms_of(self, case: FileCase) -> tuple[FilesArm, ...]:
         return tuple(arm for arm in self.mechanisms if case.mechanisms is None or arm.label in case.mechanisms)
 
     def grid_of(self, arm: FilesArm) -> tuple[str, ...]:
-        """Values of ε at which a mechanism runs, as exact text."""
         return self.grid if arm.epsilons is None else tuple(budget_text(Fraction(e)) for e in arm.epsilons)
 
     @property
@@ -133,7 +164,7 @@ class FilesStudy(Study):
         return (*dict.fromkeys((*others, *(arm.label for arm in self.mechanisms))), DIRECT)
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def all_measures(self) -> tuple[str, ...]:
         shared = ("coverage", "ratio_direct", "cell_coverage", "grand")
         sizes = [f"{name}_{last}{size}" for name in STATISTICS for size in sizes_of(name) for last in ("", "last_")]
         return (*(f"{name}_{what}" for name in STATISTICS for what in shared), *sizes, "chain_epsilon")

@@ -20,7 +20,7 @@ WORST_LOSS = "worst_loss"
 
 
 class FiniteCase(Frozen):
-    """A finite space of record values and parameters. A random space is drawn anew in every replicate."""
+    """A finite space of record values and parameters; a random one is new in every replicate."""
 
     name: Name
     space: Literal["random", "two_point"]
@@ -30,7 +30,7 @@ class FiniteCase(Frozen):
 
 
 class FiniteArm(Frozen):
-    """A mechanism that clamps log likelihoods to ±M, with M as a share of ε, and the neighbours of its loss."""
+    """Log likelihoods clamped to ±M, a share of ε, and the neighbours of its loss."""
 
     label: Name
     clamp: Budget = Field(description="M/ε: 1/2 for zero_out, 1/4 for substitution")
@@ -42,7 +42,7 @@ class FiniteArm(Frozen):
 
 
 class Guarantees(StudyOfArms):
-    """Study of exact worst-case losses of clamped mechanisms on finite spaces, as multiples of the promised ε."""
+    """Exact worst-case losses of clamped mechanisms on finite spaces, over the promised ε."""
 
     measures = (WORST_LOSS,)
     kind: Literal["guarantees"]
@@ -51,7 +51,7 @@ class Guarantees(StudyOfArms):
 
 
 def losses(study: Guarantees, case: FiniteCase, number: int) -> Replicate:
-    """The loss of every arm on the space of replicate `number`."""
+    """By arm, on the space of replicate `number`."""
     rng = study.key_of(case.name, number).generator("space")
     random = case.space == "random"
     space = finite.random_space(case.values, case.parameters, rng) if random else finite.two_point_space()

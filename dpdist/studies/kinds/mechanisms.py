@@ -21,10 +21,9 @@ from dpdist.job.loading import job_of, load_job
 from dpdist.job.specs import SPECS
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS, PopulationName, population, population_job
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.kinds.repeated_samples import SIZE, sampled
-from dpdist.studies.kinds.sample_jobs import WEIGHT
-from dpdist.studies.parts import Parts, numbered, parted, thirds
+from dpdist.studies.kinds.repeated_samples import SIZE, WEIGHT, sampled
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
+from dpdist.studies.rehearsal_thirds import Parts, numbered, parted, thirds
 from dpdist.studies.rehearsal_trials import Trial, trial
 from dpdist.studies.settings import Study
 
@@ -39,7 +38,7 @@ OF_FILES = (
 
 
 class MechanismCase(Frozen):
-    """A public file and a job for it, or a simulated population with its own job and public bounds."""
+    """A public file and its job, or a simulated population with public bounds."""
 
     name: Name
     file: str | None = Field(default=None, description="in the folder that `dpdist study --data` names")
@@ -61,7 +60,7 @@ class MechanismCase(Frozen):
 
 
 class MechanismArm(Frozen):
-    """A mechanism by its label in a rehearsal, and its class of guarantee, which is shown with every figure."""
+    """A mechanism's label in a rehearsal, and its class of guarantee."""
 
     candidate: str = Field(description="as in `reference_tables, histograms` or `weighted (scores)`")
     guarantee: Guarantee = "strict"
@@ -72,7 +71,7 @@ class MechanismArm(Frozen):
 
 
 class MechanismsStudy(Study):
-    """Study of errors and coverage of counts and means, and of run time, for every mechanism at one ε."""
+    """Errors and coverage of counts and means, and run time, of every mechanism at one ε."""
 
     kind: Literal["mechanisms"]
     cases: tuple[MechanismCase, ...] = Field(min_length=1)
@@ -85,7 +84,7 @@ class MechanismsStudy(Study):
         return tuple(arm.label for arm in self.mechanisms)
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def all_measures(self) -> tuple[str, ...]:
         return (
             *(f"{name}_{what}" for name in STATISTICS for what in MEASURES),
             "seconds",
@@ -134,12 +133,12 @@ class MechanismsKind(SimulatedKind):
         return made
 
     def replicate(self, study: MechanismsStudy, case: int, number: int) -> Replicate:
-        said, results = study.cases[case], list[Result]()
-        key = study.key_of(said.name, number)
+        chosen, results = study.cases[case], list[Result]()
+        key = study.key_of(chosen.name, number)
         with tempfile.TemporaryDirectory(prefix="dpdist-") as name:
-            parts = _parts(study, said, key, Path(name))
+            parts = _parts(study, chosen, key, Path(name))
             for epsilon in study.grid:
-                results += _measured(study, said, epsilon, parts, Path(name) / f"at-{len(results)}", key)
+                results += _measured(study, chosen, epsilon, parts, Path(name) / f"at-{len(results)}", key)
         return Replicate(results, [])
 
     def facts(self, study: MechanismsStudy) -> list[Fact]:
@@ -162,27 +161,27 @@ class MechanismsKind(SimulatedKind):
 
 
 def case_job(case: MechanismCase, epsilon: str) -> Job:
-    """The case's job at this ε, with the case's public bounds of weight and outcome."""
+    """The job at this ε, with the case's public bounds."""
     base = load_job(str(case.job)) if case.population is None else job_of(population_job(case.population))
-    said = base.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "compare", "calibration"})
-    columns = dict(said["columns"])
+    terms = base.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "compare", "calibration"})
+    columns = dict(terms["columns"])
     columns[str(base.survey.weight)] = {"bounds": list(case.weight_bounds), "outside": "clip"}
     if case.outcome_bounds is not None:
         columns[base.outcomes[0]] = columns[base.outcomes[0]] | {"bounds": list(case.outcome_bounds)}
-    said |= {"columns": columns, "budget": {"epsilon": epsilon, "adjacency": case.adjacency}}
-    return job_of(said | {"public_frame": {"accepted": PUBLIC}})
+    terms |= {"columns": columns, "budget": {"epsilon": epsilon, "adjacency": case.adjacency}}
+    return job_of(terms | {"public_frame": {"accepted": PUBLIC}})
 
 
 def _measured(
     study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path, key: Key
 ) -> Iterator[Result]:
-    """Measures of every mechanism at one ε. For a mechanism that refused to release, the only measure is `refused` = 1."""
+    """Measures at one ε; only `refused` = 1 for a mechanism that refused."""
     job, wanted = case_job(case, epsilon), {arm.candidate: arm for arm in study.mechanisms}
     ground = {"path": str(parts.earlier), "provenance": "another part of the same file"}
     runs, _ = candidates(job, str(parts.earlier), ground, only=wanted)
-    known = {each.label: each for each in runs}
+    earlier = {candidate.label: candidate for candidate in runs}
     for number, arm in enumerate(study.mechanisms):
-        made = known.get(arm.candidate)
+        made = earlier.get(arm.candidate)
         if made is None:
             yield Result(arm.label, epsilon, REFUSED, 1.0)
             continue
@@ -196,16 +195,16 @@ def _measured(
 
 
 def measures(one: Trial) -> Iterator[tuple[str, float]]:
-    """Errors of figures that were published; coverage of all cells; and the share of cells whose figure was withheld."""
+    """Errors of published figures, coverage of all cells, and the share of cells withheld."""
     for name in STATISTICS:
-        own = one.cells[one.cells["statistic"].str.split().str[0] == name]
-        withheld = np.isinf(own["error_in_direct_se"])
-        published = own[~withheld]
-        if len(own):
+        cells = one.cells[one.cells["statistic"].str.split().str[0] == name]
+        withheld = np.isinf(cells["error_in_direct_se"])
+        published = cells[~withheld]
+        if len(cells):
             yield f"{name}_withheld", float(withheld.mean())
-        if own["covered"].notna().any():
-            yield f"{name}_coverage", float(own["covered"].mean())
-            yield f"{name}_direct_coverage", float(own["direct_covered"].mean())
+        if cells["covered"].notna().any():
+            yield f"{name}_coverage", float(cells["covered"].mean())
+            yield f"{name}_direct_coverage", float(cells["direct_covered"].mean())
         if len(published):
             yield f"{name}_median", float(published["error_in_direct_se"].median())
             yield f"{name}_largest", float(published["error_in_direct_se"].max())
@@ -213,7 +212,7 @@ def measures(one: Trial) -> Iterator[tuple[str, float]]:
 
 
 def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> None:
-    """Raises `StudyError` where a mechanism promises another class of guarantee than the study states."""
+    """Raises `StudyError` where a mechanism promises another class than the study states."""
     if not made.guarantee.startswith(arm.guarantee):
         problem = Problem(
             f"mechanisms.{arm.candidate}", f"it promises {made.guarantee}", arm.guarantee, "correct the class"
@@ -222,7 +221,7 @@ def _same_class(study: MechanismsStudy, arm: MechanismArm, made: Candidate) -> N
 
 
 def _parts(study: MechanismsStudy, case: MechanismCase, key: Key, folder: Path) -> Parts:
-    """Writes the part to release, the reference and the truth: thirds of a part of a file, or of a population's sample."""
+    """Writes the part to release, the reference and the truth: thirds of a file, or of a population's sample."""
     rng = key.generator("split")
     if case.population is not None:
         units = population(case.population, study.key_of(case.name).generator("population")).rename(columns={"size": SIZE})
@@ -239,7 +238,7 @@ def _parts(study: MechanismsStudy, case: MechanismCase, key: Key, folder: Path) 
 
 
 def _read(study: MechanismsStudy, case: MechanismCase) -> pd.DataFrame:
-    """The case's file, in its job's universe. Raises `StudyError` if there is no such file."""
+    """Records of the job's universe. Raises `StudyError` without the file."""
     path, job = Path(study.data or ".") / str(case.file), load_job(str(case.job))
     if not path.is_file():
         problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
@@ -257,7 +256,7 @@ def _source(case: MechanismCase) -> str:
 
 
 def _fixed_on(candidate: str) -> str:
-    """States where a candidate's limits or shapes come from, which are fixed before it reads the current records."""
+    """Where limits or shapes come from, before it reads the current records."""
     name = candidate.split(" ")[0].rstrip(",")
     if candidate.endswith("histograms"):
         return "noisy histograms of the current part"

@@ -27,7 +27,7 @@ LEVEL = 0.95
 
 
 class NormalCase(Frozen):
-    """Records from a normal law with variance 1, limited to public bounds."""
+    """Records of variance 1, limited to public bounds."""
 
     name: Name
     n: int = Field(ge=1, le=100_000)
@@ -36,7 +36,7 @@ class NormalCase(Frozen):
 
 
 class SetsArm(Frozen):
-    """The number m of synthetic sets, and how the mechanism keeps noisy sums within their domain."""
+    """The number m of sets, and how noisy sums stay within their domain."""
 
     label: Name
     sets: int = Field(ge=1, le=100)
@@ -45,9 +45,9 @@ class SetsArm(Frozen):
 
 
 class Modips(StudyOfArms):
-    """Study of the mean of synthetic sets: coverage of 95 % intervals by T = B/m + W, bias and errors.
+    """Coverage of 95 % intervals by T = B/m + W, bias and errors of the mean of synthetic sets.
 
-    B is the variance between the m sets, and W is their mean variance within a set.
+    B is the variance between the m sets, W their mean variance within.
     """
 
     measures = MEASURES
@@ -74,13 +74,13 @@ class ModipsKind(SimulatedKind):
         }
 
     def replicate(self, study: Modips, case: int, number: int) -> Replicate:
-        said = study.cases[case]
-        key = study.key_of(said.name, number)
-        return Replicate([result for arm in study.mechanisms for result in _measured(study, said, arm, key)], [])
+        chosen = study.cases[case]
+        key = study.key_of(chosen.name, number)
+        return Replicate([result for arm in study.mechanisms for result in _measured(study, chosen, arm, key)], [])
 
     def facts(self, study: Modips) -> list[Fact]:
-        each = [(c.name, f"{c.n:,} records of N({c.mean:g}, 1)", c.bounds) for c in study.cases]
-        cases = [f"{name}: {records}, limited to [{low:g}, {high:g}]" for name, records, (low, high) in each]
+        texts = [(c.name, f"{c.n:,} records of N({c.mean:g}, 1)", c.bounds) for c in study.cases]
+        cases = [f"{name}: {records}, limited to [{low:g}, {high:g}]" for name, records, (low, high) in texts]
         return [
             ("Data", ["simulated", *cases]),
             ("Replicates", [f"R = {study.replicates} of {study.files} files each"]),
@@ -96,11 +96,11 @@ class ModipsKind(SimulatedKind):
 
 
 def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterator[Result]:
-    """Measures of one arm at every ε. All arms are run on the same files."""
+    """Measures at every ε; all arms are on the same files."""
     for epsilon in study.grid:
-        found = np.array([_estimate(study, case, arm, epsilon, key.child(str(k))) for k in range(study.files)])
+        estimates = np.array([_estimate(study, case, arm, epsilon, key.child(str(k))) for k in range(study.files)])
         true = _mean(case)
-        estimate, error, factor = found.T
+        estimate, error, factor = estimates.T
         held = np.abs(estimate - true) <= factor * error
         values = (held.mean(), estimate.mean() - true, np.sqrt(((estimate - true) ** 2).mean()), error.mean())
         for measure, value in zip(MEASURES, values, strict=True):
@@ -108,11 +108,11 @@ def _measured(study: Modips, case: NormalCase, arm: SetsArm, key: Key) -> Iterat
 
 
 def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: Key) -> tuple[float, float, float]:
-    """Figures of one file: the mean over sets, its standard error, and the quantile by which an interval multiplies it."""
+    """The mean over sets, its standard error, and the factor of its interval."""
     file, (job, model) = _file(case, key), _release(study.adjacency, case, arm, epsilon)
-    own, rows = key.child(f"{arm.label} {epsilon}"), np.zeros(case.n, np.int32)
-    thetas = released(job, model, file, own)
-    sets = [model.simulate(theta, rows, own.generator("synthesis", set=k))[0] for k, theta in enumerate(thetas, 1)]
+    noise_key, rows = key.child(f"{arm.label} {epsilon}"), np.zeros(case.n, np.int32)
+    thetas = released(job, model, file, noise_key)
+    sets = [model.simulate(theta, rows, noise_key.generator("synthesis", set=k))[0] for k, theta in enumerate(thetas, 1)]
     means, variances = (np.array([[f(one)] for one in sets]) for f in (np.mean, _of_the_mean))
     total = combine_sets(means, variances, float("inf"))
     factor = (
@@ -125,15 +125,15 @@ def _estimate(study: Modips, case: NormalCase, arm: SetsArm, epsilon: str, key: 
 
 @cache
 def _release(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: str) -> tuple[Job, Moments]:
-    """The job for the release of such a file, and its model."""
-    said = {"name": "modips", "law": "normal", "truncation": arm.truncation}
+    """The job of such a file, and its model."""
+    mechanism = {"name": "modips", "law": "normal", "truncation": arm.truncation}
     job = Job.model_validate(
         {
             "dataset": "study",
             "period": "1",
             "columns": {"y": {"bounds": case.bounds, "outside": "clip"}},
             "outcome": "y",
-            "mechanism": said | ({"variance": 1.0} if arm.variance == "public" else {}),
+            "mechanism": mechanism | ({"variance": 1.0} if arm.variance == "public" else {}),
             "budget": {"epsilon": epsilon, "adjacency": adjacency},
             "synthetic_sets": arm.sets,
             "tables": [{"name": "t", "by": [], "statistics": [{"mean": "y"}]}],

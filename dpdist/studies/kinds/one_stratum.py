@@ -1,11 +1,8 @@
-"""Runs the release of a file that is one stratum with one frame row, under keyed noise, for a replicate of a study.
-
-It also describes the mechanism of such a release for the study's page.
-"""
+"""Releases of a file that is one stratum with one frame row, under keyed noise, and how similar their records are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,30 +11,59 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.evaluation.microdata.coded import Coded
+from dpdist.evaluation.microdata.marginals import total_variation
+from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
+from dpdist.studies.kinds.protocol import Caption
 
 
 def model_of(job: Job, records: int) -> Any:
-    """The model of a file with `records` records, of the type that the job's mechanism has."""
+    """The model of a file with `records` records, by the job's mechanism."""
     return builder_of(job).build(job, Frame({}, {}, np.array([records]), (), ()), slice(0, 1))
 
 
 def released(job: Job, model: Any, file: Records, key: Key) -> tuple[Draws, ...]:
-    """The released parameters of every set, under noise from the key."""
+    """The parameters of every set, under noise from the key."""
     rounds = mechanism_of(job).protect(job, model, Unwatched(), None)
     return run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
 
 
 def described(mechanism: Mapping[str, Any], job: Job, *further: str) -> tuple[str, str, str]:
-    """A mechanism's name, its constants as text, and the class of guarantee of a job with it."""
+    """A mechanism's name, constants as text, and class of guarantee."""
     constants = [*(f"{name} {_text(value)}" for name, value in mechanism.items() if name != "name"), *further]
     return job.mechanism.name, "; ".join(constants) or "–", mechanism_of(job).promise(job).per_set.name
 
 
 def _text(value: Any) -> str:
-    """A constant as a job file has it, without quotes."""
+    """Text as in a job file, without quotes."""
     return f"[{', '.join(map(_text, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+_APART = "Half the L1 distance between shares of synthetic records and of the file's, mean over marginals and sets."
+
+
+def total_variation_of(what: str) -> Caption:
+    """A caption."""
+    return Caption(f"total variation of {what}", _APART)
+
+
+CAPTIONS = {"one_way": total_variation_of("single columns"), "two_way": total_variation_of("pairs of columns")}
+"""Captions of the measures of `similarity`, apart from SPECKS, for which a study names the predictors."""
+
+
+def over_sets(measure: Callable[[Coded], float], sets: Sequence[Coded]) -> float:
+    return float(np.mean([measure(records) for records in sets]))
+
+
+def similarity(file: Coded, sets: Sequence[Coded]) -> Mapping[str, float]:
+    """Total variation of single columns and of pairs, and SPECKS, as means over sets."""
+    return {
+        "one_way": float(np.mean([total_variation(file, records, 1) for records in sets])),
+        "two_way": float(np.mean([total_variation(file, records, 2) for records in sets])),
+        "specks": over_sets(lambda records: propensity(file, records).specks, sets),
+    }

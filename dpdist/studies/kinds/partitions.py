@@ -20,9 +20,8 @@ from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts
-from dpdist.studies.kinds.one_stratum import described, model_of, released
+from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, released, similarity, total_variation_of
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.kinds.similarity import CAPTIONS, apart, similarity
 from dpdist.studies.settings import StudyOfArms
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
@@ -37,10 +36,7 @@ MEASURES = ("first_layer", "one_way", "two_way", "all_cells", "specks", "predict
 
 
 class LawCase(Frozen):
-    """How the number's mean depends on the categories: by main effects, or freely in each of the 120 combinations.
-
-    In the second case the means are drawn from a standard normal law.
-    """
+    """The number's mean given the categories: main effects, or free (standard normal) in the 120 combinations."""
 
     name: Name
     n: int = Field(ge=100, le=1_000_000)
@@ -48,14 +44,14 @@ class LawCase(Frozen):
 
 
 class PartitionArm(Frozen):
-    """A mechanism with its constants, apart from the number of bins."""
+    """A mechanism with its constants, without the number of bins."""
 
     label: Name
     mechanism: dict[str, Any]
 
 
 class PartitionStudy(StudyOfArms):
-    """Study of distances between synthetic records and the file's records, and of a regression's prediction error."""
+    """Distances between synthetic records and the file's, and a regression's prediction error."""
 
     measures = MEASURES
     kind: Literal["partitions"]
@@ -72,9 +68,9 @@ class PartitionsKind(SimulatedKind):
     @property
     def captions(self) -> Mapping[str, Caption]:
         return {
-            "first_layer": apart("x1, x2 and x4 together"),
+            "first_layer": total_variation_of("x1, x2 and x4 together"),
             **CAPTIONS,
-            "all_cells": apart("all 1,800 cells"),
+            "all_cells": total_variation_of("all 1,800 cells"),
             "specks": Caption(
                 "SPECKS",
                 "Kolmogorov–Smirnov distance of propensity scores between both files; the columns are predictors.",
@@ -86,11 +82,13 @@ class PartitionsKind(SimulatedKind):
         }
 
     def replicate(self, study: PartitionStudy, case: int, number: int) -> Replicate:
-        said = study.cases[case]
-        key = study.key_of(said.name, number)
-        means = _means(said, key)
-        file = _file(said, means, key)
-        return Replicate([each for arm in study.mechanisms for each in _measured(study, said, arm, means, file, key)], [])
+        chosen = study.cases[case]
+        key = study.key_of(chosen.name, number)
+        means = _means(chosen, key)
+        file = _file(chosen, means, key)
+        return Replicate(
+            [result for arm in study.mechanisms for result in _measured(study, chosen, arm, means, file, key)], []
+        )
 
     def facts(self, study: PartitionStudy) -> list[Fact]:
         cases = [f"{case.name}: {case.n:,} records, {case.law.replace('_', ' ')}" for case in study.cases]
@@ -110,33 +108,33 @@ def _measured(
     study: PartitionStudy, case: LawCase, arm: PartitionArm, means: Floats, file: Records, key: Key
 ) -> Iterator[Result]:
     for epsilon in study.grid:
-        said = job_of(study, case, arm, epsilon)
-        model, own = model_of(said, case.n), key.child(arm.label + epsilon)
+        job = job_of(study, case, arm, epsilon)
+        model, noise_key = model_of(job, case.n), key.child(arm.label + epsilon)
         assert isinstance(model, PartitionCounts)
         exact = CellCounts(model).sums(file).reshape(SHAPE)
-        rng, found = own.generator("synthesis"), released(said, model, file, own)
-        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in found]
+        rng, thetas = noise_key.generator("synthesis"), released(job, model, file, noise_key)
+        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in thetas]
         for measure, value in _measures(case, means, exact, sets, model.attributes[-1].values).items():
             yield Result(arm.label, epsilon, measure, value)
 
 
 def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
-    """Every measure as a mean over sets. Predictions of the sets are averaged before their error is taken."""
-    predicted = np.mean([_fitted(case, each, values) for each in sets], axis=0)
-    file, synthetic = Coded.of_counts(exact), [Coded.of_counts(each) for each in sets]
-    first, found = file.about(FIRST), similarity(file, synthetic)
+    """Means over sets; predictions are averaged before their error is taken."""
+    predicted = np.mean([_fitted(case, counts, values) for counts in sets], axis=0)
+    file, synthetic = Coded.of_counts(exact), [Coded.of_counts(counts) for counts in sets]
+    first, similar = file.about(FIRST), similarity(file, synthetic)
     return {
-        "first_layer": float(np.mean([total_variation(first, each.about(FIRST), len(FIRST)) for each in synthetic])),
-        "one_way": found["one_way"],
-        "two_way": found["two_way"],
-        "all_cells": float(np.mean([total_variation(file, each, exact.ndim) for each in synthetic])),
-        "specks": found["specks"],
+        "first_layer": float(np.mean([total_variation(first, records.about(FIRST), len(FIRST)) for records in synthetic])),
+        "one_way": similar["one_way"],
+        "two_way": similar["two_way"],
+        "all_cells": float(np.mean([total_variation(file, records, exact.ndim) for records in synthetic])),
+        "specks": similar["specks"],
         "prediction_error": float(np.sqrt(((predicted - means) ** 2).mean())),
     }
 
 
 def _fitted(case: LawCase, counts: Floats, values: Floats) -> Floats:
-    """Predicted means (combination,) by least squares on main effects; in the saturated case by cell, with a ridge of 1."""
+    """Predicted means (combination,): least squares on main effects, or by cell with a ridge of 1."""
     n, total = counts.reshape(-1, BINS).sum(axis=1), counts.reshape(-1, BINS) @ values
     design = _design() if case.law == "main_effects" else np.eye(len(n))
     gram = design.T @ (n[:, None] * design) + (1e-9 if case.law == "main_effects" else 1.0) * np.eye(design.shape[1])
@@ -144,14 +142,14 @@ def _fitted(case: LawCase, counts: Floats, values: Floats) -> Floats:
 
 
 def _design() -> Floats:
-    """Design matrix with an intercept and an indicator of every level except the first, (combination, column)."""
+    """Intercept and an indicator of every level but the first, (combination, column)."""
     codes = np.indices(tuple(CATEGORIES.values())).reshape(len(CATEGORIES), -1)
     columns = [codes[k] == level for k, size in enumerate(CATEGORIES.values()) for level in range(1, size)]
     return np.column_stack([np.ones(codes.shape[1]), *columns]).astype(float)
 
 
 def _means(case: LawCase, key: Key) -> Floats:
-    """The number's true mean in every combination of categories, (combination,)."""
+    """The true mean, (combination,)."""
     if case.law == "saturated":
         return key.generator("effects").normal(size=len(_design()))
     return np.asarray(_design() @ np.concatenate([[0.0], *EFFECTS]))
@@ -167,7 +165,6 @@ def _file(case: LawCase, means: Floats, key: Key) -> Records:
 
 
 def job_of(study: PartitionStudy, case: LawCase, arm: PartitionArm, epsilon: str) -> Job:
-    """Job for the release of such a file."""
     coded = {name: {"bounds": (0, size - 1), "whole": True, "outside": "clip"} for name, size in CATEGORIES.items()}
     return Job.model_validate(
         {

@@ -34,7 +34,7 @@ NOISE = 0.4
 
 
 def population(name: PopulationName, rng: np.random.Generator, units: int = UNITS) -> pd.DataFrame:
-    """A population with columns cell, y and size."""
+    """Columns cell, y and size."""
     cell, y, size = _LAWS[name](rng, units)
     return pd.DataFrame({"cell": np.array(levels(name))[cell], "y": np.minimum(y, bound(name)), "size": size})
 
@@ -49,7 +49,7 @@ def bound(name: PopulationName) -> float:
 
 
 def population_job(name: PopulationName) -> dict[str, Any]:
-    """The job for a population's samples, as a job file has it. A study replaces its mechanism."""
+    """A job of the population's samples, as a file has it; a study replaces its mechanism."""
     return {
         "dataset": name,
         "period": "simulated",
@@ -64,12 +64,12 @@ def population_job(name: PopulationName) -> dict[str, Any]:
 
 
 def informative_size(y: Floats, rng: np.random.Generator) -> Floats:
-    """A size that grows with the outcome, (y + ȳ/2)·exp(.4 z) with z normal; units with y = 0 have a positive size too."""
+    """(y + ȳ/2)·exp(.4 z) with z normal; positive where y = 0 too."""
     return np.asarray((y + y.mean() / 2.0) * np.exp(NOISE * rng.standard_normal(len(y))))
 
 
 def inclusion(size: Floats, n: int) -> Floats:
-    """Probabilities min(1, c·size), (unit,), with c such that they sum to n. Raises `ValueError` unless n < units."""
+    """min(1, c·size), (unit,), with c so that they sum to n. Raises `ValueError` unless n < units."""
     if n >= len(size):
         raise ValueError(f"a sample of {n:,} from {len(size):,} units leaves none out: take a smaller one")
     certain = np.zeros(len(size), dtype=bool)
@@ -82,7 +82,7 @@ def inclusion(size: Floats, n: int) -> Floats:
 
 
 def systematic(chance: Floats, rng: np.random.Generator) -> Ints:
-    """Positions of the units in a systematic sample from a random order, (sampled,)."""
+    """Positions of a systematic sample in random order, (sampled,)."""
     order = rng.permutation(len(chance))
     steps = rng.random() + np.cumsum(chance[order])
     before = np.concatenate([[steps[0] - chance[order[0]]], steps[:-1]])
@@ -99,17 +99,14 @@ def _evenly(rng: np.random.Generator, units: int) -> tuple[Codes, Floats]:
 
 
 def _smooth(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Lognormal outcomes and smooth weights, as the assumptions of lognormal models and of borrowed shapes have it."""
+    """Lognormal outcomes and smooth weights, as models assume."""
     cell, typical = _evenly(rng, units)
     y = np.exp(10.5 + typical + 0.6 * rng.standard_normal(units))
     return cell, y, informative_size(y, rng)
 
 
 def _weight_atoms(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Five types of unit with distinct weights in every cell; the largest weight is 80 times the smallest.
-
-    Outcomes grow as weights fall. The table does not show types.
-    """
+    """Five types of unit, their weights up to 80-fold apart; outcomes grow as weights fall. No table shows types."""
     cell, typical = _evenly(rng, units)
     kind = rng.choice(5, units, p=(sampled := np.array([0.35, 0.25, 0.2, 0.12, 0.08]) * ATOMS) / sampled.sum())
     y = np.exp(9.5 + 0.4 * kind + typical + 0.7 * rng.standard_normal(units))
@@ -124,7 +121,7 @@ def _heavy_tails(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, F
 
 
 def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Cells whose sizes differ by a factor of up to 28. One in six has much smaller outcomes, one in three a wider law."""
+    """Sizes 28-fold apart; one cell in six has much smaller outcomes, one in three a wider law."""
     share = np.repeat([2500.0, 300.0, 90.0], 6)
     cell = rng.choice(18, units, p=share / share.sum()).astype(np.int32)
     spread = np.where(cell % 3 == 0, 1.1, 0.5)
@@ -135,7 +132,7 @@ def _small_cells(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, F
 
 
 def _top_coded(rng: np.random.Generator, units: int) -> tuple[Codes, Floats, Floats]:
-    """Left-skewed outcomes, rounded to thousands; about three in ten are at the top-code, the largest value reported."""
+    """Left-skewed outcomes in thousands; three in ten at the top-code."""
     cell, typical = _evenly(rng, units)
     y = np.exp(11.6 + typical + 0.5 * (2.0 - rng.standard_gamma(4.0, units) / 2.0))
     y = np.clip(np.round(y, -3), 1e3, TOP_CODE)

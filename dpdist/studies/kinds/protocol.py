@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 class RecordRows(NamedTuple):
-    """By-products of one arm for every record, such as bounds, (record,) each."""
+    """By-products of one arm, (record,) each."""
 
     mechanism: str
     epsilon: str
@@ -46,7 +46,7 @@ class Replicate(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A measure in words: its title, how to read it, and a short title for an axis."""
+    """A measure's title, how to read it, and a short title for an axis."""
 
     title: str
     reading: str = ""
@@ -54,23 +54,21 @@ class Caption(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An arm, by its position, whose settings no release can have: the contradiction and the remedy."""
+    """An arm, by its place, whose settings no release can have."""
 
     place: int
-    found: str
+    fault: str
     remedy: str
 
 
 class StudyKind(Protocol[S]):
-    """A kind of study. The class `settings` states the kind's name as the type of its key `kind`."""
+    """A kind of study. The class `settings` states its name as the type of the key `kind`."""
 
     @property
     def settings(self) -> type[S]: ...
 
     @property
-    def heads(self) -> tuple[str, ...]:
-        """Headings of the page's table of arms."""
-        ...
+    def heads(self) -> tuple[str, ...]: ...
 
     @property
     def findings_title(self) -> str: ...
@@ -79,47 +77,37 @@ class StudyKind(Protocol[S]):
     def beside_title(self) -> str: ...
 
     @property
-    def captions(self) -> Mapping[str, Caption]:
-        """Captions of every measure of a study of this kind."""
-        ...
+    def captions(self) -> Mapping[str, Caption]: ...
 
-    def refusals(self, study: S) -> Iterator[Refusal]:
-        """Yields arms whose settings no release can have."""
-        ...
+    def refusals(self, study: S) -> Iterator[Refusal]: ...
 
     def replicate(self, study: S, case: int, number: int) -> Replicate:
-        """Runs replicate `number`, from 1, of the case at this position.
-
-        The first replicate may also keep record-level by-products, which figures show.
-        """
+        """Replicate `number`, from 1, of the case at this position; the first may keep by-products for figures."""
         ...
 
     def by_cell(self, study: S, results: pd.DataFrame) -> pd.DataFrame | None:
-        """Errors of all replicates combined by cell (case, mechanism, epsilon, cell, measure, value).
-
-        Many kinds of study return None.
-        """
+        """Errors of all replicates by cell (case, mechanism, epsilon, cell, measure, value), or None."""
         ...
 
     def facts(self, study: S) -> list[Fact]:
-        """The page's lines on the study's design, apart from versions."""
+        """The page's lines on the study's design."""
         ...
 
     def arms(self, study: S) -> list[tuple[str, ...]]:
-        """Rows of the page's table of arms, with the columns `heads`."""
+        """Rows of the page's table of arms, under `heads`."""
         ...
 
     def target(self, study: S, case: str, epsilon: str, measure: str) -> float | None:
-        """The value at which figures show a dashed line, if there is one."""
+        """Where figures show a dashed line, if anywhere."""
         ...
 
     def made_of(self, study: S) -> str:
-        """A text for the page on the data and on why they may be shown."""
+        """What the data are, and why they may be shown."""
         ...
 
 
 class SimulatedKind:
-    """Defaults of kinds that simulate their data and have no errors by cell."""
+    """Defaults of kinds without errors by cell."""
 
     findings_title = "Findings"
     beside_title = "Beside the published figures"

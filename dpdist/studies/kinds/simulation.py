@@ -1,13 +1,40 @@
-"""Describes studies of simulated data for their page: measures, facts, rows of mechanisms and targets."""
+"""Studies of mechanisms on data simulated from known laws: rounds of a release, run in memory, and measures of their sets.
+
+The key of all random numbers is (seed, case, replicate). So all mechanisms and ε of a replicate have the same data and
+uniform random numbers, and no result depends on the worker or the time.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.confidential import Confidential
+from dpdist.core.keys import Key
+from dpdist.core.records import POOLED, Codes, Floats, Frame
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
+from dpdist.evaluation.utility import distances, location
+from dpdist.job import Job, budget_text
 from dpdist.job.checks import contradictions
-from dpdist.studies.kinds.protocol import Caption, Fact, Refusal, Replicate, SimulatedKind, randomness
-from dpdist.studies.kinds.simulation_replicates import ANY, job_of, mechanism_of, replicate
-from dpdist.studies.kinds.simulation_settings import CHAINS, Arm, Simulation
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.pseudo_posterior import tilted
+from dpdist.mechanisms.pseudo_posterior.query import Weighted, WeightedE
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.clamped import Spurious
+from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel, Synthesizer
+from dpdist.privacy.weights import NotReached, search
+from dpdist.runtime.reference import learned_from
+from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
+from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.simulation_settings import CHAINS, DATA, Arm, Case, Simulation
 from dpdist.studies.results import as_number
 
 CAPTIONS: Mapping[str, Caption] = {
@@ -115,8 +142,8 @@ class SimulationKind(SimulatedKind):
         return [_arm(study, arm) for arm in study.mechanisms]
 
     def target(self, study: Simulation, case: str, epsilon: str, measure: str) -> float | None:
-        """The law's true value for a mean or quantile, ε/2 for the database bound, ε for the local ε; otherwise None."""
-        laws = {each.name: each.generator.generator() for each in study.cases}
+        """The true mean or quantile, ε/2 for the database bound, ε for the local ε; otherwise None."""
+        laws = {defined.name: defined.generator.generator() for defined in study.cases}
         if case in laws and measure in (truth := laws[case].truth()):
             return truth[measure]
         if epsilon and measure == "database_bound":
@@ -129,7 +156,7 @@ def _drawn_by(sampler: str) -> str:
 
 
 def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
-    """A row of the page on an arm: its settings, and its class of guarantee or its target."""
+    """A row of the page."""
     if arm.adds_noise:
         bins = ", ".join(f"{getattr(arm, name) or '⌈ln n⌉'} {name}" for name in arm.scanned)
         scale = "2/ε" if (arm.adjacency or study.adjacency) == "substitution" else "1/ε"
@@ -149,3 +176,211 @@ def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
         if not arm.enforced:
             promise += " (the bound follows from the fit; it is not held to ε/2)"
     return arm.key, arm.name, settings, promise
+
+
+ANY = "1"
+"""ε in the job of an arm whose results do not depend on ε."""
+
+
+@dataclass
+class Noted:
+    """What a mechanism records about a stratum of one block."""
+
+    wants_log_lik: bool = False
+    figures: dict[str, Any] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
+
+    def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
+        return None
+
+    def summary(self, values: Confidential[dict[str, Any]]) -> None:
+        self.figures = values.disclose_to_custodian()
+
+    def bounds(self, columns: Confidential[Columns]) -> None:
+        self.columns = columns.disclose_to_custodian()
+
+    def log_lik(self, values: Confidential[Floats]) -> None:
+        return None
+
+
+class Run(NamedTuple):
+    """Synthetic outcomes of every set, (record,) each, and what the mechanism recorded."""
+
+    synthetic: list[Floats]
+    noted: Noted
+
+    @property
+    def database_bound(self) -> float:
+        return float(self.noted.figures["database_bound"])
+
+
+def replicate(study: Simulation, case: Case, number: int, records: bool = False) -> Replicate:
+    """All arms at every ε on file `number`; by-products too if `records`."""
+    key = study.key_of(case.name, number)
+    file = simulated_file(case, key.generator("data"))
+    grid, unit = study.grid, case.generator.generator().unit
+    kept = [RecordRows(DATA, grid[0], {"outcome": file.outcome * unit})] if records else []
+    results = [
+        Result(DATA, epsilon, *figure) for epsilon in grid for figure in location_measures(study, [file.outcome * unit])
+    ]
+    runs: dict[tuple[str, str], Run | None] = {}
+    for arm in study.arms_of(case):
+        several, wanted = study.needs_epsilon(arm), study.grid_of(arm)
+        for epsilon in wanted if several else wanted[:1]:
+            reached = runs.get((arm.match, epsilon)) if arm.match else None
+            run = run_arm(study, case, arm, epsilon, file, key, reached)
+            stands_for = [epsilon] if several else wanted
+            runs |= {(arm.key, e): run for e in stands_for}
+            measured = list(measures(study, file.outcome, run, unit))
+            results += [Result(arm.key, e, *figure) for e in stands_for for figure in measured]
+            if records and run is not None:
+                kept.append(RecordRows(arm.key, epsilon, record_columns(run, unit)))
+    return Replicate(results, kept)
+
+
+def run_arm(
+    study: Simulation, case: Case, arm: Arm, epsilon: str, file: SimulatedFile, key: Key, reached: Run | None
+) -> Run | None:
+    """None where the data do not allow it: no weights meet the bound, or no posterior exists."""
+    if arm.match is not None and reached is None:
+        return None
+    job = job_of(study, case, arm, epsilon if study.needs_epsilon(arm) else ANY)
+    frame, data = file.frame, file.records
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        sampler = sampler_of(job, Path(folder))
+        model = completed(builder_of(job).build(job, frame, slice(0, len(frame))), sampler)
+        noted = Noted()
+        try:
+            learned = learned_by(case, job, model, sampler, key) if arm.reference else None
+            rounds = rounds_of(arm, job, model, noted, None if reached is None else reached.database_bound, learned)
+            released = run_rounds(rounds, model, sampler, key, POOLED, [data], [noted], noise_of(key))
+        except (NotReached, Improper, Spurious):
+            return None
+    assert isinstance(model, Synthesizer)
+    synthetic = [
+        model.simulate(theta, data.frame, key.generator("synthesis", set=number))[0]
+        for number, theta in enumerate(released.parameters, start=1)
+    ]
+    return Run(synthetic, noted)
+
+
+def learned_by(case: Case, job: Job, model: StratumModel, sampler: Sampler, key: Key) -> Learned:
+    """What a reference gives: another simulated file of the same law and size."""
+    earlier = simulated_file(case, key.generator("reference")).records
+    taught = reference_sampler(job, sampler)
+    return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
+
+
+def rounds_of(arm: Arm, job: Job, model: StratumModel, noted: Noted, bound: float | None, learned: Learned) -> Rounds:
+    """The mechanism's; or a weighted posterior under the bound that another arm reached."""
+    if bound is not None:
+        assert isinstance(model, Likelihood)
+        return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
+    return mechanism_of(arm).protect(job, model, noted, learned)
+
+
+def mechanism_of(arm: Arm) -> Mechanism:
+    if arm.enforced:
+        return MECHANISMS[arm.name]
+    return WeightedE(enforced=False) if arm.cuts_weights else Weighted(enforced=False)
+
+
+def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
+    """The release that an arm simulates. The study's ε is for one set."""
+    law = case.generator.generator()
+    low, high = law.bounds
+    predictors = law.levels if case.has_predictors else {}
+    sampler: dict[str, Any] = {"name": case.sampler, "draws": study.draws}
+    if case.sampler == "stan":
+        sampler |= {"chains": CHAINS, "draws": study.draws // CHAINS, "warmup": study.draws // CHAINS}
+    return Job.model_validate(
+        {
+            "dataset": study.study,
+            "period": "simulated",
+            "columns": {"y": {"bounds": [low, high], "outside": "clip"}}
+            | {name: {"levels": list(levels)} for name, levels in predictors.items()},
+            "outcome": "y",
+            "model": {"family": case.family, "predictors": list(predictors)} if arm.statistics is None else None,
+            "mechanism": arm.model_dump(
+                exclude={"label", "enforced", "match", "reference", "cases", "epsilons", "adjacency"}
+            ),
+            "budget": {
+                "epsilon": budget_text(study.synthetic_sets * Fraction(epsilon)),
+                "adjacency": arm.adjacency or study.adjacency,
+            },
+            "synthetic_sets": study.synthetic_sets,
+            **({} if arm.adds_noise else {"sampler": sampler}),
+            "tables": [{"name": "all", "statistics": ["count"]}],
+            **({"reference": {"path": "another simulated file"}} if arm.reference else {}),
+        }
+    )
+
+
+def measures(study: Simulation, y: Floats, run: Run | None, unit: float = 1.0) -> Iterator[tuple[str, float]]:
+    """Those of the study file; only `refused` = 1 for an arm that could not run."""
+    if run is None:
+        yield "refused", 1.0
+        return
+    wanted, noted = set(study.measures), run.noted
+    diagnostics = noted.figures.get("diagnostics", {})
+    for name in ("database_bound", "epsilon_local", "epsilon_local_range"):
+        if name in wanted and noted.figures.get(name) is not None:
+            yield name, float(noted.figures[name])
+    for name in ("unweighted_database_bound", "records_censored", "fits"):
+        if name in wanted and name in diagnostics:
+            yield name, float(diagnostics[name])
+    if noted.columns:
+        before = {"record_bound_before": "unweighted_record_bound", "record_bound_after": "weighted_record_bound"}
+        for name, column in (before | {"privacy_weight": "privacy_weight"}).items():
+            if name in wanted and column in noted.columns:
+                yield name, float(np.mean(noted.columns[column]))
+    gaps = [distances(y, synthetic) for synthetic in run.synthetic]
+    for name in ("max_ecdf", "avg_ecdf"):
+        if name in wanted:
+            yield name, float(np.mean([getattr(distance, name) for distance in gaps]))
+    yield from location_measures(study, [sample * unit for sample in run.synthetic])
+
+
+def location_measures(study: Simulation, sets: list[Floats]) -> Iterator[tuple[str, float]]:
+    """Means over sets, with the ends of intervals."""
+    figures = [location(sample) for sample in sets]
+    for name in ("mean", "median", "q15", "q90"):
+        if name in study.measures:
+            for end, suffix in (("estimate", ""), ("lower", "_lower"), ("upper", "_upper")):
+                yield name + suffix, float(np.mean([getattr(intervals[name], end) for intervals in figures]))
+
+
+def record_columns(run: Run, unit: float) -> dict[str, Floats]:
+    """Outcomes of set 1, and every record's bounds and weight."""
+    names = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
+    recorded = {name: np.asarray(run.noted.columns[name], dtype=float) for name in names if name in run.noted.columns}
+    return {"outcome": run.synthetic[0] * unit, **recorded}
+
+
+class SimulatedFile(NamedTuple):
+    """Records with weight 1, and the frame of their predictors."""
+
+    frame: Frame
+    records: Records
+
+    @property
+    def outcome(self) -> Floats:
+        return self.records.outcome
+
+
+def simulated_file(case: Case, rng: np.random.Generator) -> SimulatedFile:
+    """A file of the case's law; without predictors where the model has none."""
+    law = case.generator.generator()
+    sampled, levels = law.sample(case.n, rng), law.levels if case.has_predictors else {}
+    sizes = tuple(len(texts) for texts in levels.values())
+    rows = np.zeros(case.n, dtype=np.int32)
+    codes: dict[str, Codes] = {}
+    if sizes:
+        met, row = np.unique(
+            np.ravel_multi_index(tuple(sampled.codes[name] for name in levels), sizes), return_inverse=True
+        )
+        rows = row.astype(np.int32)
+        codes = {name: column.astype(np.int32) for name, column in zip(levels, np.unravel_index(met, sizes), strict=True)}
+    frame = Frame(codes, levels, np.bincount(rows), (), ())
+    none = np.zeros(case.n, dtype=np.int32)
+    return SimulatedFile(frame, Records(np.arange(case.n), rows, sampled.outcome, np.ones(case.n), none))

@@ -49,20 +49,18 @@ Measure = Literal[
 
 
 class Law(Frozen):
-    """The law of the simulated confidential data."""
-
     name: GeneratorName
     parameters: dict[str, float]
 
     @model_validator(mode="after")
     def _parameters_of_the_law(self) -> Self:
-        known = [field.name for field in dataclasses.fields(GENERATORS[self.name])]
+        names = [field.name for field in dataclasses.fields(GENERATORS[self.name])]
         for name in self.parameters:
-            if name not in known:
-                near = get_close_matches(name, known, n=1)
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
                 hint = f": did you mean '{near[0]}'?" if near else ""
-                raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(known)}){hint}")
-        if missing := [name for name in known if name not in self.parameters]:
+                raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(names)}){hint}")
+        if missing := [name for name in names if name not in self.parameters]:
             raise ValueError(f"{self.name} needs {', '.join(missing)}")
         self.generator()
         return self
@@ -72,7 +70,7 @@ class Law(Frozen):
 
 
 class Case(Frozen):
-    """A law from which files are simulated, their size, and the model that is fitted to them."""
+    """A law of files, their size, and the model fitted to them."""
 
     name: Name
     generator: Law
@@ -81,9 +79,9 @@ class Case(Frozen):
 
     @model_validator(mode="after")
     def _of_one_outcome(self) -> Self:
-        known = [name for name, facts in FAMILIES.items() if facts.weight is False]
-        if self.family not in known:
-            raise ValueError(f"a study simulates one outcome: its model is one of {', '.join(known)}")
+        families = [name for name, facts in FAMILIES.items() if facts.weight is False]
+        if self.family not in families:
+            raise ValueError(f"a study simulates one outcome: its model is one of {', '.join(families)}")
         if self.has_predictors and not self.generator.generator().levels:
             raise ValueError(
                 f"{self.family} has predictors, and {self.generator.name} has none: take another law or family"
@@ -96,16 +94,15 @@ class Case(Frozen):
 
     @property
     def sampler(self) -> SamplerName:
-        """The family's first sampler. It uses no Markov chains, but for a family that has no other."""
+        """The family's first: without Markov chains, if it has such a one."""
         return SAMPLERS[self.family][0]
 
 
 class Arm(MechanismSpec):
-    """Settings of a mechanism under study; `label` distinguishes arms with the same mechanism.
+    """A mechanism under study; `label` distinguishes arms with the same mechanism.
 
-    `enforced: false` accepts a database bound above ε/2, as the papers do. `match` tunes the privacy weights until the
-    bound equals the bound of another arm on the same data. `reference: true` fixes the mechanism's constants on another
-    simulated file of the same law and size.
+    `enforced: false` accepts a bound above ε/2, as the papers do. `match` tunes weights to the bound of another arm on the
+    same data. `reference: true` fixes constants on another simulated file of the same law and size.
     """
 
     label: Name | None = None
@@ -125,11 +122,11 @@ class Arm(MechanismSpec):
         if self.needs_reference and not self.reference:
             raise ValueError(f"{self.name} is fixed on a reference: add reference: true")
         if self.reference and (not self.takes_reference or not self.enforced or self.match is not None):
-            known = ", ".join(those(lambda each: each.takes_reference))
-            raise ValueError(f"reference: true is for {known}, enforced and not matched: leave it out")
+            allowed = ", ".join(those(lambda spec: spec.takes_reference))
+            raise ValueError(f"reference: true is for {allowed}, enforced and not matched: leave it out")
         if not self.enforced and not self.bounded_by_weights:
-            known = " and ".join(those(lambda each: each.tunes_weights or each.cuts_weights))
-            raise ValueError(f"enforced: false is for {known}: {self.name} has no bound to let pass")
+            allowed = " and ".join(those(lambda spec: spec.tunes_weights or spec.cuts_weights))
+            raise ValueError(f"enforced: false is for {allowed}: {self.name} has no bound to let pass")
         if self.match is not None and (not self.tunes_weights or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
         return self
@@ -144,7 +141,7 @@ else:
 
 
 class Simulation(Study):
-    """Study that compares mechanisms on data simulated from known laws."""
+    """Mechanisms on data simulated from known laws."""
 
     kind: Literal["simulation"] = "simulation"
     cases: tuple[Case, ...] = Field(min_length=1)
@@ -175,14 +172,14 @@ class Simulation(Study):
         return (DATA, *(arm.key for arm in self.mechanisms))
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def all_measures(self) -> tuple[str, ...]:
         return self.measures
 
     def arm(self, label: str) -> Arm:
         return next(arm for arm in self.mechanisms if arm.key == label)
 
     def needs_epsilon(self, arm: Arm) -> bool:
-        """True if an arm's results depend on ε; otherwise one run serves for every ε."""
+        """Whether results depend on ε; otherwise one run serves for all."""
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
         return arm.spends and (arm.enforced or not arm.tunes_weights)

@@ -1,24 +1,43 @@
-"""Settings of simulated surveys of doctorates, and of the earlier survey that serves as reference: size, law, drift."""
+"""Simulated surveys of doctorates, on which several kinds of study compare tables with the truth: settings and samples."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
-from dpdist.job import Budget, Frozen, Name
+from dpdist.confidential.records import Records
+from dpdist.core.records import Floats, Frame
+from dpdist.core.table_cells import Cells, cross
+from dpdist.estimation.direct import Totals, totals
+from dpdist.evaluation.compare import truth_in_cells
+from dpdist.job import Budget, Frozen, Job, Name, StatisticName
+from dpdist.studies.kinds.protocol import Result
+from dpdist.studies.kinds.table_errors import STATISTICS
 from dpdist.studies.settings import Study
+from dpdist.survey.census import take_census
+from dpdist.survey.placement import place
+from dpdist.survey.simulate import TOP_CODE
+from dpdist.survey.source import Source, open_source
+
+BOUNDS = {"lognormal": (1e3, 2e6), "top_coded": (1e3, TOP_CODE)}
+"""Public bounds of salaries."""
+
 
 EARLIER = {"sd": 0.4, "noise_sd": 0.4, "gap": 1.0}
 """The law of the earlier survey: sd of log salaries, sd of the noise in log sizes, and relative gap between the sexes."""
 
 
 class SurveyCase(Frozen):
-    """A simulated survey and an earlier one, with a new population and new samples in every replicate.
+    """A simulated survey and an earlier one, new in every replicate.
 
-    Salaries have the standard deviation `sd` in logarithms, and `gap` times the built-in gap between the sexes. `growth` is
-    the relative change of salaries and of the population since the earlier survey. In the earlier survey, `sd`, `noise_sd`
-    and `gap` have the values of `EARLIER`.
+    `sd` is of log salaries, `gap` multiplies the built-in gap between the sexes, and `growth` is the relative change of
+    salaries and population since the earlier survey. That has the values of `EARLIER`.
     """
 
     name: Name
@@ -36,7 +55,7 @@ class SurveyCase(Frozen):
         return self.sample
 
     def described(self, every: str = "") -> str:
-        """A description for the page. The text `every` follows the growth in it, for example " a period"."""
+        """Text for the page; `every` follows the growth, such as " a period"."""
         law = "lognormal salaries" if self.law == "lognormal" else "left-skewed, rounded, top-coded salaries"
         drift = [f"salaries and population {100 * self.growth:+.0f} %{every}"] if self.growth else []
         ends = [(name, first, getattr(self, name)) for name, first in EARLIER.items()]
@@ -45,10 +64,48 @@ class SurveyCase(Frozen):
 
 
 class OfSurveys(Study):
-    """A study whose cases are simulated surveys of doctorates."""
-
     cases: tuple[SurveyCase, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)
 
     def replicates_of(self, case: int) -> int:
         return min(self.replicates, self.cases[case].replicates or self.replicates)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A sample, the table's cells, the truth in them, and direct totals."""
+
+    frame: Frame
+    records: Records
+    cells: Cells
+    truth: dict[str, Floats]
+    totals: Totals
+
+
+def simulated(job: Job) -> Survey:
+    source = open_source(job)
+    truth = source.truth
+    assert truth is not None
+    return placed_survey(job, source, lambda frame, _: truth_in_cells(truth, job, job.tables[0], frame))
+
+
+def placed_survey(job: Job, source: Source, truth: Callable[[Frame, Cells], dict[str, Floats]]) -> Survey:
+    """Records in their frame; `truth` gives the population's figures."""
+    census = take_census(job, source)
+    frame = census.frame
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        placed = place(job, source, census, Path(folder))
+        fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
+        records = Records(*fields)
+    table = job.tables[0]
+    cells = cross(frame, table.by, table.margins)
+    return Survey(frame, records, cells, truth(frame, cells), totals([records], frame, clustered=False))
+
+
+def errors_of(label: str, epsilon: str, values: Mapping[StatisticName, Floats], survey: Survey) -> Iterator[Result]:
+    """(estimate − truth)/truth by cell. A cell without a record has no mean."""
+    for statistic in STATISTICS:
+        error = values[statistic] / survey.truth[statistic] - 1.0
+        for cell, value in zip(survey.cells.labels, error, strict=True):
+            if np.isfinite(value):
+                yield Result(label, epsilon, f"{statistic} error {' / '.join(cell)}", float(value))

@@ -1,19 +1,164 @@
-"""Studies that compare tables from synthetic records with tables under noise, against the truth in every cell."""
+"""Studies that compare tables from synthetic records with tables under noise, against the truth in every cell (METHODS §7).
+
+All arms share the sample, and arms with the same weight rule the released draws. So ratios compare errors on the same data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
+import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
+from pydantic import Field, model_validator
 
-from dpdist.job import budget_text
-from dpdist.studies.kinds.captions import COVERAGE_TITLE, COVERED, MARGINS, coverages, ratios_of_errors
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, SimulatedKind, randomness
-from dpdist.studies.kinds.simulation import CAPTIONS
-from dpdist.studies.kinds.tables_replicates import tabulate
-from dpdist.studies.kinds.tables_settings import STATISTICS, YARDSTICKS, Synthetic, TableCase, TablesStudy
-from dpdist.studies.ratios import ratios
+from dpdist.core.errors import Problem, StudyError
+from dpdist.core.keys import Key
+from dpdist.core.records import POOLED, TOTAL, Floats, Frame
+from dpdist.core.table_cells import Cells
+from dpdist.engine.in_memory import noise_of, run_rounds
+from dpdist.engine.protocol import Columns
+from dpdist.estimation.direct import Design, degrees_of_freedom, direct
+from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
+from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums, t_interval
+from dpdist.evaluation.laplace import noised
+from dpdist.job import Budget, Frozen, Job, Name, RuleOrName, StatisticName, Synthesis, budget_text
+from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.models.lognormal.model import Lognormal
+from dpdist.models.protocol import Draws, Improper
+from dpdist.privacy.cell_sums import CellBounds, noise_scale
+from dpdist.privacy.claims import promised
+from dpdist.privacy.weights import NotReached
+from dpdist.publish.released import ReleasedObject
+from dpdist.publish.standard_errors import Spreads, spreads
+from dpdist.publish.tables import Grounds, combined_records, estimates
+from dpdist.sampling import facts, sampler_of
+from dpdist.studies.kinds.populations import informative_size
+from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, SimulatedKind, randomness
+from dpdist.studies.kinds.repeated_samples import SIZE, sampled
+from dpdist.studies.kinds.simulation import CAPTIONS, Noted
+from dpdist.studies.kinds.surveys import Survey, errors_of, placed_survey, simulated
+from dpdist.studies.kinds.table_errors import (
+    COVERAGE_TITLE,
+    COVERED,
+    MARGINS,
+    STATISTICS,
+    coverages,
+    ratios,
+    ratios_of_errors,
+)
+from dpdist.studies.settings import Study
+from dpdist.survey.simulate import FIELDS, SEXES
+from dpdist.survey.source import open_source
+
+Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
+
+
+YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
+
+
+class TableFile(Frozen):
+    """A public file that is a population: its columns of field, sex and salary, and their levels."""
+
+    path: str = Field(description="in the folder that `dpdist study --data` names")
+    field: str = Field(description="the column that is taken for the field")
+    fields: tuple[str, ...] = Field(min_length=2, description="its levels")
+    sex: str = Field(description="the column that is taken for sex")
+    sexes: tuple[str, ...] = Field(min_length=2, description="its levels")
+    salary: str = Field(description="the outcome; records with none or 0 are left out")
+
+
+class TableCase(Frozen):
+    """A simulated survey, new in every replicate; or systematic samples of a file, larger outcomes likelier."""
+
+    name: Name
+    population: int | None = Field(default=None, gt=0, description="units that are simulated")
+    file: TableFile | None = Field(default=None, description="whose records are the population, in place of simulated ones")
+    sample: int = Field(gt=0)
+    noise: Literal["normal", "lognormal"] = Field(default="normal", description="of simulated inclusion probabilities")
+    weight_bound: float = Field(default=500.0, gt=0, description="public, of the strict table: larger weights are clipped")
+    outcome_bound: float = Field(default=400_000.0, gt=0, description="public, likewise")
+
+    @model_validator(mode="after")
+    def _one_population(self) -> Self:
+        if (self.population is None) == (self.file is None):
+            raise ValueError("give population or file, one of them")
+        return self
+
+    @property
+    def n(self) -> int:
+        return self.sample
+
+
+class Synthetic(Frozen):
+    """Tables from m synthetic sets, by FBS or FBP under a weight rule, from records or parameters.
+
+    With `expected_weights`, a synthetic weight w* is replaced by E(w|y*, x).
+    """
+
+    label: Name
+    weights: RuleOrName
+    synthesis: Synthesis = "fbs"
+    population_weights: Literal["inverse_inclusion", "proportional"] = "inverse_inclusion"
+    estimator: Literal["records", "expected_weights", "parameters"] = "records"
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.synthesis == "fbs" and self.population_weights == "proportional":
+            raise ValueError("population_weights are of synthesis: fbp")
+        if self.synthesis == "fbp" and self.estimator == "expected_weights":
+            raise ValueError("fbp has no synthetic weights to replace: take estimator: records")
+        return self
+
+
+class TablesStudy(Study):
+    """RMSE over replicates against the truth, over that of yardsticks, by field × sex with margins."""
+
+    kind: Literal["tables"]
+    cases: tuple[TableCase, ...] = Field(min_length=1)
+    mechanisms: tuple[Synthetic, ...] = Field(min_length=1)
+    sets: tuple[Annotated[int, Field(ge=1, le=20)], ...] = Field(min_length=1, description="numbers m of synthetic sets")
+    epsilon_per_set: Budget
+    draws: int = Field(default=1000, ge=100)
+    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
+
+    def with_data(self, folder: str) -> Self:
+        return self.model_copy(update={"data": folder})
+
+    @model_validator(mode="after")
+    def _numbers(self) -> Self:
+        if self.epsilons:
+            raise ValueError("epsilons follow from sets and epsilon_per_set: leave them out")
+        if len(set(self.sets)) < len(self.sets):
+            raise ValueError("numbers of sets must differ")
+        return self
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (*YARDSTICKS, *(arm.label for arm in self.mechanisms))
+
+    @property
+    def grid(self) -> tuple[str, ...]:
+        """The total ε of m sets, for every m; noised tables have the same."""
+        return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
+
+    @property
+    def yardsticks(self) -> tuple[str, ...]:
+        """Labels by whose RMSE every other is divided."""
+        return YARDSTICKS
+
+    @property
+    def all_measures(self) -> tuple[str, ...]:
+        order: tuple[Yardstick, ...] = ("laplace", "laplace_composed", "direct", "laplace_strict")
+        ratios = tuple(f"{statistic}_ratio_{other}" for other in order for statistic in STATISTICS)
+        coverage = tuple(f"{name}_coverage{which}" for which in ("", "_margins", "_sets") for name in STATISTICS)
+        return (*ratios, *coverage, "database_bound")
+
 
 NOISED = {
     "direct": ("survey-weighted estimates of the sample, not protected", "–", "none"),
@@ -25,6 +170,8 @@ NOISED = {
         "strict",
     ),
 }
+
+
 ALONE = (
     "Nominal .90, by the combining rule for who analyses the synthetic sets without the published errors: with one set W "
     "alone, without the spread between sets; never with the bias of the privacy weights."
@@ -32,6 +179,8 @@ ALONE = (
 
 
 TABLE = "; counts and mean salaries by field × sex with margins"
+
+
 OWN_SAMPLE, OWN_POPULATION = "a sample of its own", "a population and a sample of its own"
 
 
@@ -74,7 +223,7 @@ class Tables(SimulatedKind):
         ]
 
     def target(self, study: TablesStudy, case: str, epsilon: str, measure: str) -> float | None:
-        """Half the ε of one set for the database bound, 1 for a ratio, and otherwise None."""
+        """Half the ε of one set for the database bound, 1 for a ratio, otherwise None."""
         if measure == "database_bound":
             return float(study.epsilon_per_set) / 2.0
         return super().target(study, case, epsilon, measure)
@@ -85,7 +234,6 @@ class Tables(SimulatedKind):
 
 
 def _drawn(case: TableCase) -> str:
-    """Says how a case's samples are drawn."""
     if case.file is not None:
         return (
             f"systematic PPS samples of {case.sample:,} from the records of {case.file.path}, sizes grow with the outcome"
@@ -99,3 +247,238 @@ def _arm(arm: Synthetic) -> tuple[str, ...]:
     law = arm.synthesis.upper() + (f", weights {weights}" if arm.synthesis == "fbp" else "")
     estimated = {"records": "synthetic records", "expected_weights": "synthetic records, w* replaced by E(w|y*, x)"}
     return arm.label, law, arm.weights.rule, estimated.get(arm.estimator, "released parameters")
+
+
+SAMPLE = "sample.parquet"
+"""A sample of a public file, in a folder of its own."""
+
+
+class Fit(NamedTuple):
+    """Draws of every set, the database bound Δ, and what the mechanism noted of every record."""
+
+    parameters: Sequence[Draws]
+    bound: float
+    columns: Columns
+
+
+def tabulate(study: TablesStudy, case: TableCase, number: int) -> Replicate:
+    key = study.key_of(case.name, number)
+    survey = surveyed(study, case, key)
+    results, records = list(_yardsticks(study, case, survey, key)), list[RecordRows]()
+    if number == 1:
+        records.append(
+            RecordRows("direct", study.grid[0], {"outcome": survey.records.outcome, "weight": survey.records.weight})
+        )
+    fits: dict[str, Fit | None] = {}
+    errors: dict[str, Spreads] = {}
+    for arm in study.mechanisms:
+        job = job_of(study, case, key, arm)
+        rule = arm.weights.model_dump_json()
+        if rule not in fits:
+            fits[rule] = _fit(job, survey, key)
+        results += _synthetic(study, arm, job, survey, fits[rule], key, errors)
+        if number == 1 and (fit := fits[rule]) is not None:
+            records.append(RecordRows(arm.label, study.grid[0], _pictured(job, survey, fit, key)))
+    return Replicate(results, records)
+
+
+def _pictured(job: Job, survey: Survey, fit: Fit, key: Key) -> dict[str, Floats]:
+    """The first set's outcomes with weights E(w|y*, x), and the record bounds before and after."""
+    model = Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
+    rows, theta = survey.frame.expand(), fit.parameters[0]
+    y, _ = model.simulate(theta, rows, key.generator("synthesis", set=1))
+    bounds = ("unweighted_record_bound", "weighted_record_bound", "privacy_weight")
+    kept = {name: np.asarray(fit.columns[name], dtype=float) for name in bounds if name in fit.columns}
+    return {"outcome": y, "weight": model.expected_weight(theta, rows, y[:, None]), **kept}
+
+
+def surveyed(study: TablesStudy, case: TableCase, key: Key) -> Survey:
+    """A sample of a simulated population, or of a public file."""
+    job = job_of(study, case, key, study.mechanisms[0])
+    if case.file is None:
+        return simulated(job)
+    units = units_of(study.study, case.file, study.data, study.key_of(case.name))
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        path = Path(folder) / SAMPLE
+        write_sample(path, units, case.sample, key.generator("survey"))
+        read = job.model_copy(update={"input": job.input.model_copy(update={"path": path})})
+        return placed_survey(read, open_source(read), lambda frame, cells: truth_of(units, frame, cells))
+
+
+def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
+    """The release that an arm simulates: one pooled fit, the largest number of sets."""
+    simulate = {"kind": "doctorates", "population": case.population, "sample": case.sample, "noise": case.noise}
+    drawn = {"simulate": simulate | {"seed": int(key.child("survey").hex()[:12], 16)}}
+    fields, sexes = (FIELDS, SEXES) if case.file is None else (case.file.fields, case.file.sexes)
+    design: dict[str, object] = {"design_strata": ["field"], "population": case.population} if case.file is None else {}
+    return Job.model_validate(
+        {
+            "dataset": study.study,
+            "period": "simulated",
+            "input": drawn if case.file is None else {"path": SAMPLE},
+            "columns": {
+                "field": {"levels": fields},
+                "sex": {"levels": sexes},
+                "salary": {"bounds": [0, 1e9]},
+            },
+            "survey": {"weight": "weight", **design},
+            "outcome": "salary",
+            "model": {
+                "family": "lognormal",
+                "predictors": ["field", "sex"],
+                "synthesis": arm.synthesis,
+                "population_weights": arm.population_weights,
+                "synthetic_weights": "expected" if arm.estimator == "expected_weights" else "drawn",
+            },
+            "mechanism": {"name": "weighted", "weights": arm.weights.model_dump()},
+            "budget": {"epsilon": budget_text(study.epsilon_per_set * max(study.sets))},
+            "synthetic_sets": max(study.sets),
+            "sampler": {"name": "exact", "draws": study.draws},
+            "tables": [{"name": "salaries", "by": ["field", "sex"], "statistics": ["count", {"mean": "salary"}]}],
+        }
+    )
+
+
+def _yardsticks(study: TablesStudy, case: TableCase, survey: Survey, key: Key) -> Iterator[Result]:
+    """Errors of direct estimates, without noise and with Laplace noise at the total ε of m sets.
+
+    With `laplace` every figure has all of ε; with `laplace_composed` a record's figures share it.
+    """
+    estimates = dict(zip(ALL_STATISTICS, direct(survey.totals, survey.frame, survey.cells), strict=True))
+    values = {name: estimates[name].value for name in STATISTICS}
+    df = degrees_of_freedom(survey.totals, survey.frame, survey.cells, Design())
+    intervals = {name: t_interval(*estimates[name], np.where(df > 0, df, np.nan)) for name in STATISTICS}
+    figures = survey.cells.per_record * len(STATISTICS)
+    for m, epsilon in zip(study.sets, study.grid, strict=True):
+        yield from errors_of("direct", epsilon, values, survey)
+        yield from _coverage("direct", epsilon, intervals, survey)
+        for how in ("laplace", "laplace_composed"):
+            total = float(study.epsilon_per_set * m)
+            noisy = noised(values, survey.totals, survey.cells, total, how, key.child(epsilon), "salaries", figures)
+            yield from errors_of(how, epsilon, noisy, survey)
+        strict = _strict(case, survey, study.epsilon_per_set * m, key.child(epsilon))
+        yield from errors_of("laplace_strict", epsilon, strict, survey)
+
+
+def _strict(case: TableCase, survey: Survey, epsilon: Fraction, key: Key) -> dict[StatisticName, Floats]:
+    """Noisy clipped sums of base cells, with margins as their sums; means within bounds."""
+    bounds = CellBounds(case.weight_bound, 0.0, case.outcome_bound)
+    pairs = bounds.pairs(np.minimum(survey.records.weight, bounds.weight), survey.records.outcome)
+    rows, rng = len(survey.frame), key.generator("strict")
+    noise = rng.laplace(0.0, float(noise_scale(epsilon)), (2, rows))
+    sums = np.array([group_sums(survey.records.frame, column, rows) for column in pairs.T]) + noise
+    count, total = (survey.cells.membership @ bounds.sums(sums.T)).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
+
+
+def _fit(job: Job, survey: Survey, key: Key) -> Fit | None:
+    """None where no weights meet the bound."""
+    noted, model = Noted(), Lognormal.build(job, survey.frame, slice(0, len(survey.frame)))
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        sampler = sampler_of(job, Path(folder))
+        rounds = MECHANISMS["weighted"].protect(job, model, noted)
+        try:
+            released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], [noted], noise_of(key))
+        except (NotReached, Improper):
+            return None
+    return Fit(released.parameters, float(noted.figures["database_bound"]), noted.columns)
+
+
+def _synthetic(
+    study: TablesStudy,
+    arm: Synthetic,
+    job: Job,
+    survey: Survey,
+    fit: Fit | None,
+    key: Key,
+    errors: dict[str, Spreads],
+) -> Iterator[Result]:
+    """Errors of the tables from m sets, as published; `errors` keeps spreads that arms share."""
+    if fit is None:
+        yield from (Result(arm.label, epsilon, "refused", 1.0) for epsilon in study.grid)
+        return
+    frame, cells = survey.frame, survey.cells
+    model = Lognormal.build(job, frame, slice(0, len(frame)))
+    promise = promised(MECHANISMS["weighted"].promise(job), facts(job))
+    described = tuple({POOLED: model.describe(theta)} for theta in fit.parameters)
+    whole = ReleasedObject(job, promise, frame, described, key)
+    expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit.parameters)]
+    sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit.parameters, start=1)]
+    shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
+    if shared not in errors and (spread := spreads(whole, lambda _: None)) is not None:
+        errors[shared] = spread[0]
+    for m, epsilon in zip(study.sets, study.grid, strict=True):
+        release = replace(whole, sets=described[:m])
+        grounds = Grounds(expected[:m], sums[:m], errors.get(shared))
+        intervals = estimates(release, cells, grounds)["parameters" if arm.estimator == "parameters" else "records"]
+        tables = dict(zip(ALL_STATISTICS, intervals, strict=True))
+        yield from errors_of(arm.label, epsilon, {name: tables[name].value for name in STATISTICS}, survey)
+        yield from _coverage(arm.label, epsilon, tables, survey)
+        if arm.estimator != "parameters":
+            alone = dict(zip(ALL_STATISTICS, combined_records(release, cells, sums[:m]), strict=True))
+            yield from _coverage(arm.label, epsilon, alone, survey, "_sets")
+        yield Result(arm.label, epsilon, "database_bound", fit.bound)
+
+
+def _sums(model: Lognormal, survey: Survey, theta: Draws, key: Key, number: int) -> Sums:
+    rows = survey.frame.expand()
+    y, w = model.simulate(theta, rows, key.generator("synthesis", set=number))
+    return record_sums(rows, w, y, len(survey.frame))
+
+
+def _coverage(
+    label: str, epsilon: str, tables: Mapping[StatisticName, Interval], survey: Survey, whose: str = ""
+) -> Iterator[Result]:
+    """Share of cells, and of margins, with an estimate whose interval holds the truth.
+
+    `whose` is "" for published intervals, "_sets" for those from the synthetic sets alone.
+    """
+    margin = np.array([TOTAL in cell for cell in survey.cells.labels])
+    for name in STATISTICS:
+        intervals, truth = tables[name], survey.truth[name]
+        held = ((intervals.lower <= truth) & (truth <= intervals.upper)).astype(float)
+        there = np.isfinite(intervals.value) & np.isfinite(intervals.standard_error)
+        yield Result(label, epsilon, f"{name}_coverage{whose}", float(held[there].mean()))
+        if not whose:
+            yield Result(label, epsilon, f"{name}_coverage_margins", float(held[there & margin].mean()))
+
+
+def units_of(study: str, file: TableFile, data: str | None, key: Key) -> pd.DataFrame:
+    """Records with a positive outcome: field, sex, salary, and a size that grows with salary.
+
+    Raises `StudyError` without the file, or with other columns or levels.
+    """
+    path = Path(data or ".") / file.path
+    if not path.is_file():
+        raise StudyError(study, [Problem("cases", f"no file {file.path}", "a Parquet file", "name its folder by --data")])
+    columns = {name: getattr(file, name) for name in ("field", "sex", "salary")}
+    held = pq.read_schema(path).names
+    if lost := [name for name in columns.values() if name not in held]:
+        raise StudyError(
+            study, [Problem("cases", f"no column {lost[0]} in {file.path}", ", ".join(held), "name one of them")]
+        )
+    rows = pd.read_parquet(path, columns=list(columns.values())).rename(columns={old: new for new, old in columns.items()})
+    rows = rows[rows["salary"].notna() & (rows["salary"] > 0)].reset_index(drop=True)
+    made = pd.DataFrame({"field": rows["field"].astype(str), "sex": rows["sex"].astype(str)})
+    for name, levels in (("field", file.fields), ("sex", file.sexes)):
+        if unknown := sorted(set(made[name]) - set(levels)):
+            listed = ", ".join(levels)
+            raise StudyError(study, [Problem("cases", f"level {unknown[0]} of {columns[name]}", listed, "add the level")])
+    salary = rows["salary"].to_numpy(float)
+    return made.assign(salary=salary, **{SIZE: informative_size(salary, key.generator("sizes"))})
+
+
+def write_sample(path: Path, units: pd.DataFrame, n: int, rng: np.random.Generator) -> None:
+    """A systematic sample of n units, proportional to size, with inverse probabilities as weights."""
+    sampled(units, n, rng).to_parquet(path)
+
+
+def truth_of(units: pd.DataFrame, frame: Frame, cells: Cells) -> dict[str, Floats]:
+    """Counts, mean salaries and totals, (cell,) each."""
+    by = units.groupby(["field", "sex"])["salary"].agg(["size", "sum"])
+    labels = [np.asarray(frame.levels[name])[frame.codes[name]] for name in ("field", "sex")]
+    sums = by.reindex(pd.MultiIndex.from_arrays([texts.astype(str) for texts in labels])).fillna(0.0)
+    count, total = (cells.membership @ sums[name].to_numpy(float) for name in ("size", "sum"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {"count": count, "mean": total / count, "total": total}
