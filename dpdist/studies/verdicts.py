@@ -143,7 +143,7 @@ def _median(cells: Floats, error: float | None) -> Interval:
 
 
 def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
-    """By replicate; with `below`, the difference from that mechanism's."""
+    """Values by replicate; with `below`, the difference from that mechanism's."""
     if limit.below is None:
         return rows["value"].to_numpy(float)
     other = wanted[wanted["mechanism"] == limit.below]

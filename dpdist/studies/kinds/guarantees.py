@@ -51,7 +51,7 @@ class Guarantees(StudyOfArms):
 
 
 def losses(study: Guarantees, case: FiniteCase, number: int) -> Replicate:
-    """By arm, on the space of replicate `number`."""
+    """Losses by arm, on the space of replicate `number`."""
     rng = study.key_of(case.name, number).generator("space")
     random = case.space == "random"
     space = finite.random_space(case.values, case.parameters, rng) if random else finite.two_point_space()
