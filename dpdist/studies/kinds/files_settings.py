@@ -112,7 +112,7 @@ class FileCase(Frozen):
 
     @property
     def n(self) -> int:
-        """Records of a pps sample; 0 where only the file tells."""
+        """Records of a pps sample; 0 where only the file states them."""
         return self.sample or 0
 
 
