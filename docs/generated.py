@@ -16,14 +16,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of t
 
 import typer
 
+from dpdist.audit.attacking import ATTACKS
+from dpdist.audit.auditing import LOSSES
+from dpdist.audit.lower_bounds import LOWER_BOUNDS
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
-from dpdist.evaluation.columns import FILES
 from dpdist.job import SAMPLERS, SPECS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.quality.columns import TABLES
 
+FILES = {
+    "TABLE.parquet": TABLES,
+    "audit-RULE.parquet": LOSSES,
+    "audit-lower-bounds.parquet": LOWER_BOUNDS,
+    "audit-attacks.parquet": ATTACKS,
+}
+"""Columns of the files in confidential/evaluation with their descriptions."""
 ORDER = ("dataset", "period", "input", "columns", "universe", "survey", "strata", "outcome", "model", "mechanism", "budget")
 """Keys of a job in the order in which one writes them; others follow as the schema has them."""
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
         StudyError,
         WorkspaceError,
     )
-    from dpdist.evaluation.calibrate import calibrate
-    from dpdist.evaluation.opening import open_evaluation, open_log_lik, open_posterior, open_release
     from dpdist.job import Job
     from dpdist.job.loading import load_job, parse_job
+    from dpdist.opening.results import open_evaluation, open_log_lik, open_posterior, open_release
     from dpdist.planning.plan import Plan
     from dpdist.publish.differences import period_differences
     from dpdist.publish.opened import Release
+    from dpdist.quality.calibrate import calibrate
     from dpdist.release import publish, run
     from dpdist.studies.file import load_study, parse_study
     from dpdist.studies.run import run as run_study

@@ -11,6 +11,10 @@ from typing import Any
 
 import pandas as pd
 
+from dpdist.approval.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
+from dpdist.approval.acceptance import described as gates_described
+from dpdist.approval.gate_limits import refuse_unreachable
+from dpdist.approval.holding import publish_approved, publish_unless_refused
 from dpdist.core.files import private
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent
@@ -18,17 +22,11 @@ from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start, write_no_core
 from dpdist.core.threads import single_threaded
-from dpdist.evaluation.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
-from dpdist.evaluation.acceptance import described as gates_described
-from dpdist.evaluation.evaluate import evaluate
-from dpdist.evaluation.gate_limits import refuse_unreachable
-from dpdist.evaluation.holding import publish_approved, publish_unless_refused
-from dpdist.evaluation.opening import release_in
-from dpdist.evaluation.report.page import write_report_again
-from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import Charged, Meter
+from dpdist.opening.results import release_in
+from dpdist.opening.verifying import refuse_unverified
 from dpdist.planning.expected_noise import warned
 from dpdist.planning.making import make_plan, refuse_formats
 from dpdist.planning.plan import Plan
@@ -40,6 +38,8 @@ from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_release, without_points
 from dpdist.publish.swapping import publishing, recover, refuse_links
+from dpdist.quality.evaluate import evaluate
+from dpdist.quality.report.page import write_report_again
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
 from dpdist.runtime.reference_facts import described, summaries

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dpdist.approval.gate_limits import refuse_unreachable
 from dpdist.core.progress import Listener, silent, without_sizes
-from dpdist.evaluation.gate_limits import refuse_unreachable
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
 from dpdist.planning.making import make_plan

@@ -19,10 +19,10 @@ from dpdist.cli.main import app
 from dpdist.core.errors import DataError, FitError, JobError
 from dpdist.core.files import sha256
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
-from dpdist.evaluation.calibrate import PUBLIC, stratum
 from dpdist.job import Job
 from dpdist.job.loading import load_calibration, parse_job
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.quality.calibrate import PUBLIC, stratum
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
 from dpdist.survey.census import take_census
@@ -218,7 +218,7 @@ def test_a_bound_over_the_target_beside_a_calibration_has_a_remedy_that_is_allow
 def test_a_calibration_that_cannot_be_written_is_refused_before_it_is_tuned(
     out: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpdist.evaluation.tuning.Trials.__call__", lambda *_: pytest.fail("it was tuned"))
+    monkeypatch.setattr("dpdist.quality.tuning.Trials.__call__", lambda *_: pytest.fail("it was tuned"))
     job = parse_job(text(files, "perturbed_histogram", reference=False, model="null"))
     with pytest.raises(JobError, match="--out"):
         dpdist.calibrate(job, tmp_path / out, files / "before.parquet", period="2020")

@@ -12,9 +12,9 @@ from small_release import JOB, survey
 from typer.testing import CliRunner
 
 import dpdist
+from dpdist.audit.auditing import bound_from_outside
 from dpdist.cli.main import app
 from dpdist.core.errors import DpdistError, WorkspaceError
-from dpdist.evaluation.auditing import bound_from_outside
 from dpdist.job import Job
 from dpdist.ledger.book import Ledger
 from dpdist.storage.workspace import MADE_AGAIN

@@ -56,7 +56,7 @@ from dpdist.core.errors import DataError, WorkspaceError
 from dpdist.core.minisign import SecretKey
 from dpdist.core.public_files import SIGNATURE, Damaged, read_object
 from dpdist.estimation.frame_table import read_job
-from dpdist.evaluation.verifying import sign
+from dpdist.opening.verifying import sign
 
 SECONDS = 20
 """In which a release must be refused; ten times what it takes."""

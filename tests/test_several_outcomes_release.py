@@ -18,9 +18,9 @@ from rich.console import Console
 from simulated_doctorates import simulated
 
 import dpdist
+from dpdist.audit.auditing import audit
 from dpdist.cli.report import report_text
 from dpdist.core.errors import DataError, JobError
-from dpdist.evaluation.auditing import audit
 from dpdist.job import Job
 from dpdist.job.checks import contradictions
 from dpdist.survey.simulate import FIELDS, HOURS, HOURS_SD, HOURS_SLOPE, SEXES, Doctorates

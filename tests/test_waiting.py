@@ -18,10 +18,10 @@ from small_release import JOB, survey
 from typer.testing import CliRunner
 
 import dpdist
+from dpdist.audit.auditing import bound_from_outside
 from dpdist.cli.listening import FIRST, _JsonLines, _Lines, _State, line_of
 from dpdist.cli.main import app
 from dpdist.core.progress import Event, stage, without_sizes
-from dpdist.evaluation.auditing import bound_from_outside
 
 ROWS = 3_000_000
 

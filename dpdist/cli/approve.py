@@ -23,11 +23,11 @@ def approve(
     ] = False,
 ) -> None:
     """Publish a held release, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
+    from dpdist.approval.holding import approve as approve_release
+    from dpdist.approval.holding import refuse as refuse_release
     from dpdist.cli.report import donates
     from dpdist.cli.statement_text import PUBLISHED_TOO
     from dpdist.core.minisign import SecretKey
-    from dpdist.evaluation.holding import approve as approve_release
-    from dpdist.evaluation.holding import refuse as refuse_release
 
     def act() -> None:
         if no and key is not None:

@@ -8,10 +8,10 @@ from math import ceil
 
 import numpy as np
 
+from dpdist.approval.gate_limits import cautions as of_gates
 from dpdist.cli.statement_text import PUBLISHED_TOO
 from dpdist.core.records import Frame
 from dpdist.estimation.estimators import STATISTICS
-from dpdist.evaluation.gate_limits import cautions as of_gates
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import target_of

@@ -15,10 +15,10 @@ from dpdist.cli.evaluation_text import verdict_text
 from dpdist.cli.table_text import table_text
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
-from dpdist.evaluation.opening import Evaluations
-from dpdist.evaluation.report.material import Material
-from dpdist.evaluation.report.page import material_of, stated, write_report
+from dpdist.opening.results import Evaluations
 from dpdist.publish.swapping import recover
+from dpdist.quality.report.material import Material
+from dpdist.quality.report.page import material_of, stated, write_report
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace, confidential_log
 

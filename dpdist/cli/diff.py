@@ -43,7 +43,7 @@ def diff(
 
     Exit code 0: no difference. 1: differences. 2: one of them is no complete release. Reads public files alone.
     """
-    from dpdist.evaluation.opening import open_release
+    from dpdist.opening.results import open_release
     from dpdist.publish.differences import differences, period_differences
 
     def act() -> None:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dpdist.cli.table_text import paragraphs, table_text
-from dpdist.evaluation.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
+from dpdist.quality.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
 
 LEGEND = (
     "Errors are distances from the direct estimate, which is made from the whole confidential file. They are in its "

@@ -23,8 +23,8 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import cell_rows
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.estimation.frame_table import frame_from_table, read_job
-from dpdist.evaluation.verifying import refuse_unverified
 from dpdist.job.presentation import Presentation
+from dpdist.opening.verifying import refuse_unverified
 from dpdist.publish.printed_tables import at_decimals, decimals_read, unit_of
 from dpdist.publish.swapping import recover
 from dpdist.storage.bucket import MANIFEST
@@ -148,7 +148,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
 def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
     """The first lines of the verdict, and the evaluation, for the custodian."""
     from dpdist.cli.evaluation_text import evaluation_text, verdict_head
-    from dpdist.evaluation.report.page import material_of, stated
+    from dpdist.quality.report.page import material_of, stated
 
     material = material_of(space)
     judgement = stated(material)

@@ -51,10 +51,10 @@ def audit(
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
+            from dpdist.audit.attacking import attack, refuse_shown
+            from dpdist.audit.auditing import audit as audit_workspace
+            from dpdist.audit.auditing import bound_from_outside, refuse_losses
             from dpdist.cli import custodian
-            from dpdist.evaluation.attacking import attack, refuse_shown
-            from dpdist.evaluation.auditing import audit as audit_workspace
-            from dpdist.evaluation.auditing import bound_from_outside, refuse_losses
 
             if holdout is not None:
                 audited, text, refuse = attack(workspace, holdout, listener), custodian.attacks_text, refuse_shown
@@ -100,8 +100,8 @@ def calibrate(
             near = ", ".join(get_args(Measure))
             raise JobError(job, [Problem("--measure", f"'{measure}' is not known", near, "take one of these")])
         with listening(quiet, as_json) as listener:
-            from dpdist.evaluation.calibrate import calibrate as calibrate_job
             from dpdist.job.loading import load_job
+            from dpdist.quality.calibrate import calibrate as calibrate_job
 
             made = calibrate_job(
                 load_job(job, settings), out_file, reference, cast(Measure, measure), replicates, listener, period

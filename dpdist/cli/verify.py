@@ -26,7 +26,7 @@ def verify(
     A line names each advisory on the release: a fault of the version that made it. It does not change the exit code.
     """
     from dpdist.core.minisign import PublicKey
-    from dpdist.evaluation.verifying import advised, problems, public_of
+    from dpdist.opening.verifying import advised, problems, public_of
 
     def act() -> None:
         public = public_of(folder)
@@ -68,8 +68,8 @@ def sign(
 ) -> None:
     """Sign a complete release: writes manifest.json.minisig, which minisign can check too."""
     from dpdist.core.minisign import SecretKey
-    from dpdist.evaluation.verifying import public_of
-    from dpdist.evaluation.verifying import sign as sign_folder
+    from dpdist.opening.verifying import public_of
+    from dpdist.opening.verifying import sign as sign_folder
 
     def act() -> None:
         secret = SecretKey.read(key)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from dpdist.core.records import Floats
-from dpdist.evaluation.utility import ecdf
+from dpdist.quality.utility import ecdf
 from dpdist.studies.kinds.protocol import Caption
 from dpdist.studies.kinds.simulation_settings import DATA
 from dpdist.studies.material import GREY, Material

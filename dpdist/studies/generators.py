@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats
-from dpdist.evaluation.utility import QUANTILES
+from dpdist.quality.utility import QUANTILES
 
 GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "bernoulli", "salaries", "counts"]
 

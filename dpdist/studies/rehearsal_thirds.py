@@ -25,9 +25,9 @@ from dpdist.core.records import Floats, Ints
 from dpdist.core.table_cells import cross
 from dpdist.estimation.direct import Design
 from dpdist.estimation.further import Direct
-from dpdist.evaluation.under_design import NOMINAL, SAME, without_error
 from dpdist.job import Job, Simulate, Table
 from dpdist.job.reference import SimulatedReference
+from dpdist.quality.under_design import NOMINAL, SAME, without_error
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import records_as_they_came
 from dpdist.survey.schema import needed_columns

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from dpdist.core.keys import Key
-from dpdist.evaluation.summary import by_statistic
-from dpdist.evaluation.under_design import NOMINAL
-from dpdist.evaluation.verdict import labels_of
 from dpdist.job import Job
 from dpdist.job.loading import job_of
+from dpdist.quality.summary import by_statistic
+from dpdist.quality.under_design import NOMINAL
+from dpdist.quality.verdict import labels_of
 from dpdist.release import run
 from dpdist.studies.rehearsal_candidates import Candidate, Refused
 from dpdist.studies.rehearsal_thirds import Parts, beside_truth, given_sizes

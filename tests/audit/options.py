@@ -16,11 +16,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 import numpy as np
 import yaml
 
+from dpdist.audit.likelihood_ratios import Compared, Measuring
+from dpdist.audit.metering import BeyondRange
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import LearnsOutright
-from dpdist.evaluation.likelihood_ratios import Compared, Measuring
-from dpdist.evaluation.metering import BeyondRange
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from options import ALL, KINDS, PLAIN, Option, options, strict_specs, worst
 
+from dpdist.audit.metering import log_mass
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.evaluation.metering import log_mass
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee

@@ -13,11 +13,11 @@ from options import Option, bases, joined, tried
 from test_lower_bounds import pair
 from test_lower_bounds_of_all import OF_CODES, claimed, files
 
+from dpdist.audit.likelihood_ratios import Compared, Measuring, compared
+from dpdist.audit.lower_bounds import bound_of_scores
+from dpdist.audit.metering import Meter, NotAdded
 from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import Choice, Noise
-from dpdist.evaluation.likelihood_ratios import Compared, Measuring, compared
-from dpdist.evaluation.lower_bounds import bound_of_scores
-from dpdist.evaluation.metering import Meter, NotAdded
 from dpdist.job import NoiseName
 from dpdist.mechanisms.models import builder_of
 from dpdist.privacy.queries import Moved

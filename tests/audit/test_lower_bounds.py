@@ -21,13 +21,9 @@ from small_release import JOB, survey
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
-from dpdist.confidential.records import Records
-from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
-from dpdist.evaluation import lower_bounds
-from dpdist.evaluation.auditing import bound_from_outside
-from dpdist.evaluation.lower_bounds import (
+from dpdist.audit import lower_bounds
+from dpdist.audit.auditing import bound_from_outside
+from dpdist.audit.lower_bounds import (
     claim_of_record,
     draws,
     draws_to_exceed,
@@ -36,6 +32,10 @@ from dpdist.evaluation.lower_bounds import (
     of_sets,
     releases,
 )
+from dpdist.cli.main import app
+from dpdist.confidential.records import Records
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Frame
 from dpdist.job import epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of

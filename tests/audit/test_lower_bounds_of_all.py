@@ -21,10 +21,10 @@ import pytest
 from losses import Case, metered
 from test_lower_bounds import halved, joined
 
+from dpdist.audit.likelihood_ratios import Compared, compared
+from dpdist.audit.lower_bounds import bound_of_scores
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
-from dpdist.evaluation.likelihood_ratios import Compared, compared
-from dpdist.evaluation.lower_bounds import bound_of_scores
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.job.specs import SPECS

@@ -11,10 +11,10 @@ from object_server import BUCKET, ObjectServer
 from small_release import JOB, survey
 
 import dpdist
+from dpdist.approval.holding import approve
 from dpdist.core.minisign import SecretKey
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT
-from dpdist.evaluation.holding import approve
-from dpdist.evaluation.verifying import problems
+from dpdist.opening.verifying import problems
 from dpdist.storage.objects import Objects
 
 

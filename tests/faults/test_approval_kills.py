@@ -12,7 +12,7 @@ from small_release import JOB, survey
 
 from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import UNFIT
-from dpdist.evaluation.verifying import problems
+from dpdist.opening.verifying import problems
 
 REASON = ("--reason", "intervals hold")
 

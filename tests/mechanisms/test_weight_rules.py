@@ -21,7 +21,6 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Carry, Pass
 from dpdist.engine.rounds import drive
-from dpdist.evaluation.tuning import knobs_of
 from dpdist.job import RULE_CONSTANTS, WeightRule
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.pseudo_posterior.on_reference import learn_weights
@@ -31,6 +30,7 @@ from dpdist.privacy import weights as searches
 from dpdist.privacy.weights import RULES, NotReached, with_outcomes
 from dpdist.publish import refit as rerun
 from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.quality.tuning import knobs_of
 from dpdist.sampling.samplers import ExactSampler
 
 FAMILIES = ("lognormal", "poisson", "bernoulli", "scores")

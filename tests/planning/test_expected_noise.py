@@ -15,9 +15,9 @@ from dpdist import plan, run
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.table_cells import first_named
-from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
+from dpdist.opening.results import open_evaluation
 from dpdist.planning.expected_noise import epsilon_for, expected_noise, in_words
 from dpdist.planning.plan import together
 

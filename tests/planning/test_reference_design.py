@@ -13,8 +13,8 @@ import dpdist
 from dpdist.core.records import TOTAL
 from dpdist.estimation import domains as statistics
 from dpdist.estimation.domains import Sample
-from dpdist.evaluation.opening import open_evaluation
 from dpdist.job import Job
+from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
 from dpdist.planning.reference_design import ReferenceDesign
 

@@ -14,8 +14,8 @@ from small_runs import run, write_inputs
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.evaluation.verifying import problems
 from dpdist.job import Job
+from dpdist.opening.verifying import problems
 
 CASES: dict[str, dict[str, Any]] = {
     "strict sums": said("laplace_strict", "zero_out", "cell_sums"),

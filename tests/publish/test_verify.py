@@ -20,7 +20,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
-from dpdist.evaluation.verifying import problems, sign
+from dpdist.opening.verifying import problems, sign
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.files import sha256
 from dpdist.core.public_files import MANIFEST, SIGNATURE, canonical, release_id
-from dpdist.evaluation.verifying import problems
+from dpdist.opening.verifying import problems
 
 EARLIER = "ab" * 32
 MORE = f"""

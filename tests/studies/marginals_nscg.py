@@ -41,14 +41,14 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.evaluation.microdata.coded import Coded
-from dpdist.evaluation.microdata.marginals import total_variation
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.post import CodedTables
 from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.quality.microdata.coded import Coded
+from dpdist.quality.microdata.marginals import total_variation
 from dpdist.sampling.samplers import ExactSampler
 
 COLUMNS = (

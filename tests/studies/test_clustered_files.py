@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.evaluation.opening import open_evaluation
+from dpdist.opening.results import open_evaluation
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_data]
 

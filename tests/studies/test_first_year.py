@@ -13,11 +13,11 @@ import pytest
 from pages import ROOT, blocks
 
 import dpdist
-from dpdist.evaluation.opening import open_evaluation
-from dpdist.evaluation.summary import by_statistic, overall
-from dpdist.evaluation.under_design import NOMINAL
-from dpdist.evaluation.verdict import FAR_MEDIAN
-from dpdist.evaluation.verdict_words import NO_FAULT, NOT_ACCURATE
+from dpdist.opening.results import open_evaluation
+from dpdist.quality.summary import by_statistic, overall
+from dpdist.quality.under_design import NOMINAL
+from dpdist.quality.verdict import FAR_MEDIAN
+from dpdist.quality.verdict_words import NO_FAULT, NOT_ACCURATE
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import yaml
 from scipy.stats import t
 
 from dpdist.core.records import Floats
-from dpdist.evaluation.microdata.coded import Coded
-from dpdist.evaluation.microdata.marginals import total_variation
-from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.job.loading import find_job
+from dpdist.quality.microdata.coded import Coded
+from dpdist.quality.microdata.marginals import total_variation
+from dpdist.quality.microdata.propensity import propensity
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.settings import Study

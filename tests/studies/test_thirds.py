@@ -19,7 +19,7 @@ import pytest
 import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
-from dpdist.evaluation.verdict import holds_direct
+from dpdist.quality.verdict import holds_direct
 from dpdist.studies.rehearsal_candidates import candidates
 from dpdist.studies.rehearsal_thirds import Parts, numbered, parted, thirds
 from dpdist.studies.rehearsal_trials import trial

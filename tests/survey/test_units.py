@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 
 import dpdist
+from dpdist.approval.acceptance import noise_scale as gate_scale
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import Frame
-from dpdist.evaluation.acceptance import noise_scale as gate_scale
-from dpdist.evaluation.verifying import problems
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.ledger.charging import charge_of
 from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.opening.verifying import problems
 from dpdist.survey.batches import checked_batches
 from dpdist.survey.findings import Findings
 from dpdist.survey.source import open_source

@@ -19,7 +19,6 @@ from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Floats
 from dpdist.estimation.direct import Design, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS as FIGURES
-from dpdist.evaluation.laplace import noised
 from dpdist.job import Budget, Frozen, Job, Name, StatisticName, budget_text
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
@@ -29,6 +28,7 @@ from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import from_parameters
+from dpdist.quality.laplace import noised
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.strict_tables import learned_of, records_of, released
 from dpdist.studies.kinds.surveys import BOUNDS, EARLIER, OfSurveys, Survey, SurveyCase, simulated

@@ -11,13 +11,13 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
-from dpdist.evaluation.microdata.coded import Coded
-from dpdist.evaluation.microdata.marginals import total_variation
-from dpdist.evaluation.microdata.propensity import propensity
 from dpdist.job import Job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
+from dpdist.quality.microdata.coded import Coded
+from dpdist.quality.microdata.marginals import total_variation
+from dpdist.quality.microdata.propensity import propensity
 from dpdist.sampling.samplers import ExactSampler
 from dpdist.studies.kinds.protocol import Caption
 

@@ -21,7 +21,6 @@ from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Codes, Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
-from dpdist.evaluation.utility import distances, location
 from dpdist.job import Job, budget_text
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.models import builder_of
@@ -31,6 +30,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.clamped import Spurious
 from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel, Synthesizer
 from dpdist.privacy.weights import NotReached, search
+from dpdist.quality.utility import distances, location
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, SimulatedKind, randomness

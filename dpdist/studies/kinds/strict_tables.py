@@ -23,8 +23,6 @@ from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.engine.protocol import Learned
 from dpdist.estimation.direct import direct
 from dpdist.estimation.estimators import STATISTICS as FIGURES
-from dpdist.evaluation.laplace import noised
-from dpdist.evaluation.reference_baselines import reference_baselines
 from dpdist.job import Frozen, Job, Name, StatisticName, Synthesis
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -33,6 +31,8 @@ from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import from_parameters
+from dpdist.quality.laplace import noised
+from dpdist.quality.reference_baselines import reference_baselines
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness

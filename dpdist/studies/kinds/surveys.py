@@ -15,8 +15,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.direct import Totals, totals
-from dpdist.evaluation.compare import truth_in_cells
 from dpdist.job import Budget, Frozen, Job, Name, StatisticName
+from dpdist.quality.compare import truth_in_cells
 from dpdist.studies.kinds.protocol import Result
 from dpdist.studies.kinds.table_errors import STATISTICS
 from dpdist.studies.settings import Study

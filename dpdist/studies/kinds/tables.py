@@ -26,7 +26,6 @@ from dpdist.engine.protocol import Columns
 from dpdist.estimation.direct import Design, degrees_of_freedom, direct
 from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
 from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums, t_interval
-from dpdist.evaluation.laplace import noised
 from dpdist.job import Budget, Frozen, Job, Name, RuleOrName, StatisticName, Synthesis, budget_text
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.lognormal.model import Lognormal
@@ -37,6 +36,7 @@ from dpdist.privacy.weights import NotReached
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
+from dpdist.quality.laplace import noised
 from dpdist.sampling import facts, sampler_of
 from dpdist.studies.kinds.populations import informative_size
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, SimulatedKind, randomness

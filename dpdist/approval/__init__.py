@@ -1,0 +1,1 @@
+"""For the custodian: gates that decide under noise, and releases that wait for a decision."""

@@ -1,0 +1,236 @@
+"""Handles a release that is held: opens it for inspection, then approves it, or refuses it with a reason.
+
+A job with `approval: required` publishes nothing without an approval under a key. A job with `publish: unless_refused`
+holds its release until the evaluation is made. Afterwards it holds the release only if the verdict says "do not publish".
+In both cases the records decide, or a person who has read the evaluation. No ε covers that, as the statement says.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import private, sha256, shared, write_json, write_text
+from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
+from dpdist.core.printable import control
+from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
+from dpdist.estimation.frame_table import read_job
+from dpdist.opening.verifying import refuse_unverified
+from dpdist.publish.swapping import aside, publishing, swap_in
+from dpdist.quality.report.page import material_of, stated
+from dpdist.storage.workspace import Workspace
+
+Decision = Literal["approved", "refused"]
+UNSIGNED = ""
+"""In place of a key, where a release that a verdict held is approved without one."""
+LONGEST = 1000
+"""Largest number of characters of a reason."""
+
+
+def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
+    """Publishes a held release, signed by the key if there is one. Returns the place of the public folder.
+
+    Parameters
+    ----------
+    workspace : the workspace of a run whose release is held.
+    key : the key of whoever approves. Its public half is what `dpdist verify --key` then takes. Only a release that a
+        verdict holds can be approved without one.
+    reason : stored in the confidential folder, with the date and the key's name.
+
+    Raises
+    ------
+    WorkspaceError : nothing is held; the release was changed, or repeats another run's draws; there is no reason; it
+        has no evaluation yet, and there is no key; or the job wants a key, or one of a list, and this is none. A killed
+        approval is completed by the same command.
+    """
+    name = UNSIGNED if key is None else key.public.text.splitlines()[-1]
+    with _held(workspace, reason, name) as (space, said):
+        if _published(space) is None:
+            _refuse_unlisted(space, name)
+            made = space.held / MANIFEST
+            if key is None:
+                material_of(space)  # whoever approves without a key decides on the verdict: there must be one
+                _decide(space, said["release"], "approved", reason, manifest=sha256(made))
+            else:
+                comment = " ".join(f"{each}:{said[each]}" for each in ("dataset", "period", "release"))
+                signature = key.sign(made.read_bytes(), f"{comment} approved")
+                _decide(space, said["release"], "approved", reason, key=name, signature=signature)
+        publish_approved(space)
+        return space.shown(space.public) if not space.store.shared else str(space.public)
+
+
+def refuse(workspace: str | Path, reason: str) -> None:
+    """Leaves a release held, and stores the reason.
+
+    It can be approved later; its budget stays spent. The errors are those of `approve`.
+    """
+    with _held(workspace, reason) as (space, said):
+        _decide(space, said["release"], "refused", reason)
+
+
+@contextmanager
+def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterator[tuple[Workspace, dict[str, Any]]]:
+    """Opens a held release with its manifest, after a check that it is unchanged.
+
+    It also opens a release that is already public, if an approval under this `key` was killed after publishing it.
+    """
+    with Workspace.opened(workspace) as space:
+        if not reason.strip() or len(reason) > LONGEST or control(reason):
+            found = "no reason, or none of a line"
+            raise WorkspaceError(space.place, found, f"say why, in one line of at most {LONGEST} characters", 2)
+        if not space.store.take(space.held / MANIFEST) and (key is None or _published(space) != key):
+            remedy = "name the workspace of a run that ended in hold, and that nobody has approved yet"
+            raise WorkspaceError(space.place, "nothing is held in it", remedy, 2)
+        if space.replayed:
+            found = "it repeats another run's draws, which are not for publication"
+            raise WorkspaceError(space.place, found, "approve the run that it repeats", 2)
+        with space.publishing(replacing=True), publishing(space.held):
+            made = space.public if key is not None and _published(space) == key else space.held
+            refuse_unverified(made)
+            yield space, read_object(made, MANIFEST)
+
+
+def _published(space: Workspace) -> str | None:
+    """Returns the key under which the held release is already public, or UNSIGNED; None where it is not public.
+
+    A killed approval may leave the held folder, or a part of it, beside the public one. If the held folder is of another
+    release, that one is not public.
+    """
+    own = [each for each in decisions(space) if each["decision"] == "approved"]
+    if not own or not space.store.take(space.public / MANIFEST):
+        return None
+    manifest, held = (space.public / MANIFEST).read_bytes(), space.held / MANIFEST
+    if held.exists() and held.read_bytes() != manifest:
+        return None
+    if "signature" not in own[-1]:
+        return UNSIGNED if own[-1].get("manifest") == sha256(space.public / MANIFEST) else None
+    signed = space.public / SIGNATURE
+    same = space.store.take(signed) and signed.read_bytes() == str(own[-1]["signature"]).encode()
+    return str(own[-1].get("key")) if same else None
+
+
+def decisions(space: Workspace) -> list[dict[str, Any]]:
+    """All decisions on releases of a workspace, in order. Raises `WorkspaceError` where their file is damaged."""
+    if not space.store.take(space.decisions):
+        return []
+    try:
+        said = json.loads(space.decisions.read_text(encoding="utf-8"))
+        return [{**each, "release": str(each["release"]), "decision": str(each["decision"])} for each in said]
+    except (ValueError, KeyError, TypeError):
+        raise space.damaged(space.decisions, "is damaged") from None
+
+
+def _decide(space: Workspace, release: str, decision: Decision, reason: str, **more: str) -> None:
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    said = {"release": release, "decision": decision, "reason": reason, "date": date, **more}
+    before = decisions(space)
+    if before and {**before[-1], "date": date} == said:  # a killed command had stored the same decision
+        return
+    with private():
+        space.confidential.mkdir(exist_ok=True)
+        write_json(space.decisions, [*before, said])
+    space.store.keep([space.decisions])
+
+
+def publish_approved(space: Workspace) -> bool:
+    """Publishes a held release if the last decision approved it; returns whether it did.
+
+    The decision must be of this very manifest: a release that has changed since then stays held.
+    """
+    if _published(space) is not None:
+        _move_to_public(space, None, shown=True)
+        return True
+    last = _last_decision(space)
+    if last is None or last["decision"] != "approved":
+        return False
+    _refuse_unlisted(space, str(last.get("key", UNSIGNED)))
+    _refuse_other(space, last)
+    _move_to_public(space, last.get("signature"))
+    return True
+
+
+def publish_unless_refused(space: Workspace) -> bool:
+    """Publishes a held release unless its confidential verdict says "do not publish"; returns whether it did.
+
+    A release that somebody approved is already public, and one that somebody refused stays held.
+    """
+    with publishing(space.held):
+        if not space.store.take(space.held / MANIFEST):
+            return True
+        if _last_decision(space) is not None or stated(material_of(space)).stops:
+            return False
+        signature = space.public / SIGNATURE
+        same = _same_manifest(space) and space.store.take(signature)
+        _move_to_public(space, signature.read_text(encoding="utf-8") if same else None)
+        return True
+
+
+def _same_manifest(space: Workspace) -> bool:
+    public, held = space.public / MANIFEST, space.held / MANIFEST
+    return space.store.take(public) and public.read_bytes() == held.read_bytes()
+
+
+def _last_decision(space: Workspace) -> dict[str, Any] | None:
+    """The last decision on the held release; None where nobody has decided."""
+    release = read_object(space.held, MANIFEST)["release"]
+    return next((each for each in reversed(decisions(space)) if each["release"] == release), None)
+
+
+def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
+    """Raises `WorkspaceError` where a decision is not of the held manifest: it has no signature of it, or no checksum."""
+    made = space.held / MANIFEST
+    if "signature" not in decision and "key" not in decision:
+        if decision.get("manifest") != sha256(made):
+            raise space.damaged(space.decisions, "is damaged: its checksum is not of the release")
+        return
+    try:
+        PublicKey.parse(decision["key"]).check(made.read_bytes(), decision["signature"])
+    except (SignatureError, KeyError, ValueError):
+        raise space.damaged(space.decisions, "is damaged: its signature is not of the release") from None
+
+
+def _move_to_public(space: Workspace, signature: str | None, shown: bool = False) -> None:
+    """Puts the held release in the public folder's place; `shown` if a killed approval has done so.
+
+    The public folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
+    """
+    with publishing(space.public):
+        if not shown:
+            _copy_in(space.held, space.public, signature)
+        space.store.show(space.public)
+    (space.held / MANIFEST).unlink(missing_ok=True)  # first, because a folder without a manifest is no held release
+    space.store.drop([space.held / MANIFEST])
+    shutil.rmtree(space.held, ignore_errors=True)
+    space.store.drop([space.held])
+
+
+def _copy_in(held: Path, public: Path, signature: str | None) -> None:
+    """Copies the held folder, with any signature and without its mark, to the public place, readable for everybody."""
+    made = aside(public)
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(held, made, ignore=shutil.ignore_patterns(UNFIT))
+    if signature is not None:
+        write_text(made / SIGNATURE, signature)
+    shared(made)
+    swap_in(made, public)
+
+
+def _refuse_unlisted(space: Workspace, key: str) -> None:
+    """Raises `WorkspaceError` where the job wants an approval under a key, or under a listed one, and this is none."""
+    job = read_job(space.held, "released/job.json")
+    listed = job.approvers
+    if key == UNSIGNED:
+        if job.approval is not None:
+            found = "its job says `approval: required`, and there is no key to approve with"
+            raise WorkspaceError(space.place, found, "approve it with --key FILE, or refuse it with --refuse", 2)
+        return
+    if listed and key not in listed:
+        names = ", ".join(PublicKey.parse(each).name for each in listed)
+        found = f"its job does not list the key {PublicKey.parse(key).name} among those that may approve ({names})"
+        raise WorkspaceError(space.place, found, "approve it under a listed key", 2)

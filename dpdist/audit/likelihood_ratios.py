@@ -1,0 +1,186 @@
+"""Computes log likelihood ratios of noisy sums and choices under two neighbouring files, for the strongest attacker.
+
+This attacker knows all records but one. The mechanism first runs on one file without noise. The sums that it releases are
+called a path. It then runs on the neighbouring file, but each step continues with the path's sums, not with this file's. So
+every step computes the same query on both files, after the same earlier releases. Steps therefore compose, and the sum of
+their losses is at most the claim. Noise is then drawn thousands of times by the release's sampler and added to the sums.
+Sums that the mechanism keeps within a range are drawn again until they are in it. The log likelihood ratio of the noisy
+sums is known exactly. The ratio of a noisy choice is estimated from the frequency with which each candidate is chosen. No
+test is more powerful than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no
+information, and are not drawn.
+
+Fits and synthetic records follow from the noisy sums, so they reveal no more. The results are confidential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from dpdist.audit.metering import Imposed, Meter, log_mass
+from dpdist.confidential.records import Records
+from dpdist.core.keys import Key
+from dpdist.core.records import Floats, Ints
+from dpdist.engine.in_memory import Unwatched, fresh_noise, run_rounds
+from dpdist.engine.protocol import Choice, Learned, Noise
+from dpdist.job import Job, NoiseName
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.protocol import StratumModel
+from dpdist.sampling.samplers import Sampler
+
+EXACT = 1e9
+"""Ratios are rounded to 1/EXACT, so that equal ones stay equal after rounding errors."""
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What a mechanism asks of one file: exact sums, (figure,), the scales and laws of their noise, and scored choices."""
+
+    sums: Floats
+    scales: tuple[Fraction, ...]
+    laws: tuple[NoiseName, ...]
+    ends: tuple[Floats, Floats]
+    """Public range of every figure, (figure,) each; infinite where noise is only added."""
+    choices: tuple[Choice, ...]
+    chosen: tuple[Ints, ...]
+    parts: tuple[Floats, ...]
+    """The same sums, one array for each time that noise is added."""
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        model: StratumModel,
+        learned: Learned,
+        sampler: Sampler,
+        records: Records,
+        path: Measuring | None = None,
+    ) -> Measuring:
+        """Runs the mechanism on records.
+
+        `path` gives the sums and choices that earlier steps release. Without it they are computed from these records.
+        Raises `NotAdded` for a mechanism that does more with noise than add it within a range, and `Improper` if a fit has
+        no posterior.
+        """
+        choices, chosen = list[Choice](), list[Ints]()
+
+        def choose(request: Choice) -> Ints:
+            choices.append(request)
+            own = request.under(np.zeros(request.scores.size)) if path is None else path.chosen[len(chosen)]
+            chosen.append(own)
+            return own
+
+        meter = Meter(imposed=None if path is None else path.imposing, choose=choose)
+        rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
+        run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], answer=meter)
+        scales, laws = tuple(meter.scales), tuple(meter.laws)
+        return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(chosen), tuple(meter.found))
+
+    @property
+    def log_mass(self) -> Floats:
+        """Log probability of every figure's range under noise without limits, (figure,)."""
+        return log_mass(self.sums, np.array([float(scale) for scale in self.scales]), self.ends)
+
+    @property
+    def imposing(self) -> Imposed:
+        """A function that gives these sums in place of another file's sums."""
+        return lambda number, query: self.parts[number].reshape(query.shape).copy()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The queries of two neighbouring files, after the same earlier releases."""
+
+    near: Measuring
+    far: Measuring
+
+    @property
+    def differing(self) -> Ints:
+        """Positions of figures whose sums, or noise scales, differ between the files."""
+        apart = self.near.sums != self.far.sums
+        other = [a != b for a, b in zip(self.near.scales, self.far.scales, strict=True)]
+        return np.flatnonzero(apart | np.array(other, dtype=bool))
+
+    @property
+    def distance(self) -> float:
+        """Distance between the sums in units of their noise scales, and what the masses of ranges differ by.
+
+        Under Laplace noise this is the exact loss.
+        """
+        scales = np.array([float(scale) for scale in self.near.scales])
+        masses = float((self.near.log_mass - self.far.log_mass).sum())
+        return float((np.abs(self.near.sums - self.far.sums) / scales).sum()) + abs(masses) if len(scales) else 0.0
+
+    def scores(self, runs: int, learning: int, sums: bool = True, choices: bool = True) -> tuple[Floats, Floats]:
+        """Returns log likelihood ratios of `runs` releases from the near file, and of `runs` from the far file.
+
+        Both arrays have the shape (run,). Ratios of choices are learned from the first `learning` runs. Both files get the
+        same noise.
+        """
+        totals = np.zeros((2, runs))
+        for figure in self.differing if sums else ():
+            totals += self._of_figure(int(figure), runs)
+        pairs = zip(self.near.choices, self.far.choices, strict=True)
+        for one, other in pairs if choices else ():
+            for row in np.flatnonzero((one.scores != other.scores).any(axis=1)):
+                totals += np.array(list(_of_choice((one, other), int(row), runs, learning)))
+        near, far = np.rint(totals * EXACT) / EXACT
+        return near, far
+
+    def _of_figure(self, figure: int, runs: int) -> Floats:
+        """Log likelihood ratios of one figure, (file, run)."""
+        files, noise = (self.near, self.far), dict[Fraction, Floats]()
+        found = np.empty((2, runs))
+        for row, own in enumerate(files):
+            scale, (low, high) = own.scales[figure], (end[figure] for end in own.ends)
+            if np.isfinite([low, high]).any():
+                value = _within(Noise(scale, runs, 0, own.laws[figure]), own.sums[figure], low, high)
+            else:
+                if scale not in noise:
+                    noise[scale] = fresh_noise(Noise(scale, runs, 0, own.laws[figure]))
+                value = own.sums[figure] + noise[scale]
+            near, far = (
+                _log_density(value - each.sums[figure], each.scales[figure], each.laws[figure]) - each.log_mass[figure]
+                for each in files
+            )
+            found[row] = near - far
+        return found
+
+
+def compared(
+    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, near: Records, neighbours: Iterable[Records]
+) -> list[Compared]:
+    """Runs the mechanism on the near file and, along the near file's path, on each neighbour.
+
+    Raises as `Measuring.of` does.
+    """
+    own = Measuring.of(job, model, learned, sampler, near)
+    return [Compared(own, Measuring.of(job, model, learned, sampler, far, path=own)) for far in neighbours]
+
+
+def _within(noise: Noise, value: float, low: float, high: float) -> Floats:
+    """The value plus noise, (noise.size,), drawn again until all are within [low, high], in which the value lies."""
+    drawn = value + fresh_noise(noise)
+    while (beyond := (drawn < low) | (drawn > high)).any():
+        drawn[beyond] = value + fresh_noise(noise._replace(size=int(beyond.sum())))
+    return drawn
+
+
+def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:
+    """Log density of noise, up to a constant. The lattice of values is far finer than the noise's scale."""
+    away = np.abs(noise) / float(scale)
+    return np.asarray(-np.log(float(scale)) - (away**2 / 2.0 if law == "gaussian" else away))
+
+
+def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int) -> Iterator[Floats]:
+    """Yields log likelihood ratios of one choice for each file, (run,), from the frequencies of the chosen candidate."""
+    open_ones = np.isfinite(files[0].scores[row]) | np.isfinite(files[1].scores[row])
+    size = int(open_ones.sum())
+    noise = fresh_noise(files[0].noise._replace(size=size * runs)).reshape(runs, size)
+    picked = [each._replace(scores=each.scores[row, open_ones][None]).under(noise)[:, 0] for each in files]
+    one, other = (np.bincount(own[:learning], minlength=size) + 0.5 for own in picked)
+    ratio = np.log(one / other)
+    yield from (ratio[own] for own in picked)

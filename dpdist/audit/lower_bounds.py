@@ -1,0 +1,338 @@
+"""Proves lower bounds on ε by an attack: a file and its neighbour are each released many times, and distinguished.
+
+A draw is all that a run takes from the records of a stratum: the released parameters or noisy statistics of every set. The
+attacker knows everything but which of the two files was used. From one half of the draws it learns a rule: a score, a
+threshold and a direction. On the other half, p is the lower Clopper–Pearson limit of how often the rule holds under one
+file, and q the upper limit under the other. Differential privacy allows p ≤ e^ε q + δ for every rule. Therefore
+ε ≥ log((p − δ)/q), except with probability ALARM. A bound below the claim proves nothing; a bound above it proves the claim
+wrong. Where noise is added to sums, the noisy sums alone are attacked too, since their likelihood ratio is known
+(`likelihood_ratios`). Neighbours differ in one record, so the claim is what one record may lose. Results are confidential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import exp, expm1, floor, log, log1p
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import scipy
+
+from dpdist.audit.likelihood_ratios import Compared, compared
+from dpdist.audit.metering import NotAdded
+from dpdist.confidential.records import Records
+from dpdist.core.confidential import Confidential
+from dpdist.core.errors import WorkspaceError
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, stage
+from dpdist.core.records import Codes, Floats
+from dpdist.engine.in_memory import Unwatched, run_rounds
+from dpdist.engine.protocol import Learned
+from dpdist.job import Job, epsilon_of
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
+from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict
+from dpdist.privacy.queries import record_epsilon, record_rho
+from dpdist.privacy.weights import NotReached
+from dpdist.runtime.fit_address import Fit, open_fit
+from dpdist.sampling.samplers import Sampler
+from dpdist.storage.tables import each_block, read_rows, read_table, write_table
+from dpdist.storage.workspace import Workspace
+
+LOWER_BOUNDS = {
+    "stratum": "one of the smallest strata",
+    "record": "number of the record that was left out or changed",
+    "runs": "number of draws from each of two neighbouring files",
+    "claimed": "the ε that one record may lose",
+    "delta": "the claimed δ",
+    "most_that_can_be_shown": "largest ε that this number of draws can prove",
+    "at_least": "the ε that is proven, from all that is released",
+    "from_sets": "the same, from synthetic records alone",
+    "from_sums": "the same, from noisy sums and choices; null where there are none",
+    "exceeds": "whether a proven ε is above the claim",
+    "left_out": "whether the mechanism cannot release the stratum, with the record or without it",
+}
+"""Columns of audit-lower-bounds.parquet."""
+
+ALARM = 0.05
+"""Probability that a bound is above the true loss."""
+CUTS = 200
+DIFFERING = 4.0
+"""A feature is used only if its means under the two files differ by this many standard errors."""
+MOST_STRATA = 3
+MORE = 10
+"""Number of draws of noise on sums for each draw of a whole release, which takes far more time."""
+TRIED = 3
+"""Number of records that are tried from each of three rankings by exposure."""
+MOST_CLAIMED = 600.0
+"""Largest ε for which e^ε is a finite float. No feasible number of draws tests a larger claim."""
+
+
+def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
+    """Returns the lower bound on ε that these draws of two files prove, (run, feature) each; 0 for equal draws."""
+    width = max(near.shape[1], far.shape[1])
+    if not width:
+        return 0.0
+    near, far = (_filled(side.tolist(), width) for side in (near, far))
+    half = len(near) // 2
+    one, other = _scores(near, far, half)
+    return bound_of_scores(one, other, half, delta)
+
+
+def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
+    """Returns the bound from the score of every draw, (run,).
+
+    The first `half` of the draws choose threshold and direction. The others, which had no part in the score, are counted.
+    """
+    scores = [near, far]
+    first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
+    cut, sign, order = _rule(first, delta)
+    one, other = (second[k] for k in order)
+    high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
+    p = float(scipy.special.betaincinv(high, len(one) - high + 1, alarm / 2)) if high else 0.0
+    q = float(scipy.special.betaincinv(low + 1, len(other) - low, 1 - alarm / 2)) if low < len(other) else 1.0
+    return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
+
+
+def most_shown(runs: int, delta: float = 0.0) -> float:
+    """Returns the largest bound that `runs` draws of each file can prove, by a decision rule that is always right."""
+    wrong = log(ALARM / 2) / (runs - runs // 2)
+    return max(0.0, log(max(exp(wrong) - delta, 1e-300) / -expm1(wrong)))
+
+
+def draws_to_exceed(claimed: float, delta: float = 0.0) -> int:
+    """Returns the fewest draws of each file that can prove more than the claim: p > e^ε q + δ at q = 1 − p."""
+    half = log(ALARM / 2) / log1p((delta - 1.0) / (1.0 + exp(min(claimed, MOST_CLAIMED))))
+    return 2 * floor(half) + 1
+
+
+def claim_of_record(job: Job, guarantee: Strict | Concentrated | Asymptotic) -> float:
+    """Returns the ε that one record may lose under a guarantee for a privacy unit."""
+    if isinstance(guarantee, Concentrated) and job.most_records > 1:
+        return float(epsilon_of(record_rho(job, guarantee.rho), guarantee.delta))
+    return float(record_epsilon(job, guarantee.epsilon))
+
+
+def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
+    """Scores every draw: Σ(|x − far| − |x − near|)/scale, with medians and mean deviations of the first half's features."""
+    a, b = near[:half], far[:half]
+    spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
+    apart = np.abs(a.mean(0) - b.mean(0))
+    used = apart > DIFFERING * np.maximum(spread, 1e-12) * np.sqrt(2.0 / half)
+    if not used.any():
+        used = apart == apart.max()
+    scale = np.where(spread > 0, spread, 1.0)[used]
+    centres = np.median(a, 0)[used], np.median(b, 0)[used]
+    return [((np.abs(x[:, used] - centres[1]) - np.abs(x[:, used] - centres[0])) / scale).sum(1) for x in (near, far)]
+
+
+def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, int]]:
+    """Returns the rule that separates these draws best: threshold, sign, and which file exceeds it more often."""
+    best = (0.0, 1.0, (0, 1))
+    most = -np.inf
+    for sign, order in ((1.0, (0, 1)), (-1.0, (1, 0))):
+        one, other = (sign * scores[k] for k in order)
+        for cut in np.unique(np.quantile(np.concatenate([one, other]), _levels(len(one)))):
+            p, q = ((np.sum(x >= cut) + 0.5) / (len(x) + 1) for x in (one, other))
+            sure = p - 2 * np.sqrt(p * (1 - p) / len(one)) - delta
+            found = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(other))))
+            if found > most:
+                most, best = found, (float(cut), sign, order)
+    return best
+
+
+def _levels(runs: int) -> Floats:
+    """Quantile levels of the thresholds to try. Many are in the tails, where ratios are largest."""
+    tail = np.geomspace(min(0.005, 10.0 / runs), 0.005, CUTS // 4)
+    return np.unique(np.concatenate([tail, np.linspace(0.005, 0.995, CUTS), 1.0 - tail]))
+
+
+def draws(
+    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
+) -> Floats:
+    """Returns what `runs` runs of a stratum release, as numbers (run, feature), each under fresh noise."""
+    return _of_parameters(model, list(releases(job, model, learned, sampler, records, runs, key)))
+
+
+def releases(
+    job: Job, model: StratumModel, learned: Learned, sampler: Sampler, records: Records, runs: int, key: Key
+) -> Iterator[Sequence[Draws]]:
+    """Yields the released parameters of every set, run after run."""
+    mechanism = mechanism_of(job)
+    for run in range(runs):
+        rounds = mechanism.protect(job, model, Unwatched(), learned)
+        yield run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records]).parameters
+
+
+def _of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
+    return _filled([list(_numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
+
+
+def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
+    """Pads rows with 0 to one length. Runs that choose different tables release different numbers of figures."""
+    made = np.zeros((len(rows), max(least, *map(len, rows))))
+    for row, values in zip(made, rows, strict=True):
+        row[: len(values)] = values
+    return made
+
+
+def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Codes, key: Key) -> Floats:
+    """Returns features of the synthetic records of these runs, (run, feature): Σw and Σwy by frame row, and the range of y.
+
+    `frame_row` has the frame row of every record. The result has no features where the model makes no records.
+    """
+    if not isinstance(model, Synthesizer):
+        return np.empty((len(drawn), 0))
+    row, rows = frame_row - frame_row.min(), list[Floats]()
+    for run, thetas in enumerate(drawn):
+        each = list[Floats]()
+        for number, theta in enumerate(thetas):
+            outcome, weight = model.simulate(theta, frame_row, key.child(f"run {run}").generator("sets", set=number))
+            first = outcome if outcome.ndim == 1 else outcome[:, 0]
+            sums = [np.bincount(row, weights=values) for values in (weight, weight * first)]
+            each.append(np.concatenate([*sums, [first.min(), first.max()]]))
+        rows.append(np.concatenate(each))
+    return np.array(rows)
+
+
+def _numbers(described: Any) -> Iterator[float]:
+    """Yields all numbers in described parameters, in order."""
+    if isinstance(described, bool | str) or described is None:
+        return
+    if isinstance(described, int | float):
+        yield float(described)
+    else:
+        inner = described.values() if isinstance(described, dict) else described
+        for each in inner:
+            yield from _numbers(each)
+
+
+def neighbour(job: Job, records: Records, which: int) -> Records:
+    """Returns a neighbour of the file: without the record `which`, or under substitution with other values of it.
+
+    The record's first outcome is set to the farther of its bounds, and its weight to the lower bound. Where bounds are not
+    declared, the smallest and the largest value of the file take their place.
+    """
+    if job.budget.adjacency != "substitution":
+        return records.take(np.arange(len(records)) != which)
+    weight, outcomes = records.weight.copy(), records.outcomes.copy()
+    outcome = outcomes[:, 0]
+    low, high = job.outcome_column.bounds or (float(outcome.min()), float(outcome.max()))
+    outcome[which] = low if outcome[which] > (low + high) / 2 else high
+    least = job.columns[job.survey.weight].bounds if job.survey.weight in job.columns else None
+    weight[which] = least[0] if least is not None else weight.min()
+    return replace(records, outcomes=outcomes, weight=weight)
+
+
+def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
+    """Computes lower bounds for one exposed record in each of the smallest strata of a finished release.
+
+    Columns are those of `columns.LOWER_BOUNDS`. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises
+    `WorkspaceError` if nothing is promised, if Stan samples, if stored weights lie beyond their bounds, or if this number
+    of runs could not prove a loss above the claim.
+    """
+    strata = read_table(space.confidential / "strata.parquet").to_pandas()
+    fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
+    job = next(iter(fits.values())).job
+    guarantee = mechanism_of(job).promise(job).total
+    if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
+        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would be a fit of Stan's"
+        raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
+    delta = float(getattr(guarantee, "delta", None) or 0)
+    claimed, most = claim_of_record(job, guarantee), most_shown(runs, delta)
+    if most <= claimed:
+        why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
+        raise WorkspaceError(space.place, why, f"it takes {draws_to_exceed(claimed, delta)} draws at least; more show more")
+    _refuse_weights_beyond_bounds(space, job)
+    smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
+    rows = list[tuple[Any, ...]]()
+    with stage(listener, "audit", len(smallest)) as tick:
+        for number in smallest.tolist():
+            label, fit = strata["stratum"][number], fits[strata["fit"][number]]
+            records = _records(fit, number)
+            which, sums = _most_exposed(fit, number, records)
+            from_sums = float("nan") if sums is None else _of_sums(sums, MORE * runs, delta)
+            try:
+                at_least, from_sets = (lower_bound(*each, delta) for each in _both(fit, number, records, which, runs))
+            except (Improper, NotReached):
+                at_least = from_sets = float("nan")
+            bounds = (at_least, from_sets, from_sums)
+            shown = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
+            rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
+            tick(1)
+    found = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
+    keep_audit(space, "lower-bounds", found)
+    return found
+
+
+def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
+    """Raises `WorkspaceError` if a stored weight lies beyond its public bounds although the job clips weights.
+
+    Version 0.1.0 and earlier stored such weights. The mechanisms of this version take every weight as clipped, so they are
+    not those of that release, and sums may lie beyond their public ranges. The error names no weight.
+    """
+    name = job.survey.weight
+    bounds = job.columns[name].bounds if name is not None and name in job.clipped_columns else None
+    if bounds is None:
+        return
+    low, high = bounds
+    if any(((block.weight < low) | (block.weight > high)).any() for block in each_block(space.records)):
+        where = space.records.relative_to(space.root)
+        found = f"{where} has weights beyond the bounds of {name}: an earlier version stored them before it clipped weights"
+        remedy = (
+            f"`dpdist verify {space.place}` says whether its claim holds; a release that this version runs can be audited"
+        )
+        raise WorkspaceError(space.place, found, remedy, exit_code=2)
+
+
+def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
+    """Returns the position of the record that moves noisy sums most, and the comparison of the file with its neighbour.
+
+    Without noisy sums, it is the record with the largest product of weight and distance from the median.
+    """
+    away, tried = np.abs(records.outcomes[:, 0] - np.median(records.outcomes[:, 0])), list[int]()
+    for exposed in (records.weight * away, records.weight, away):
+        tried += np.argsort(-exposed, kind="stable")[:TRIED].tolist()
+    if not fit.job.mechanism.adds_noise:
+        return tried[0], None
+    learned, tried = fit.learned(stratum) if fit.job.has_reference else None, list(dict.fromkeys(tried))
+    others = (neighbour(fit.job, records, which) for which in tried)
+    try:
+        pairs = compared(fit.job, fit.fitted(stratum), learned, fit.sampler, records, others)
+    except (NotAdded, Improper, NotReached):
+        return tried[0], None
+    return max(zip(tried, pairs, strict=True), key=lambda each: each[1].distance)
+
+
+def _of_sums(pair: Compared, runs: int, delta: float) -> float:
+    half = runs // 2
+    return bound_of_scores(*pair.scores(runs, half), half, delta)
+
+
+def _records(fit: Fit, stratum: int) -> Records:
+    blocks = fit.layout.blocks
+    numbers = blocks.of_stratum(stratum)
+    return read_rows(fit.space.records, blocks.edges[numbers.start], blocks.edges[numbers.stop])
+
+
+def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
+    """Draws from the file and from its neighbour, with separate random numbers: parameters, and features of the sets."""
+    learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
+    model, own = fit.fitted(stratum), fit.frame.rows_of(stratum)
+    frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), fit.frame.count[own])
+    sides = list[tuple[Floats, Floats]]()
+    for side, file in (("near", records), ("far", neighbour(fit.job, records, which))):
+        found = list(releases(fit.job, model, learned, fit.sampler, file, runs, key.child(side)))
+        sides.append((_of_parameters(model, found), of_sets(model, found, frame_row, key.child(f"{side} sets"))))
+    (near, near_sets), (far, far_sets) = sides
+    return [(near, far), (near_sets, far_sets)]
+
+
+def keep_audit(space: Workspace, rule: str, audit: Confidential[pd.DataFrame]) -> None:
+    """Stores audit-<rule>.parquet in the confidential folder of evaluations."""
+    table = pa.Table.from_pandas(audit.disclose_to_custodian(), preserve_index=False)
+    with space.result(space.evaluation / f"audit-{rule}.parquet") as path:
+        write_table(path, table)

@@ -1,0 +1,248 @@
+"""Tunes a mechanism's constants on a public file of an earlier period, to a target ε and a measure of utility.
+
+This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε counts.
+Tuning on a public file costs nothing (METHODS §2). The mechanism is run on the public file as on a current one. Where it
+learns from a reference, it learns from one half of the file and is run on the other half. All candidate values use the same
+random numbers, which are public.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.files import write_text
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.records import Floats, Frame
+from dpdist.core.threads import single_threaded
+from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.job import Calibration, Job, Measure
+from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.promises import target_of
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.on_reference import fixed_model
+from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
+from dpdist.privacy.weights import NotReached
+from dpdist.quality.tuning import REFUSED, Trials, knobs_of, search
+from dpdist.quality.utility import distances
+from dpdist.runtime.reference import learned_from
+from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
+from dpdist.survey.census import take_census
+from dpdist.survey.placement import place
+from dpdist.survey.same_file import content
+from dpdist.survey.source import open_source
+
+HEADROOM = Fraction(9, 10)
+"""Share of Δ*, the largest allowed bound, that a bound on the public file may use.
+
+The rest is a reserve for later files.
+"""
+PUBLIC = Key(b"dpdist calibrate: public numbers")
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """A stratum's label and model, the records on which the mechanism is run, and the records from which it learns."""
+
+    label: str
+    model: StratumModel
+    records: Records
+    earlier: Records
+
+
+def calibrate(
+    job: Job,
+    out: str | Path,
+    reference: str | Path | None = None,
+    measure: Measure = "max_ecdf",
+    replicates: int = 4,
+    listener: Listener = silent,
+    period: str | None = None,
+) -> Calibration:
+    """Tunes the job's mechanism on its reference, and writes what was found. The job's input is never opened.
+
+    Parameters
+    ----------
+    job : the job whose mechanism is tuned.
+    out : the file to write; later jobs name it under `calibration`.
+    reference : a public file in place of the job's reference.
+    measure : the measure of utility that is minimised.
+    replicates : number of runs of the mechanism for each candidate value and stratum.
+    listener : is called with progress events.
+    period : the reference's period, where the job does not state it.
+
+    Returns
+    -------
+    The tuned constants and how they were found, as in the file.
+
+    Raises
+    ------
+    JobError : there is nothing to tune, or no candidate meets the target.
+    DataError : the reference does not fit the job.
+
+    Example
+    -------
+    >>> job = dpdist.load_job("histogram.yaml")
+    >>> dpdist.calibrate(job, "tuned.yaml", "earlier.parquet", period="2015").period
+    '2015'
+    """
+    knobs = knobs_of(job)
+    if len(job.outcomes) > 1:
+        found = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
+        raise JobError(job.dataset, [Problem("outcome", found, "one outcome", "calibrate a job of one outcome")])
+    if not knobs:
+        found = f"'{job.mechanism}' has no constants that could be tuned"
+        if job.mechanism.centres:
+            found = "'centred' has a planned drift between periods, and halves of one file do not drift"
+        allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
+        raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
+    period, path = _reference(job, reference, period)
+    _check_out(job, Path(out))
+    source = open_source(job, path, job.reference.written if job.reference is not None else None)
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, single_threaded():
+        with stage(listener, "check records", source.rows) as tick:
+            census = take_census(job.by_record, source, tick)
+        with stage(listener, "store records", source.rows) as tick:
+            records = place(job.by_record, source, census, Path(folder), tick)
+        sampler = sampler_of(job, Path(folder))
+        frame = census.frame
+        plain = builder_of(job).build(job, frame, frame.rows_of(0))
+        check(job, plain)
+        prepare(job, plain, listener)
+        strata = [stratum(job, frame, records, k, sampler) for k in range(len(frame.stratum_labels))]
+        with stage(listener, "calibrate", None) as tick:
+            trials = Trials(
+                lambda m: loss(job.model_copy(update={"mechanism": m}), strata, sampler, measure, replicates), tick
+            )
+            best, least = search(job.mechanism, knobs, trials)
+    if not least < REFUSED:
+        found = "no constants bring every stratum of the reference under the target"
+        allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
+        remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
+        raise JobError(job.dataset, [Problem("mechanism", found, allowed, remedy)])
+    facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(frame.count.sum())}
+    provenance = job.reference.provenance if job.reference is not None else None
+    own = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
+    made = Calibration.model_validate(
+        own
+        | {"period": period, "mechanism": best, "referring": job.reference is not None, "bound": target_of(job)}
+        | {"measure": measure, "loss": round(least, 6), "tried": len(trials.known)}
+        | {"reference": facts | {"provenance": provenance}}
+    )
+    write_text(Path(out), made.text)
+    return made
+
+
+def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
+    """Period and path of the reference. Raises `JobError` if there is none, or if it is of the period of the job."""
+    said = job.reference
+    chosen = path if path is not None else said.file if said is not None else None
+    remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
+    if chosen is None:
+        raise JobError(job.dataset, [Problem("reference", "no reference", "a public file of an earlier period", remedy)])
+    period = period or (said.period if said is not None else None)
+    if period is None or period == job.period:
+        found = "the reference's period is not stated" if period is None else "the reference is of the job's own period"
+        raise JobError(job.dataset, [Problem("reference.period", found, f"a period other than {job.period}", remedy)])
+    return period, chosen
+
+
+def _check_out(job: Job, out: Path) -> None:
+    """Raises `JobError` where the result could not be written; called before the tuning, which takes long."""
+    if out.is_dir() or not out.parent.is_dir():
+        found = "it is a folder" if out.is_dir() else "its folder does not exist"
+        raise JobError(job.dataset, [Problem(f"--out {out}", found, "a file in a folder that exists", "name another")])
+
+
+def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
+    """The records of a stratum. If the mechanism learns from a reference, one half serves as reference for the other."""
+    rows = frame.rows_of(number)
+    start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
+    own = records.part(int(start), int(stop))
+    ran, earlier = own, own
+    if job.reference is not None:
+        ran, earlier = (own.take(np.arange(half, len(own), 2)) for half in (0, 1))
+    model = builder_of(job).build(job, frame, rows)
+    if min(len(ran), len(earlier)) <= model.identified + 1:
+        found, allowed = f"{len(own)} records, too few for p = {model.identified} predictors", "more, in either half"
+        problem = Problem(
+            f"stratum {frame.stratum_labels[number]}", found, allowed, "pool strata, or take a larger reference"
+        )
+        raise DataError("reference", [problem])
+    return Stratum(frame.stratum_labels[number], completed(model, sampler), ran, earlier)
+
+
+def with_headroom(job: Job) -> Job:
+    """The job with the smaller ε at which it is tuned.
+
+    Bounds on later files then exceed Δ*, the bound that privacy weights must meet, less easily by chance.
+
+    Only mechanisms with searched weights need this, because their bound is merely observed.
+    """
+    if not (job.mechanism.tunes_weights or job.mechanism.cuts_weights):
+        return job
+    budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
+    return job.model_copy(update={"budget": budget})
+
+
+def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, replicates: int) -> float:
+    """The mean loss of utility over strata (by records), replicates and sets; infinity where a stratum is refused.
+
+    A mechanism with a reference learns from one half as in a run, with the whole Δ*, the bound that privacy weights must
+    meet. The bound on the other half must stay below a reduced Δ* (`HEADROOM`).
+    """
+    found, tried = [], with_headroom(job)
+    for own in strata:
+        key = PUBLIC.child(own.label)
+        try:
+            learned = None
+            if job.reference is not None:
+                taught = reference_sampler(job, sampler)
+                size = len(own.records)
+                learned = learned_from(job, own.model, taught, key.child("reference"), own.label, own.earlier, size)
+            model = fixed_model(own.model, learned)
+            for replicate in range(replicates):
+                drawn = key.child(str(replicate))
+                rounds = mechanism_of(job).protect(tried, model, Unwatched(), learned)
+                noise = noise_of(drawn)
+                released = run_rounds(rounds, model, sampler, drawn, own.label, [own.records], noise=noise)
+                for number, theta in enumerate(released.parameters, start=1):
+                    made = synthetic(model, theta, own.records, drawn.generator("synthesis", set=number))
+                    found.append((len(own.records), MEASURES[measure](own.records, *made)))
+        except (Improper, NotReached, Unconverged):
+            return REFUSED
+    records, losses = np.array(found, dtype=float).T
+    return float(np.average(losses, weights=records))
+
+
+def synthetic(model: StratumModel, theta: Draws, records: Records, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Outcomes and weights of synthetic records."""
+    if isinstance(model, Presampled):
+        return model.presampled(theta)
+    assert isinstance(model, Synthesizer)
+    return model.simulate(theta, records.frame, rng)
+
+
+def _mean(outcome: Floats, weight: Floats) -> float:
+    return float(np.average(outcome, weights=weight))
+
+
+def _relative(made: float, known: float) -> float:
+    return abs(made - known) / abs(known) if known else abs(made)
+
+
+MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {
+    "max_ecdf": lambda own, outcome, weight: distances(own.outcome, outcome).max_ecdf,
+    "avg_ecdf": lambda own, outcome, weight: distances(own.outcome, outcome).avg_ecdf,
+    "mean": lambda own, outcome, weight: _relative(_mean(outcome, weight), _mean(own.outcome, own.weight)),
+    "median": lambda own, outcome, weight: _relative(float(np.median(outcome)), float(np.median(own.outcome))),
+}
+"""Losses that a calibration may minimise: distance of distribution functions, relative error of weighted mean or median."""

@@ -1,0 +1,133 @@
+"""Writes `confidential/report.html`, a self-contained page on a release's quality, for the custodian alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from dpdist.core.files import private, sha256, write_text
+from dpdist.core.progress import Event, Listener
+from dpdist.core.public_files import MANIFEST
+from dpdist.opening.results import Evaluations
+from dpdist.publish.accuracy import design_in_words
+from dpdist.publish.released import read_release
+from dpdist.publish.writers.page import environment
+from dpdist.quality.judged import judged
+from dpdist.quality.report.material import Material
+from dpdist.quality.report.parts import Section
+from dpdist.quality.report.sections import sections
+from dpdist.quality.report.verdict_section import limits_of_the_job, rules_of_quality
+from dpdist.quality.summary import LOOKED, Overall, overall
+from dpdist.storage.objects import is_url
+from dpdist.storage.paths import GATHERED
+from dpdist.storage.workspace import MADE_AGAIN, Workspace, confidential_log
+
+MARKING = (
+    "CONFIDENTIAL: for the custodian alone. What is on this page depends on the records, and none of it may be published."
+)
+UNJUDGED = (
+    "What is not judged was added when the release was published again. No direct estimate of it was made: `dpdist run` "
+    "alone sees the records."
+)
+HEAVIEST = 1_000_000
+"""Largest size of the page in bytes. A larger page loses its figures, the last one first."""
+
+
+def write_report(material: Material) -> Path:
+    """Writes the page, which only its owner can read. The same workspace always gives the same bytes."""
+    space = material.space
+    made, verdict = list(sections(material)), stated(material)
+    looked = [] if "acceptance" in material.statement else [LOOKED]
+    made[0].sentences[:0] = [*verdict.sentences, *looked]
+    html = _rendered(material, made, verdict)
+    while len(html.encode()) >= HEAVIEST and _lighter(made):
+        html = _rendered(material, made, verdict)
+    with private():
+        write_text(space.report, html)
+    return space.report
+
+
+def write_report_again(space: Workspace, listener: Listener) -> None:
+    """Writes an existing page again, from what is published now.
+
+    The release does not depend on the page, so a failure gives only a note. The error's message may quote a record, so it
+    is written to confidential/log alone.
+    """
+    if is_url(space.place) or not space.report.exists() or not Evaluations(space):
+        return
+    with confidential_log(space) as log:
+        try:
+            write_report(material_of(space))
+        except Exception as error:
+            log.exception("report.html")
+            remedy = f"`dpdist report {space.place} --open` writes it again"
+            said = f"confidential/report.html was not written ({type(error).__name__}). The release stands. {remedy}"
+            listener(Event("note", "publish", note=said))
+
+
+def material_of(space: Workspace) -> Material:
+    """Collects the input of the verdict and of the page.
+
+    Raises `WorkspaceError` where the run has no evaluation, or a file that the page is made of is damaged.
+    """
+    space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
+    release = read_release(space.newest / "released")
+    statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
+    found = judged(space, release)
+    return Material(space, release, found.tables, statement, found.unjudged)
+
+
+def _lighter(made: list[Section]) -> bool:
+    """Leaves out one figure, and says so on the page. Returns False where no figure is left."""
+    for section in reversed(made):
+        if section.figures:
+            section.sentences.append(f"Left out, as the page would be too heavy: {section.figures.pop().caption}.")
+            return True
+    return False
+
+
+def _rendered(material: Material, made: list[Section], verdict: Overall) -> str:
+    job, template = (
+        material.job,
+        environment("dpdist.quality.report", "dpdist.publish.writers").get_template("report.html"),
+    )
+    return template.render(
+        marking=MARKING,
+        title=job.presentation.title or f"{job.dataset}, {job.period}",
+        facts=list(_facts(material)),
+        overall=verdict,
+        sections=made,
+    )
+
+
+def stated(material: Material) -> Overall:
+    """Returns the verdict on the intervals, after the limits of the job that failed where intervals pass.
+
+    It names the parts of the release that a later `publish` added, which are not judged. Figures that rules of quality flag
+    or leave out in print are named after the verdict's sentences.
+    """
+    found = overall(material.tables, material.job.survey.clustered)
+    failed = [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
+    if not found.fails and failed:
+        found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}; {found.head}", fails=True)
+    if flagged := [f"{row[0]}: {row[2]}" for row in rules_of_quality(material) if row[-1] == "failed"]:
+        found = found._replace(sentences=[*found.sentences, f"By the job's rules of quality, {'; '.join(flagged)}."])
+    if design := design_in_words(material.job, material.release.design_effects):
+        direct = "Direct standard errors are those of the sample's design."
+        found = found._replace(sentences=[*found.sentences, " ".join([direct, *design])])
+    if material.unjudged:
+        head = f"{found.head}; not judged: {'; '.join(material.unjudged)}"
+        found = found._replace(head=head, sentences=[*found.sentences, UNJUDGED])
+    return found
+
+
+def _facts(material: Material) -> Iterator[tuple[str, str]]:
+    """Lines that identify the release and state its guarantee."""
+    said = material.statement
+    yield "Release", f"{said['dataset']}, {said['period']}"
+    yield "Published as", f"manifest.json with SHA-256 {sha256(material.space.newest / MANIFEST)}"
+    yield "Mechanism", material.job.mechanism.name
+    yield "Guarantee", f"{said['guarantee']}, ε = {said['epsilon']}" if said["guarantee"] != "none" else "none"
+    strata = len(material.frame.stratum_labels)
+    yield "Records", f"{int(material.frame.count.sum()):,} in {strata:,} {'stratum' if strata == 1 else 'strata'}"

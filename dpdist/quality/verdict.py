@@ -1,0 +1,284 @@
+"""Judges whether published intervals contain the direct estimates of the same sample often enough. Confidential.
+
+A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
+noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
+`quality.differences` computes the variance that remains between the two. Every statistic of every table has four tests:
+
+- grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
+  one.
+- coverage: intervals of base cells contain fewer direct figures than Binomial(cells, .9) makes likely.
+- side: more base cells lie above, or below, their direct figures than Binomial(cells, .5) makes likely; and the median
+  distance is more than LEAN published standard errors.
+- furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law. The distance is in
+  published standard errors, or in standard deviations of the difference by chance where these are larger.
+
+Where the job states PSUs or replicate weights, there is a fifth test: published standard errors are far smaller than direct
+ones (`quality.under_design`). The other tests do not detect this fault, because both figures come from one sample.
+
+A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
+constants GRAND to SMALL are the tests' shares of this probability. Cells with a common
+error, which shows in the grand figure's published error, count as fewer cells. Otherwise cells are taken as independent.
+The noise of a grand figure is taken as normal. If it is a single draw of Laplace noise, the grand figures' part of the
+false-alarm probability is at most 2.7 times as large.
+
+A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
+them (FAR_MEDIAN, FAR_LARGEST). Counts that the design fixes have no direct error, so their relative errors and the widths
+of their intervals are shown instead. Large errors are no fault of the intervals, and have no part in false alarms.
+
+Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
+release that passes has shown no fault in the judged cells. It may have faults elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from dpdist.core.records import TOTAL, Floats
+from dpdist.core.table_cells import cell_name
+from dpdist.quality.differences import by_chance, noise_error
+from dpdist.quality.under_design import NOMINAL, REACH, SAME, Fixed, error_ratio, fixed, too_small, without_error
+
+FALSE_ALARM = 0.05
+GRAND, COVERAGE, SIDE, FURTHEST, SMALL = 0.4, 0.35, 0.1, 0.1, 0.05
+"""Shares of FALSE_ALARM."""
+LEAN = 0.5
+"""Distance of the median cell, in published standard errors, above which it counts as a bias.
+
+With a bias of this size, 90 % intervals still contain .87.
+"""
+FAR_TOO_LOW = 0.75
+"""If the test of coverage fails and coverage is below this, the release is not for publication."""
+FAR_RECORDS = 10
+"""Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
+FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
+"""Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
+
+
+FAR_NAMED = 4.0
+"""Error, in direct standard errors, above which a published cell is named, margins too."""
+
+
+class Grand(NamedTuple):
+    """The published figure of all records, and the direct one. Distances are in standard errors, NaN where unknown."""
+
+    published: float
+    direct: float
+    in_published: float
+    in_noise: float
+    in_chance: float
+    """Distance in standard deviations of the difference by chance (`quality.differences`)."""
+    df: float
+    held: bool
+    reach: float
+    """Half width of the published interval on the side of the direct figure, in published standard errors."""
+
+    @property
+    def relative(self) -> float:
+        """The published figure over the direct one, less 1."""
+        return self.published / self.direct - 1.0 if self.direct else np.nan
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How many direct estimates lie in published intervals, and what follows.
+
+    - `held`: the share of judged cells whose interval contains the direct estimate. `covered`: the same over base cells,
+      with intervals widened where chance alone moves the difference by more than the published error.
+    - `width`: median ratio of published to direct standard errors over base cells. `small`: it is far too small under the
+      survey's design.
+    - `above`: share of base cells above their direct estimates. `lean`: their median distance from these, in published
+      standard errors.
+    - `far`: the furthest cell, if it is too far.
+    - `median_error`, `largest_error`: distances from direct estimates, in direct standard errors. The largest is over cells
+      with at least FAR_RECORDS records. They are NaN where no such cell has a direct standard error.
+    - `fixed`: counts that the design fixes, if there are any.
+    - `beyond`: the published cells, margins too, whose error is above FAR_NAMED, the largest error first.
+    """
+
+    cells: int
+    held: float
+    covered: float
+    width: float
+    above: float
+    lean: float
+    grand: Grand | None
+    too_few: bool
+    one_sided: bool
+    off: bool
+    far: str | None
+    median_error: float = np.nan
+    largest_error: float = np.nan
+    small: bool = False
+    fixed: Fixed | None = None
+    beyond: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def far_off(self) -> bool:
+        """True where figures are far from direct ones, in direct standard errors."""
+        return self.median_error > FAR_MEDIAN or self.largest_error > FAR_LARGEST
+
+    @property
+    def inaccurate(self) -> bool:
+        """True where figures are far from direct ones, whether or not intervals contain these."""
+        return self.far_off or (self.fixed is not None and self.fixed.inaccurate)
+
+    @property
+    def fails(self) -> bool:
+        return self.too_few or self.one_sided or self.off or self.small or self.far is not None
+
+    @property
+    def unclear(self) -> bool:
+        """True if intervals miss more direct estimates than stated, or the grand one, but chance may be the reason."""
+        return not self.fails and (self.held < NOMINAL or (self.grand is not None and not self.grand.held))
+
+    @property
+    def stops(self) -> bool:
+        """True where the release must not be published."""
+        return self.off or self.far is not None or (self.too_few and self.covered < FAR_TOO_LOW)
+
+
+def labels_of(rows: pd.DataFrame) -> list[str]:
+    """The columns that identify a cell."""
+    return list(rows.columns[: rows.columns.get_loc("statistic")])
+
+
+def place(row: pd.Series, by: list[str]) -> str:
+    """A cell's levels as text."""
+    return cell_name([str(row[name]) for name in by])
+
+
+def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> Verdict | None:
+    """Judges a statistic by its rows of an evaluation; None where there is nothing to judge.
+
+    `statistics` is the number of statistics that are judged together, which share the false-alarm rate. `clustered` is true
+    if direct errors are those of PSUs or replicate weights.
+    """
+    alarm, grand = FALSE_ALARM / statistics, _grand(rows)
+    known = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
+    known &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
+    if not known.any():
+        return None
+    rows = rows[known]
+    by, gap = labels_of(rows), (rows["synthetic"] - rows["direct"]).to_numpy(dtype=float)
+    error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)
+    base = (rows[by] != TOTAL).all(axis=1).to_numpy()
+    held, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
+    allowed = _held(rows, wide)[base]
+    apart, off = gap[base] / error[base], grand is not None and _too_far(grand, alarm * GRAND)
+    number, above = int(base.sum()), int((apart > 0).sum())
+    lean = float(np.median(apart)) if number else np.nan
+    alone = _alone(rows[base], grand)
+    sides = (
+        2.0 * float(scipy.special.bdtr(floor(alone * min(above, number - above) / number), alone, 0.5)) if number else 1.0
+    )
+    distance = np.abs(gap) / (error * wide)
+    tail = np.maximum(2.0 * scipy.special.stdtr(_df(rows), -distance), np.exp(-np.sqrt(2.0) * distance))
+    furthest = int(np.nanargmin(tail))
+    direct_error = rows["direct_se"].to_numpy(dtype=float)
+    known_error = ~without_error(rows["direct"].to_numpy(dtype=float), direct_error)
+    sizes = np.abs(gap)[known_error] / direct_error[known_error]
+    enough = rows["records"].to_numpy()[known_error] >= FAR_RECORDS
+    return Verdict(
+        cells=len(rows),
+        held=float(held.mean()),
+        covered=float(allowed.mean()) if number else float(held.mean()),
+        width=error_ratio(rows[base]),
+        above=above / number if number else np.nan,
+        lean=lean,
+        grand=grand,
+        too_few=bool(scipy.special.bdtr(ceil(alone * float(allowed.mean())), alone, NOMINAL) < alarm * COVERAGE)
+        if number
+        else False,
+        one_sided=sides < alarm * SIDE and abs(lean) > LEAN,
+        off=off,
+        far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
+        median_error=float(np.median(sizes)) if len(sizes) else np.nan,
+        largest_error=float(sizes[enough].max()) if enough.any() else np.nan,
+        small=clustered and too_small(rows[base], alarm * SMALL),
+        fixed=fixed(rows, FAR_RECORDS),
+        beyond=_beyond(rows[known_error], sizes),
+    )
+
+
+def _beyond(rows: pd.DataFrame, sizes: Floats) -> tuple[tuple[str, ...], ...]:
+    """Labels of the published cells whose errors, (row,) in direct standard errors, are above FAR_NAMED."""
+    labels = list(rows[labels_of(rows)].astype(str).itertuples(index=False, name=None))
+    return tuple(labels[k] for k in np.argsort(-sizes, kind="stable") if sizes[k] > FAR_NAMED)
+
+
+def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
+    """The effective number of base cells, at least 1: a common error makes it smaller than their number.
+
+    There is a common error where the published variance of the grand figure exceeds the sum of its cells' variances. The
+    excess is explained by one correlation between all cells. Means are weighted by records.
+    """
+    number = len(base)
+    if number < 2 or grand is None or not grand.in_published:
+        return max(number, 1)
+    additive = base["statistic"].isin(["count", "total"]).all()
+    part = np.ones(number) if additive else (base["records"] / base["records"].sum()).to_numpy(dtype=float)
+    error = part * base["synthetic_se"].to_numpy(dtype=float)
+    whole = ((grand.published - grand.direct) / grand.in_published) ** 2
+    apart, together = float(error @ error), float(error.sum() ** 2)
+    common = float(np.clip((whole - apart) / (together - apart), 0.0, 1.0))
+    return max(1, floor(number / (1.0 + (number - 1) * common)))
+
+
+def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """True where the published interval contains the direct estimate, (row,); False where there is no interval."""
+    return _held(rows, np.ones(len(rows)))
+
+
+def _held(rows: pd.DataFrame, times: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """True where the direct estimate lies within the interval, after its half widths are multiplied by `times`."""
+    gap = (rows["direct"] - rows["synthetic"]).to_numpy(dtype=float)
+    below, above = rows["synthetic"] - rows["synthetic_lower"], rows["synthetic_upper"] - rows["synthetic"]
+    reach = times * np.where(gap < 0, below, above)
+    return np.asarray(np.abs(gap) <= reach + SAME * rows["direct"].abs().to_numpy(dtype=float))
+
+
+def _df(rows: pd.DataFrame) -> Floats:
+    """Degrees of freedom of a difference: the smaller number of the two figures."""
+    return np.where(rows["direct_se"] > 0, np.fmin(rows["synthetic_df"], rows["direct_df"]), rows["synthetic_df"])
+
+
+def _too_far(grand: Grand, level: float) -> bool:
+    """True where chance does not explain the grand figure's distance, and its interval misses the direct figure."""
+    return bool(not grand.held and 2.0 * scipy.special.stdtr(grand.df, -abs(grand.in_chance)) < level)
+
+
+def _grand(rows: pd.DataFrame) -> Grand | None:
+    """The figure of all records. A table without it has counts and totals summed over base cells, taken as independent."""
+    by = labels_of(rows)
+    whole = rows[(rows[by] == TOTAL).all(axis=1)]
+    base = rows[(rows[by] != TOTAL).all(axis=1)]
+    if whole.empty and len(base) and base["statistic"].isin(["count", "total"]).all():
+        whole = _summed(base)
+    if len(whole) != 1 or not whole[["synthetic", "direct", "synthetic_se", "direct_se"]].notna().all(axis=None):
+        return None
+    row = whole.iloc[0]
+    if not (row["synthetic_se"] > SAME * abs(row["synthetic"]) and row["records"] > 1):
+        return None
+    gap, held = float(row["synthetic"] - row["direct"]), bool(holds_direct(whole)[0])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = row["synthetic_se"], noise_error(whole)[0], by_chance(whole)[0]
+        published, noise, chance = (float(np.float64(gap) / each) for each in errors)
+    end = row["synthetic_upper"] - row["synthetic"] if gap < 0 else row["synthetic"] - row["synthetic_lower"]
+    reach = float(end / row["synthetic_se"])
+    return Grand(float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(whole)[0]), held, reach)
+
+
+def _summed(base: pd.DataFrame) -> pd.DataFrame:
+    """One row with the sums of the cells' figures; standard errors are added in squares."""
+    known = base[base["records"] > 0]
+    errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in known]
+    made = known.iloc[:1].assign(**{name: known[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})
+    made = made.assign(**{name: np.sqrt((known[name] ** 2).sum(skipna=False)) for name in errors})
+    reach = REACH * made["synthetic_se"]
+    return made.assign(synthetic_lower=made["synthetic"] - reach, synthetic_upper=made["synthetic"] + reach)

@@ -1,0 +1,383 @@
+"""The verdict on published intervals: right ones pass; those that cover less than they say, or are biased, do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from dpdist.core.records import TOTAL
+from dpdist.quality.differences import by_chance
+from dpdist.quality.summary import overall
+from dpdist.quality.verdict import FALSE_ALARM, Verdict, judge
+from dpdist.quality.verdict_words import bias_line, in_words, large
+
+
+def evaluated(
+    rng: np.random.Generator,
+    cells: int,
+    stated: float = 1.0,
+    bias: float = 0.0,
+    noise: float = 0.5,
+    df: float = 200.0,
+    grand: float = 0.0,
+) -> pd.DataFrame:
+    """Direct estimates with a standard error of 1, and released ones of the same sample with noise beside them.
+
+    `stated` is the published error's size over the right one, √(1 + noise²); `bias` what all released figures are off by,
+    in direct standard errors of a cell. The last row is of all records, the mean over cells, with a bias `grand` of its own
+    in published standard errors.
+    """
+    sample, added = rng.standard_normal(cells), noise * rng.laplace(0.0, np.sqrt(0.5), cells)
+    direct, released = 100.0 + sample, 100.0 + sample + added + bias
+    size = np.append(np.ones(cells), 1.0 / np.sqrt(cells))
+    direct, released = (np.append(values, values.mean()) for values in (direct, released))
+    error = size * np.hypot(1.0, noise)
+    released[-1] += grand * error[-1]
+    reach = stated * error * stats.norm.ppf(0.95)
+    return pd.DataFrame(
+        {
+            "region": [*(f"r{k}" for k in range(cells)), TOTAL],
+            "statistic": "mean",
+            "variable": "salary",
+            "records": 500,
+            "direct": direct,
+            "direct_se": size,
+            "direct_df": df,
+            "synthetic": released,
+            "synthetic_se": stated * error,
+            "synthetic_noise_se": noise * size,
+            "synthetic_df": np.inf,
+            "synthetic_lower": released - reach,
+            "synthetic_upper": released + reach,
+        }
+    )
+
+
+def verdict(rows: pd.DataFrame) -> Verdict:
+    found = judge(rows)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("cells", "noise"), [(4, 0.2), (24, 5.0), (200, 0.5)])
+def test_an_unbiased_release_passes_as_often_as_the_theory_says(cells: int, noise: float) -> None:
+    """At most 1 in 20 fails; of 80 releases, 10 or more failures have a probability of .01."""
+    rng = np.random.default_rng(1)
+    alarms = sum(verdict(evaluated(rng, cells, noise=noise)).fails for _ in range(80))
+    assert alarms <= stats.binom.ppf(0.99, 80, FALSE_ALARM)
+
+
+@pytest.mark.parametrize(("cells", "common"), [(16, 0.25), (16, 0.5), (50, 0.1)])
+def test_cells_with_an_error_in_common_raise_no_more_alarms(cells: int, common: float) -> None:
+    """Noise that moves all cells alike, as tails of histograms do; the grand figure's published error holds it. Control:
+    where that error is stated as if cells erred apart, and so is wrong, most releases with half of it in common fail."""
+    rng = np.random.default_rng(12)
+
+    def shared(known: bool) -> pd.DataFrame:
+        rows = evaluated(rng, cells, noise=1.0)
+        apart, together = np.sqrt(1.0 - common) * rng.standard_normal(cells), np.sqrt(common) * rng.standard_normal()
+        rows["synthetic"] = rows["direct"] + np.append(apart + together, apart.mean() + together)
+        noise = np.sqrt(np.append(np.ones(cells), (1.0 - common) / cells + common * known))
+        error = np.hypot(rows["direct_se"], noise)
+        ends = {"synthetic_lower": rows["synthetic"] - 1.645 * error, "synthetic_upper": rows["synthetic"] + 1.645 * error}
+        return rows.assign(synthetic_se=error, synthetic_noise_se=noise, **ends)
+
+    alarms, wrong = (sum(verdict(shared(known)).fails for _ in range(80)) for known in (True, False))
+    assert alarms <= stats.binom.ppf(0.99, 80, FALSE_ALARM)
+    assert wrong > alarms if common < 0.5 else wrong > 40
+
+
+def test_a_total_that_a_public_figure_fixes_is_not_judged() -> None:
+    """Its error is 0 but for rounding. Control: with the error of the others it is."""
+    rows = evaluated(np.random.default_rng(13), 12)
+    fixed = rows.assign(synthetic_se=rows["synthetic_se"].where(rows["region"] != TOTAL, 1e-10))
+    assert verdict(fixed).grand is None
+    assert verdict(rows).grand is not None
+
+
+@pytest.mark.parametrize(("cells", "noise"), [(4, 0.5), (24, 0.1)])
+def test_a_bias_of_three_standard_errors_in_the_grand_figure_is_found(cells: int, noise: float) -> None:
+    """In .95 of releases or more, where noise is at most half of the sample's error. Control: without it they pass."""
+    rng = np.random.default_rng(2)
+    found = [verdict(evaluated(rng, cells, noise=noise, grand=-3.0)) for _ in range(80)]
+    assert np.mean([each.off and each.stops for each in found]) >= 0.95
+    assert np.mean([verdict(evaluated(rng, cells, noise=noise)).off for _ in range(80)]) <= 0.05
+
+
+def test_the_direct_errors_are_not_allowed_for_a_second_time() -> None:
+    """Figures of one sample that differ by 1.3 published SE each: intervals of their sum would hold them all."""
+    rows = evaluated(np.random.default_rng(3), 24, bias=2.0, noise=0.3)
+    found = verdict(rows)
+    sums = np.hypot(rows["synthetic_se"], rows["direct_se"]) * stats.norm.ppf(0.95)
+    assert ((rows["synthetic"] - rows["direct"]).abs() <= sums)[:-1].mean() > 0.8
+    assert found.held < 0.4
+    assert found.too_few
+    assert found.stops
+    assert in_words("salaries", found).endswith("Do not publish.")
+
+
+def test_errors_of_one_sample_fall_out_of_the_difference() -> None:
+    """By simulation: a figure with noise, an efficient one; where noise is not known the errors are added in squares."""
+    row = evaluated(np.random.default_rng(4), 2, noise=2.0).iloc[:1]
+    assert by_chance(row)[0] == pytest.approx(np.sqrt(4.0 + 2.0 - 2.0 * 0.9))
+    rng, n = np.random.default_rng(5), 20000
+    sample = rng.standard_normal((n, 40))
+    efficient, direct = sample.mean(axis=1), sample[:, :10].mean(axis=1)
+    assert np.std(efficient - direct) == pytest.approx(np.sqrt(1 / 10 - 1 / 40), rel=0.02)
+    sizes = row.assign(synthetic_se=np.sqrt(1 / 40), direct_se=np.sqrt(1 / 10), synthetic_noise_se=0.0)
+    assert by_chance(sizes)[0] == pytest.approx(np.sqrt(1 / 10 - 1 / 40))
+    assert by_chance(row.assign(synthetic_noise_se=np.nan))[0] == pytest.approx(np.sqrt(6.0))
+
+
+def test_a_number_of_records_that_is_the_same_for_both_is_no_error_between_them() -> None:
+    """Of a count whose direct error is mostly that other samples have other sizes."""
+    row = evaluated(np.random.default_rng(6), 2, noise=0.1).iloc[:1].assign(direct_se_given_n=0.2)
+    assert by_chance(row)[0] < 0.2
+    assert by_chance(row.drop(columns="direct_se_given_n"))[0] > 0.4
+
+
+def test_a_bias_to_one_side_is_found_though_intervals_hold() -> None:
+    """All cells .8 SE low: intervals hold most. Control: noise alone leaves about half on either side."""
+    found = verdict(evaluated(np.random.default_rng(7), 40, bias=-1.0, noise=0.3).iloc[:-1])
+    assert found.one_sided
+    assert found.above < 0.1
+    assert "base cells are below their direct estimates, by" in in_words("salaries", found)
+    assert not verdict(evaluated(np.random.default_rng(7), 40, noise=0.3)).one_sided
+
+
+def test_intervals_a_little_too_narrow_in_many_cells_are_named_so_and_no_worse() -> None:
+    found = verdict(evaluated(np.random.default_rng(8), 2000, stated=0.7, noise=5.0))
+    assert found.too_few
+    assert not found.stops
+    assert 0.75 < found.covered < 0.88
+    assert in_words("salaries", found).endswith("State wider intervals, or the bias.")
+
+
+def test_one_cell_that_is_far_off_is_named_though_all_others_are_held() -> None:
+    rows = evaluated(np.random.default_rng(9), 60)
+    assert not verdict(rows).fails
+    rows.loc[7, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 12.0
+    found = verdict(rows)
+    assert found.far == "r7"
+    assert found.stops
+    assert not found.too_few
+    few = evaluated(np.random.default_rng(9), 60, df=1.0)
+    few.loc[7, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 12.0
+    assert verdict(few).far is None, "two records do not tell that much"
+
+
+def test_margins_do_not_count_as_further_evidence_of_coverage() -> None:
+    """Ten margins that all miss for one and the same reason, beside six cells that are held."""
+    rows = evaluated(np.random.default_rng(10), 16, noise=0.9).iloc[:-1].assign(sex="f")
+    rows.loc[6:, "sex"] = TOTAL
+    rows.loc[6:, "synthetic"] = rows.loc[6:, "direct"] + 2.5
+    for end, sign in (("lower", -1.0), ("upper", 1.0)):
+        rows[f"synthetic_{end}"] = rows["synthetic"] + sign * 1.645 * rows["synthetic_se"]
+    rows = rows[["region", "sex", *rows.columns[1:-1]]]
+    found = verdict(rows)
+    assert not found.fails
+    assert found.unclear
+    assert verdict(rows.assign(sex="f")).too_few
+
+
+def test_what_cannot_be_judged_is_left_out() -> None:
+    """Cells of less than two records, totals that a public figure fixes, direct estimates without an error; nothing."""
+    rows = evaluated(np.random.default_rng(11), 30)
+    far = rows.iloc[:-1].assign(synthetic=1e6, synthetic_lower=1e6, synthetic_upper=1e6)
+    single = far.assign(records=1, direct_se=0.0, direct_df=0.0)
+    left = [far.assign(records=0), single, far.assign(synthetic_se=0.0), far.assign(direct_se=np.nan)]
+    assert verdict(pd.concat([rows, *left], ignore_index=True)) == verdict(rows)
+    assert judge(pd.concat(left)) is None
+    assert judge(rows.assign(synthetic_se=np.nan, synthetic_lower=np.nan, synthetic_upper=np.nan)) is None
+
+
+def test_a_figure_that_the_design_fixes_is_held_to_the_published_error_alone() -> None:
+    rows = evaluated(np.random.default_rng(12), 20).assign(direct_se=0.0)
+    assert verdict(rows).held == 1.0
+    rows[["synthetic", "synthetic_lower", "synthetic_upper"]] += 3.0
+    found = verdict(rows)
+    assert (found.held, found.covered) == (0.0, 0.0)
+    assert found.stops
+
+
+def test_nothing_that_could_be_judged_is_not_called_free_of_fault() -> None:
+    """Control: a release that was judged, and passes."""
+    rows = evaluated(np.random.default_rng(13), 20)
+    unknown = rows.assign(synthetic_se=np.nan, synthetic_lower=np.nan, synthetic_upper=np.nan)
+    assert overall({"pay": unknown}).head == "nothing could be judged"
+    assert overall({"pay": rows}).head == "no fault found in the intervals"
+    assert overall({"pay": rows, "more": unknown}).head == "no fault found in what could be judged"
+
+
+def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
+    """Seven of ten, which chance may bring in one statistic of several; control: nine and more of ten pass."""
+    rows = evaluated(np.random.default_rng(14), 10, noise=0.2)
+    assert overall({"pay": rows}).head == "no fault found in the intervals"
+    low = rows.copy()
+    low.loc[:1, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 2.2
+    found = overall({"pay": low})
+    assert not found.fails
+    assert found.head.startswith("not clear")
+    assert "It may be chance." in found.sentences[0]
+
+
+def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
+    """Noise of 5 direct standard errors in intervals as wide, and one cell 20 off; controls: half an error of noise, and
+    a release whose intervals are wrong says that first."""
+    rng = np.random.default_rng(16)
+    near = evaluated(rng, 30, noise=0.5)
+    assert overall({"pay": near}).head == "no fault found in the intervals"
+    wide = evaluated(rng, 30, noise=5.0)
+    found = overall({"pay": wide})
+    assert not found.fails
+    assert found.head.startswith(
+        "not accurate: figures are far from direct ones, in direct SE (pay, mean of salary: median "
+    )
+    assert "Figures are far from direct ones, by " in found.sentences[0]
+    one = near.copy()
+    one.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] += [20.0, -10.0, 30.0]
+    one.loc[3, "synthetic_se"] = 15.0
+    assert overall({"pay": one}).head.startswith("not accurate: ")
+    wrong = overall({"pay": evaluated(rng, 30, stated=0.2, noise=5.0)})
+    assert wrong.head.startswith("do not publish: ")
+    assert "; figures are far from direct ones" in wrong.head
+
+
+def test_a_grand_figure_is_held_to_the_interval_that_is_published() -> None:
+    """It may be longer on one side; control: by 1.645 standard errors on both."""
+    rows = evaluated(np.random.default_rng(17), 12)
+    last = rows.index[-1]
+    rows.loc[last, "synthetic"] = rows.loc[last, "direct"] + 2.0 * rows.loc[last, "synthetic_se"]
+    for end, times in (("lower", -1.645), ("upper", 1.645)):
+        rows.loc[last, f"synthetic_{end}"] = rows.loc[last, "synthetic"] + times * rows.loc[last, "synthetic_se"]
+    plain = verdict(rows).grand
+    rows.loc[last, "synthetic_lower"] -= rows.loc[last, "synthetic_se"]
+    longer = verdict(rows).grand
+    assert plain is not None
+    assert longer is not None
+    assert (plain.held, longer.held) == (False, True)
+    assert plain.reach == pytest.approx(1.645)
+    assert longer.reach == pytest.approx(2.645)
+
+
+def test_the_grand_figure_stands_beside_the_direct_one() -> None:
+    """Counts 6 % low: by how much, in published standard errors and in those of the noise alone."""
+    rows = evaluated(np.random.default_rng(15), 20, noise=0.5)
+    last = rows.index[-1]
+    rows.loc[last, ["synthetic", "direct", "synthetic_se", "synthetic_noise_se"]] = [59.1e6, 62.8e6, 0.9e6, 0.5e6]
+    grand = verdict(rows).grand
+    assert grand is not None
+    assert bias_line("homes, count", grand) == (
+        "homes, count, all records: 59.1 M, direct 62.8 M, −5.9 %, 4.1 published SE, 7.4 SE of the noise alone"
+    )
+    assert [large(each) for each in (3.21e9, 84321.4, 0.4123)] == ["3.21 bn", "84,321", "0.412"]
+
+
+def test_counts_without_a_margin_are_summed_and_means_are_not() -> None:
+    rows = evaluated(np.random.default_rng(16), 20).iloc[:-1]
+    assert verdict(rows).grand is None
+    grand = verdict(rows.assign(statistic="count", variable=None)).grand
+    assert grand is not None
+    assert grand.direct == pytest.approx(rows["direct"].sum())
+    gap = rows["synthetic"].sum() - rows["direct"].sum()
+    assert grand.in_published == pytest.approx(gap / (np.sqrt(20) * np.hypot(1.0, 0.5)))
+
+
+def test_errors_that_leave_out_the_design_are_a_fault() -> None:
+    """Published errors of .41 of the direct ones, over figures of one sample, which the other tests pass. Controls: errors
+    of 1 and of .7 pass, and so does .41 where no clusters are stated, or where two replicates tell too little."""
+    rows = evaluated(np.random.default_rng(18), 40, noise=0.05)
+
+    def scaled(times: float, df: float = 60.0) -> pd.DataFrame:
+        small = rows.assign(direct_se=rows["synthetic_se"] / times, direct_df=df)
+        gap = rows["synthetic"] - rows["direct"]
+        return small.assign(direct=rows["synthetic"] - 0.1 * gap)
+
+    found = overall({"bills": scaled(0.41)}, clustered=True)
+    assert found.fails
+    assert found.head == (
+        "errors too small: published errors are far below direct ones under the survey's design "
+        "(ratio, bills, mean of salary: 0.41)"
+    )
+    assert "survey.design_effect" in found.sentences[0]
+    for times in (0.7, 1.0):
+        assert overall({"bills": scaled(times)}, clustered=True).head == "no fault found in the intervals"
+    assert overall({"bills": scaled(0.41)}).head == "no fault found in the intervals"
+    assert not overall({"bills": scaled(0.41, df=1.0)}, clustered=True).fails
+
+
+def test_a_ratio_of_errors_counts_cells_with_a_direct_error_alone() -> None:
+    """Cells whose direct error is 0, or 0 but for rounding, do not lift the median over the limit."""
+    rows = evaluated(np.random.default_rng(19), 30, noise=0.0).assign(direct_df=60.0)
+    rows["direct_se"] = 2.5 * rows["synthetic_se"]
+    rows.loc[:19, "direct_se"] = [0.0] * 10 + [1e-9] * 10
+    found = judge(rows, clustered=True)
+    assert found is not None
+    assert found.small
+    assert found.width == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("df", [2.0, 10.0, 60.0])
+def test_right_errors_are_seldom_called_too_small(df: float) -> None:
+    """All cells share one χ² draw, the worst case. 400 releases: with a rate of .0025, 6 alarms or more have a chance of
+    .0006. Control: errors of .3 are found in most releases with 10 and 60 df."""
+    rng = np.random.default_rng(20)
+    rows = evaluated(rng, 12, noise=0.0).assign(direct_df=df)
+
+    def alarms(times: float) -> int:
+        errors = np.sqrt(rng.chisquare(df, 400) / df) / times
+        return sum(verdict_clustered(rows.assign(direct_se=each * rows["synthetic_se"])).small for each in errors)
+
+    assert alarms(1.0) <= 5
+    assert alarms(0.3) > 350 or df < 10
+
+
+def verdict_clustered(rows: pd.DataFrame) -> Verdict:
+    found = judge(rows, clustered=True)
+    assert found is not None
+    return found
+
+
+def counts(rows: pd.DataFrame, reach: float = 0.02) -> pd.DataFrame:
+    """The rows as counts that calibrated replicate weights fix, with published intervals of ± `reach`."""
+    ends = {"synthetic_lower": rows["synthetic"] * (1 - reach), "synthetic_upper": rows["synthetic"] * (1 + reach)}
+    error = reach * rows["synthetic"] / 1.645
+    return rows.assign(
+        statistic="count", variable=None, direct_se=0.0, synthetic_se=error, synthetic_noise_se=error, **ends
+    )
+
+
+@pytest.mark.parametrize("dust", [0.0, 1e-8])
+def test_counts_that_the_design_fixes_are_judged_by_their_relative_error(dust: float) -> None:
+    """Off by 15 %, or with intervals of ±30 %; also where the direct error is rounding. Control: near and narrow ones are
+    no fault, and the verdict still names the reason and the remedy."""
+    rows = counts(evaluated(np.random.default_rng(21), 20)).assign(direct_se=dust)
+    near = overall({"homes": rows})
+    assert near.head == "no fault found in the intervals"
+    assert "21 counts have no direct error: the design fixes such counts." in near.sentences[0]
+    assert "job key rake" in near.sentences[0]
+    wide = overall({"homes": counts(rows, 0.3)})
+    assert not wide.fails
+    assert wide.head.startswith("not accurate: counts that the design fixes have large errors (homes, count: off by up to ")
+    assert "intervals up to ±3" in wide.head
+    far = counts(rows, 0.09)
+    far.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] = [115.0, 99.0, 132.0]
+    assert "not accurate: " in overall({"homes": far}).head
+    assert "not accurate" not in overall({"homes": far.assign(records=9)}).head, "cells of less than ten records"
+    assert "rake" not in overall({"homes": evaluated(np.random.default_rng(21), 20)}).sentences[0]
+
+
+def test_a_margin_that_alone_is_far_off_is_named_in_the_verdict() -> None:
+    """Six direct errors, in the figure of all records alone. Controls: right figures name nothing, and a base cell is
+    named as one."""
+    rows = evaluated(np.random.default_rng(5), 20, noise=0.1)
+    assert verdict(rows).beyond == ()
+    assert "direct standard errors off" not in in_words("mean", verdict(rows))
+    off = rows.copy()
+    off.loc[20, "synthetic"] = off.loc[20, "direct"] + 6.0 * off.loc[20, "direct_se"]
+    assert verdict(off).beyond == ((TOTAL,),)
+    assert "More than 4 direct standard errors off: 1 margin (Total)." in in_words("mean", verdict(off))
+    off.loc[3, "synthetic"] = off.loc[3, "direct"] + 9.0
+    assert "off: 1 margin and 1 base cell (Total; r3)." in in_words("mean", verdict(off))
