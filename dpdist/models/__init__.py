@@ -9,14 +9,12 @@ from typing import Any, get_args
 from dpdist.job import Family
 from dpdist.job.names import complete
 from dpdist.models.bernoulli import Bernoulli
-from dpdist.models.beta import Beta
-from dpdist.models.beta_regression import BetaRegression
+from dpdist.models.beta import Beta, BetaRegression
 from dpdist.models.copula.model import Scores
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.negative_binomial_mixture import NegativeBinomialMixture
-from dpdist.models.poisson import Poisson
-from dpdist.models.poisson_regression import PoissonRegression
+from dpdist.models.poisson import Poisson, PoissonRegression
 from dpdist.models.protocol import Builder
 from dpdist.models.user import User
 

@@ -15,9 +15,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats
 from dpdist.models.numerics.tiles import Table, Tile, products
-from dpdist.models.outcome import ConjugateModel
+from dpdist.models.outcome import ConjugateModel, no_records
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.stan_records import no_records
 
 PRIOR_A = PRIOR_B = 1.0
 INSIDE = (2.0**-1000, 1.0 - 2.0**-53)

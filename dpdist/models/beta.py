@@ -1,6 +1,6 @@
-"""Model of shares: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), with mean φ and precision λ ([G], Supplement 2; METHODS §5).
+"""Models of shares, without and with predictors: y ~ Beta(λφ, λ(1 − φ)) on (0, 1), with mean φ and precision λ.
 
-The priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5), restricted to λ ≤ 1e6, which leaves out 3e-11 of the prior. Draws
+See [G], Supplement 2, and METHODS §5. Without predictors the priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5), restricted to λ ≤ 1e6, which leaves out 3e-11 of the prior. Draws
 are made on a grid of (logit φ given λ, log λ), see `numerics.grid`. In sums, α is a record's privacy weight.
 """
 
@@ -18,11 +18,12 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Table, Tile, products
-from dpdist.models.outcome import OutcomeModel
+from dpdist.models.outcome import OutcomeModel, RegressionModel, no_records
 from dpdist.models.protocol import Draws, Improper, Parameter
-from dpdist.models.stan_records import no_records
 
 PRECISION_FROM, PRECISION_TAIL = 0.1, 1.5
+PRIOR_SD = 2.5
+"""Prior standard deviation of a regression's coefficients."""
 LOG_PRECISION = (float(np.log(PRECISION_FROM)), float(np.log(1e6)))
 LOGIT_LIMIT, BISECTIONS = 64.0, 56
 LOGIT_BOX = 34.0
@@ -178,3 +179,49 @@ def limited_beta_mean(mean: Floats, precision: Floats, bounds: tuple[float, floa
     a, b = precision * mean, precision * (1.0 - mean)
     inside = mean * (scipy.special.betainc(a + 1.0, b, high) - scipy.special.betainc(a + 1.0, b, low))
     return np.asarray(inside + low * scipy.special.betainc(a, b, low) + high * scipy.special.betainc(b, a, 1.0 - high))
+
+
+class BetaRegression(RegressionModel):
+    """Beta regression, logit φ(x) = x'β ([G] §5); its statistics are Σα, Σα log y and Σα log(1 − y), (pattern, 3).
+
+    [G] prints no priors. Here they are β ~ N(0, PRIOR_SD²) independently, and λ ~ Pareto(.1, 1.5) as in `Beta`.
+    """
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (self.coefficients, Parameter("precision"))
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        return share_statistics(self, records, alpha)
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
+        mean = scipy.special.expit(self.location(theta))[0][self.pattern(frame_row)]
+        y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
+        return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E w = 1 and E(y | x) with y limited to its public bounds, of every frame row, (draw, row)."""
+        mean, precision = scipy.special.expit(self.location(theta)), theta["precision"][:, None]
+        return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds))
+
+    @property
+    def program(self) -> str:
+        return "beta_regression"
+
+    def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
+        total, log_y, log1m_y = check_shares(statistics).T.tolist()
+        sums = {"total": total, "sum_log": log_y, "sum_log1m": log1m_y}
+        return {**self.design_data(), **sums, "prior_sd": PRIOR_SD, **no_records("pattern", "y")}
+
+    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"coefficients": self.with_aliased(drawn["coefficients"]), "precision": drawn["lambda"]}
+
+    def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
+        mean, size = scipy.special.expit(self.location(draws)), self.summed(draws)
+
+        def table(pattern: int) -> Table:
+            exact = share_table(mean[:, pattern], draws["precision"])
+            return Table(exact.values, size * exact.magnitude)
+
+        return products(self.pattern(records.frame), share_features(records.outcome), len(draws), table)

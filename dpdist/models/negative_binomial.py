@@ -22,9 +22,8 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.numerics import grid
 from dpdist.models.numerics.tiles import Tile, tile_records
-from dpdist.models.outcome import OutcomeModel, whole
+from dpdist.models.outcome import OutcomeModel, no_records, whole
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.stan_records import no_records
 
 LOG_MEAN_SD = 10.0
 LOG_MEAN_BOX = 40.0

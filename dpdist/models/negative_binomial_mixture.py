@@ -17,9 +17,8 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.negative_binomial import LOG_MEAN_SD, combined, limited_negative_binomial_mean
 from dpdist.models.numerics.tiles import Tile, tile_records
-from dpdist.models.outcome import OutcomeModel, whole
+from dpdist.models.outcome import OutcomeModel, no_records, whole
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.models.stan_records import no_records
 
 LOG_DISPERSION_MEAN, LOG_DISPERSION_SD = float(np.log(10.0)), 1.5
 SHARE = 2.0

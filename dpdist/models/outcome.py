@@ -18,7 +18,23 @@ from dpdist.models.design import frame_strata_as_predictors
 from dpdist.models.numerics.tiles import Tile, extremes_of, log_lik_of
 from dpdist.models.protocol import Draws, Extremes, Parameter
 from dpdist.models.public_model import PublicModel
-from dpdist.models.stan_records import clamped_records
+
+
+def no_records(*columns: str) -> dict[str, Any]:
+    """Stan data of a fit without a clamp, which uses sums only; `columns` names further data of records."""
+    return {"N": 0, "alpha": [], "reference": [], "clamp": 0.0, **{column: [] for column in columns}}
+
+
+def clamped_records(
+    alpha: Floats, reference: Floats, clamp: float, columns: Mapping[str, Floats | Codes]
+) -> dict[str, Any]:
+    """Stan data of records (record,) that enter one by one, by exp(clamp(α(f − reference), ±clamp)) ([G]; METHODS §4b).
+
+    f is a record's log likelihood and α its privacy weight. Stan counts patterns from 1.
+    """
+    one_based = {name: np.asarray(v) + 1 if name == "pattern" else v for name, v in columns.items()}
+    entries = {"alpha": alpha, "reference": reference, **one_based}
+    return {"N": len(alpha), "clamp": float(clamp), **{name: np.asarray(v).tolist() for name, v in entries.items()}}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A model is frozen, picklable and public: it is built from the job and the frame,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -303,3 +303,24 @@ class Builder(Protocol):
 
 class Improper(Exception):
     """The posterior does not exist for these statistics; the message gives the reason in public terms."""
+
+
+def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
+    """The `values` of every parameter and the names of its entries; null where the stratum does not identify an entry."""
+    described: dict[str, Any] = {"prior": "proper"}
+    for p in parameters:
+        described[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}
+    return described
+
+
+def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) -> Draws:
+    """The inverse of `describe_draws`."""
+    named = ((p, described[p.name]["values"]) for p in parameters)
+    return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in named})
+
+
+def nested(values: Floats) -> Any:
+    """The array as nested lists of numbers, with null for NaN."""
+    nullable: Any = np.asarray(values, dtype=object)
+    nullable[np.isnan(values)] = None
+    return nullable.tolist()

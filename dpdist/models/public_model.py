@@ -10,9 +10,8 @@ import numpy as np
 
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
-from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.design import Design, design
-from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.protocol import Draws, Parameter, describe_draws, recall_draws
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError, Problem, ProgramError
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job, Program
-from dpdist.models.described import describe_draws, recall_draws
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
 
 ENTRY_POINTS = "dpdist.log_lik"
 TILE_VALUES = 2**20

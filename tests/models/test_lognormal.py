@@ -22,10 +22,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.job import Job
-from dpdist.models.lognormal.conjugate import of
-from dpdist.models.lognormal.laws import limited_lognormal_mean
-from dpdist.models.lognormal.model import Lognormal
-from dpdist.models.lognormal.prior import ConjugatePrior
+from dpdist.models.lognormal.conjugate import ConjugatePrior, of
+from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean
 from dpdist.models.protocol import Improper
 
 fixed = settings(derandomize=True, deadline=None)

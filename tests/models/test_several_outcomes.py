@@ -15,8 +15,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import of
-from dpdist.models.lognormal.laws import limited_lognormal_mean
-from dpdist.models.lognormal.model import Lognormal, normal
+from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean, normal
 from dpdist.models.numerics import fused
 from dpdist.models.protocol import Improper
 from tests.models.test_lognormal import (

@@ -26,7 +26,7 @@ from dpdist.mechanisms.modips.sensitivity import UNIT, by_group, groups, sums_of
 from dpdist.mechanisms.modips.spec import Law, Modips, Truncation
 from dpdist.mechanisms.words import WIDE, Words
 from dpdist.models.design import counted, counted_again, design, patterns
-from dpdist.models.lognormal.laws import limited_lognormal_mean
+from dpdist.models.lognormal.model import limited_lognormal_mean
 from dpdist.models.numerics.chi import chi_quantiles
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter

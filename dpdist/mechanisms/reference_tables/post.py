@@ -42,10 +42,9 @@ from dpdist.mechanisms.reference_tables.released_means import (
     unpadded,
 )
 from dpdist.mechanisms.reference_tables.words import WORDS
-from dpdist.models.described import recall_draws
 from dpdist.models.design import counted_again
 from dpdist.models.outputs import CellFacts, Point, ReleaseView
-from dpdist.models.protocol import Draws, Parameter
+from dpdist.models.protocol import Draws, Parameter, recall_draws
 from dpdist.reference.collapsing import Spread, spread
 from dpdist.reference.histogram_pairs import all_paired
 from dpdist.reference.inversion import elasticities, invert_clipping

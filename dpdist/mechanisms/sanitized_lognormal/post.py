@@ -40,9 +40,8 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
 )
 from dpdist.mechanisms.words import Words
 from dpdist.models.design import Design, counted, counted_again, design
-from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.conjugate import conjugate_prior, of
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.models.lognormal.prior import conjugate_prior
 from dpdist.models.on_reference import ReferenceRecords
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter

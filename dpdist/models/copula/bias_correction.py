@@ -13,7 +13,7 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.models.copula import expectations
-from dpdist.models.copula.law import Kind
+from dpdist.models.copula.normal_scores import Kind
 from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 

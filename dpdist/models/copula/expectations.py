@@ -12,9 +12,8 @@ import scipy
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Ints
-from dpdist.models.copula.bins import BINS
-from dpdist.models.copula.law import Kind
-from dpdist.models.copula.normal_scores import Scored
+from dpdist.models.copula.marginal import BINS
+from dpdist.models.copula.normal_scores import Kind, Scored
 from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.spline import basis
 from dpdist.models.numerics.tiles import by_pattern

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Floats, Ints
-from dpdist.models.copula.law import Kind
-from dpdist.models.copula.normal_scores import Scored
+from dpdist.models.copula.normal_scores import Kind, Scored
 from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.copula.spline import (
     BASIS,

@@ -32,16 +32,14 @@ from dpdist.models.copula import expectations, fits, normal_scores
 from dpdist.models.copula.bias_correction import PRIOR, misfit
 from dpdist.models.copula.cells import UNIT, Cells, grouped
 from dpdist.models.copula.fits import Fitted
-from dpdist.models.copula.law import PARTS, Kind, law_of, relative
-from dpdist.models.copula.normal_scores import Scored, part_of
+from dpdist.models.copula.normal_scores import PARTS, Kind, Scored, law_of, part_of, relative
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, Prior, products
-from dpdist.models.described import describe_draws, recall_draws
 from dpdist.models.design import frame_strata_as_predictors
 from dpdist.models.numerics import fused
 from dpdist.models.numerics.tiles import by_pattern, tile_records
-from dpdist.models.protocol import Draws, Extremes, Parameter
+from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
 
 GROUPS = 20
 """Number of groups of reference records; each is left out in turn, for the jackknife error of the bias correction."""
