@@ -1,7 +1,8 @@
 """Models of counts, without and with predictors: y ~ Poisson(rate), as in [V] §3.1.
 
-Without predictors the prior is conjugate: rate ~ Gamma(.01, .01) (shape, rate). With α a record's privacy weight, the posterior is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the
-log rate, as `PoissonRegression` has. Both priors are almost flat relative to a stratum's records.
+Without predictors the prior is conjugate: rate ~ Gamma(.01, .01) (shape, rate). With α a record's privacy weight, the
+posterior is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the log rate, as `PoissonRegression`
+has. Both priors are almost flat relative to a stratum's records.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from dpdist.core.progress import silent
 from dpdist.core.table_cells import cross
 from dpdist.engine.in_memory import Unrecorded
 from dpdist.estimation.estimators import counts_and_means, record_sums
-from dpdist.mechanisms.counting import Count
+from dpdist.mechanisms.reference_tables.query import ClippedSums
 from dpdist.models.protocol import Draws
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.making import make_plan
@@ -102,7 +102,7 @@ def strict_statistics(folder: Path) -> Timed:
     records = place(job, plan.source, plan.census, folder)
     model = plan.model
     summary = model.summarise([records.part(0, len(records))])
-    kernel, size = Count(model.within(model.limited(summary), model.units(summary))), block_rows(job.sampler.total)
+    kernel, size = ClippedSums(model.within(model.limited(summary), model.units(summary))), block_rows(job.sampler.total)
     blocks = [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
     return lambda: sum(kernel(block, {}, Unrecorded()) for block in blocks)
 
