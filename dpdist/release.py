@@ -20,8 +20,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
-from dpdist.core.this_process import refuse_nested_start, write_no_core
-from dpdist.core.threads import single_threaded
+from dpdist.core.this_process import refuse_nested_start, single_threaded, write_no_core
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import Charged, Meter

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpdist.core.errors import JobError, Problem
-from dpdist.core.printable import escaped
+from dpdist.core.errors import JobError, Problem, escaped
 from dpdist.job.loading import load_job
 
 pytestmark = pytest.mark.quick

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.console import Escaping
 from dpdist.cli.main import app
-from dpdist.core.printable import control, escaped
+from dpdist.core.errors import control, escaped
 from dpdist.publish.folder import for_spreadsheets
 
 ATTACK = "\x1b[2J\x1b]0;owned\x9b31m"

@@ -15,10 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from dpdist.core.errors import WorkspaceError
+from dpdist.core.errors import WorkspaceError, control
 from dpdist.core.files import private, sha256, shared, write_json, write_text
 from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
-from dpdist.core.printable import control
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.estimation.frame_table import read_job
 from dpdist.opening.verifying import refuse_unverified

@@ -22,7 +22,7 @@ from dpdist.core.files import private
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame
-from dpdist.core.threads import single_threaded
+from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import Strict

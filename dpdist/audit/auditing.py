@@ -18,7 +18,7 @@ from dpdist.core.files import private
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
-from dpdist.core.threads import single_threaded
+from dpdist.core.this_process import single_threaded
 from dpdist.job import MechanismSpec, WeightRule, those
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.registry import AUDITS

@@ -138,7 +138,7 @@ def size(
     ] = None,
 ) -> None:
     """Print requests and limits of a job's workers, computed from its plan, as a patch for deploy/base (JSON is YAML)."""
-    from dpdist.cli.sizing import worker_patch
+    from dpdist.cli.manifests import worker_patch
     from dpdist.job.loading import load_job
     from dpdist.validating import validate
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
 from dpdist.cli.statement_text import DONATED, DONORS
+from dpdist.core.errors import ProblemsError
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
+from dpdist.job.loading import parse_job
 from dpdist.job.yaml_lines import flow
+from dpdist.planning.expected_noise import at_sizes_of
+from dpdist.survey.census import take_census
 from dpdist.survey.domains import Domain
+from dpdist.survey.source import Source
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
@@ -227,3 +233,22 @@ def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[st
         for name, domain in domains.items()
         if name not in taken and domain.levels is not None and 2 <= len(domain.levels) <= MOST_CELLS_OF_A_COLUMN
     ]
+
+
+NOT_KNOWN = "`dpdist plan` says how many cells noise drowns at this ε, and which ε would do: no public sizes are known here"
+
+
+def with_noise(draft: Draft, folder: Path, public: Path | None, sources: Mapping[Path, Source]) -> Draft:
+    """Returns the draft with a comment on the noise, if its mechanism adds noise.
+
+    The confidential file's sizes are not used. `folder` is that of the job file.
+    """
+    if not draft.spec.adds_noise:
+        return draft
+    comment = NOT_KNOWN
+    if public is not None:
+        with suppress(ProblemsError):  # lines are left to fill, or the public file does not fit the job
+            job = parse_job(draft.text(), folder=folder)
+            if (expected := at_sizes_of(job, take_census(job, sources[public]).frame)) is not None:
+                comment = f"With cells as large as those of {public.name}, {expected}"
+    return replace(draft, noise=comment)

@@ -1,7 +1,8 @@
-"""The command `dpdist init`: writes a commented draft of a job, from a file's column names and types, and public files."""
+"""The commands on job files: `init` drafts one from column names, types and public files; `show` and `schema` print."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from dpdist.cli.console import guarded, out
 from dpdist.cli.design_columns import NONE, Options, chosen_design
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from dpdist.job import TextFile
     from dpdist.survey.domains import Domain
     from dpdist.survey.source import Source
+
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
 CODEBOOK = "A CSV file of column, level or low and high, label; or a file of SAS, Stata or SPSS with labels of values."
@@ -76,8 +79,7 @@ def init(
 
     def act() -> None:
         _refuse_place(to)  # before modules whose import takes seconds
-        from dpdist.cli.draft import Draft, named
-        from dpdist.cli.draft_noise import with_noise
+        from dpdist.cli.draft import Draft, named, with_noise
         from dpdist.job.loading import to_do
         from dpdist.survey.codebook_file import domains_of, labels_of
         from dpdist.survey.domains import seen
@@ -299,3 +301,26 @@ def _written(path: Path) -> TextFile:
     except (OSError, EOFError):  # reading the file reports the error
         return TextFile()
     return TextFile(**{name: value for name, value in settings.items() if value != Written._field_defaults[name]})
+
+
+def show(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The name of a shipped job, or a YAML job file.")],
+) -> None:
+    """Print the text of a shipped job or of a job file, unchanged."""
+    from dpdist.job.loading import find_job
+    from dpdist.job.yaml_lines import read_yaml
+
+    guarded(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
+
+
+def schema() -> None:
+    """Print the JSON schema of a job file, for editors, with the plug-ins that are installed."""
+    from dpdist.job import Job
+    from dpdist.job.specs import SPECS
+
+    def act() -> None:
+        for refusal in SPECS.usable()[1]:
+            print(refusal, file=sys.stderr)
+        print(json.dumps(Job.model_json_schema(), indent=2))
+
+    guarded(act)

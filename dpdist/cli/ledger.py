@@ -12,8 +12,8 @@ from dpdist.core.errors import DpdistError, JobError, Problem
 
 if TYPE_CHECKING:
     from dpdist.job import Limits
+    from dpdist.ledger.entries import Receipt
     from dpdist.ledger.pages import Page
-    from dpdist.ledger.receipt import Receipt
 
 app = typer.Typer(
     help="The ledger, in which releases of a dataset are counted: begin one ([bold]init[/]), [bold]show[/], "

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli import approve, cluster, diff, init, job_files, ledger, rehearse, releases, stan, trials, verify
+from dpdist.cli import cluster, diff, init, ledger, releases, stan, trials, verify
 from dpdist.cli.console import Verbs
 from dpdist.core.this_process import import_without_collecting, open_standard_streams, write_no_core
 from dpdist.runtime.interrupts import interrupt, remember_interrupts
@@ -49,9 +49,9 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
 for verb in (
-    *(init.init, rehearse.rehearse, verify.verify, verify.sign, verify.keygen, diff.diff, approve.approve),
+    *(init.init, trials.rehearse, verify.verify, verify.sign, verify.keygen, diff.diff, verify.approve),
     *(releases.validate, releases.plan, releases.run, releases.publish, releases.report, releases.status),
-    *(trials.audit, trials.calibrate, trials.study, job_files.show, job_files.schema),
+    *(trials.audit, trials.calibrate, trials.study, init.show, init.schema),
 ):
     app.command()(verb)
 

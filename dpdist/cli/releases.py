@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpdist.cli import cluster
-from dpdist.cli.console import ANEW, RESUMES, beside, guarded, out
-from dpdist.cli.listening import listening
-from dpdist.cli.options import (
+from dpdist.cli.console import (
+    ANEW,
+    RESUMES,
     InputFile,
     JobFile,
     Json,
@@ -24,7 +24,11 @@ from dpdist.cli.options import (
     Traces,
     WithEvaluation,
     WorkspaceFolder,
+    beside,
+    guarded,
+    out,
 )
+from dpdist.cli.listening import listening
 from dpdist.core.errors import JobError, Problem
 
 if TYPE_CHECKING:

@@ -147,7 +147,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
 
 def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
     """The first lines of the verdict, and the evaluation, for the custodian."""
-    from dpdist.cli.evaluation_text import evaluation_text, verdict_head
+    from dpdist.cli.custodian import evaluation_text, verdict_head
     from dpdist.quality.report.page import material_of, stated
 
     material = material_of(space)

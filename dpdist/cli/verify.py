@@ -1,4 +1,4 @@
-"""The commands `dpdist verify`, `sign` and `keygen`: check that a release is complete and signed, sign it, make keys."""
+"""The commands `dpdist verify`, `approve`, `sign` and `keygen`: whether a release is whole, and who vouches for it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dpdist.cli.console import guarded, out
-from dpdist.core.errors import DpdistError
+from dpdist.cli.console import RESUMES, guarded, out
+from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.files import write_text
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or the workspace that holds it.")]
@@ -95,3 +95,39 @@ def keygen(
         out.print(f"secret key (guard it): {file}\npublic key {made.public.name}: {public}", markup=False)
 
     guarded(act)
+
+
+def approve(
+    workspace: Annotated[str, typer.Argument(metavar="DIR", help="The workspace of a run that ended in hold.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why, in a line; kept in the confidential folder.")],
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Secret key of whoever approves; it signs the release. `approval: required` needs one."),
+    ] = None,
+    no: Annotated[
+        bool, typer.Option("--refuse", help="Refuse it instead: it stays held until somebody approves it.")
+    ] = False,
+) -> None:
+    """Publish a held release, or refuse it; both need a reason. Spends no budget, and a refusal gives none back."""
+    from dpdist.approval.holding import approve as approve_release
+    from dpdist.approval.holding import refuse as refuse_release
+    from dpdist.cli.report import donates
+    from dpdist.cli.statement_text import PUBLISHED_TOO
+    from dpdist.core.minisign import SecretKey
+
+    def act() -> None:
+        if no and key is not None:
+            fault = "a key to refuse with"
+            raise JobError("of approve", [Problem("--key", fault, "--key FILE, or --refuse", "give one of the two")])
+        if no:
+            refuse_release(workspace, reason)
+            out.print("refused: it stays held until somebody approves it, and its budget stays spent", markup=False)
+            return
+        secret = None if key is None else SecretKey.read(key)
+        if donates(workspace):
+            out.print(f"caution: {PUBLISHED_TOO}", markup=False)
+        where = approve_release(workspace, secret, reason)
+        by = "" if secret is None else f" by {secret.public.name}"
+        out.print(f"approved{by}, published: {where}", markup=False)
+
+    guarded(act, afterwards=RESUMES)

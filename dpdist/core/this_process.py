@@ -1,4 +1,4 @@
-"""What has to hold of this process before a run: nothing else is about to use it, and it writes no copy of its memory."""
+"""What has to hold of this process: one start, one thread of linear algebra, open streams, no copy of its memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import sys
+from contextlib import AbstractContextManager
 
 from dpdist.core.errors import DpdistError
 
@@ -69,3 +70,12 @@ def collect_from_here() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+
+
+def single_threaded() -> AbstractContextManager[object]:
+    """Within it, every BLAS has one thread: sums that several threads share out have other last digits."""
+    import scipy.linalg  # noqa: F401 - it brings a BLAS of its own, which can be limited only once it is loaded
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
-from dpdist.core.printable import control
+from dpdist.core.errors import control
 from dpdist.core.records import Level
 
 

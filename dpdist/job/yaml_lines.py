@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from dpdist.core.errors import Problem, ProblemsError
-from dpdist.core.printable import escaped
+from dpdist.core.errors import Problem, ProblemsError, escaped
 
 Keys = dict[str, Any]
 """A mapping as a YAML file has it, before validation."""

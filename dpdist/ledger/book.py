@@ -14,8 +14,7 @@ from dpdist.core.errors import LedgerError
 from dpdist.job import Limits
 from dpdist.ledger.accounts import Charge, Class, refuse_correction, refuse_excess
 from dpdist.ledger.database import Database, append, rows
-from dpdist.ledger.entries import FORMAT, Entry, damage, following, trusted
-from dpdist.ledger.receipt import Receipt
+from dpdist.ledger.entries import FORMAT, Entry, Receipt, damage, following, trusted
 
 CHARGED_IN = "name the ledger that the run was charged in, or use a new workspace"
 CORRECTS = "state correction.of as the run began, or use a new workspace"

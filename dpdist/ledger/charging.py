@@ -14,7 +14,7 @@ import rfc8785
 from dpdist.core.errors import BudgetRefused, LedgerError
 from dpdist.job import Job, Limits, budget_text
 from dpdist.ledger.accounts import SYMBOL, Charge, charges, cost, left, refuse_correction, refuse_excess, total
-from dpdist.ledger.receipt import Receipt
+from dpdist.ledger.entries import Receipt
 from dpdist.privacy.guarantees import Guarantee
 
 if TYPE_CHECKING:

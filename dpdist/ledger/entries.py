@@ -22,7 +22,7 @@ COLUMNS = ("kind", "dataset", "period", "run")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: `content` is its content, `text` its canonical JSON, and `sha256` that text's checksum."""
+    """One entry: its content, `text` its canonical JSON, and `sha256` that text's checksum."""
 
     content: Mapping[str, Any]
     text: str
@@ -93,3 +93,17 @@ def _wrong(row: Row, previous: str | None) -> str | None:
 def trusted(row: Row) -> Entry:
     """The entry in a row of an undamaged chain."""
     return Entry(json.loads(row.text), row.text, row.sha256)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What proves a run's charge: its ledger, and the number and checksum of its entry there."""
+
+    ledger: str
+    """Identity of the ledger since its creation."""
+    number: int
+    sha256: str
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {"ledger": self.ledger, "number": self.number, "sha256": self.sha256}

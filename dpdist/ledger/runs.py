@@ -18,7 +18,7 @@ from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.job import Job
 from dpdist.ledger.charging import NOT_COUNTED, VARIABLE, Account, beside, place_of
-from dpdist.ledger.receipt import Receipt
+from dpdist.ledger.entries import Receipt
 from dpdist.privacy.guarantees import Guarantee
 from dpdist.storage.workspace import MADE_AGAIN, Workspace
 

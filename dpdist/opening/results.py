@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.parquet_tables import ParquetTables
+from dpdist.core.parquet import ParquetTables
 from dpdist.core.public_files import MANIFEST
 from dpdist.opening.verifying import public_of, refuse_unverified
 from dpdist.publish.opened import Release

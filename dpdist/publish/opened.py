@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import AnalysisError
-from dpdist.core.parquet_tables import ParquetTables
+from dpdist.core.parquet import ParquetTables
 from dpdist.core.public_files import HELD, read_object, unfit
 from dpdist.estimation.estimators import combine_sets
 from dpdist.estimation.frame_table import read_job

@@ -22,7 +22,7 @@ from dpdist.core.files import write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame
-from dpdist.core.threads import single_threaded
+from dpdist.core.this_process import single_threaded
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.job import Calibration, Job, Measure
 from dpdist.mechanisms.models import builder_of

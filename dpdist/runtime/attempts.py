@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpdist.core.errors import DpdistError, TaskError
-from dpdist.core.threads import single_threaded
+from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
 from dpdist.runtime.json_logs import note, noting
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dpdist.core.progress import Event, Listener, silent
-from dpdist.core.threads import single_threaded
+from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
 from dpdist.runtime.attempts import raise_together, stop_or_note, unit_of
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
 from dpdist.core.files import replaced
-from dpdist.core.parquet_parts import batches
+from dpdist.core.parquet import batches
 from dpdist.core.records import Ints
 
 RECORD_SCHEMA = pa.schema(

@@ -15,7 +15,7 @@ LIMITED
     blas = [library for library in ThreadpoolController().info() if library["user_api"] == "blas"]
     print(len(blas), max(library["num_threads"] for library in blas))
 """
-ONE = "from dpdist.core.threads import single_threaded\nwith single_threaded():"
+ONE = "from dpdist.core.this_process import single_threaded\nwith single_threaded():"
 BEFORE_IT_IS_LOADED = "threadpool_limits(2)\nwith threadpool_limits(1):"
 
 

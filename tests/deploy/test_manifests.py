@@ -21,7 +21,7 @@ from rendering import DEPLOY, OVERLAYS, Objects, render
 from typer.main import get_command
 
 from dpdist.cli.main import app
-from dpdist.cli.sizing import worker_memory, worker_patch
+from dpdist.cli.manifests import worker_memory, worker_patch
 from dpdist.job.loading import load_job
 from dpdist.validating import validate
 

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.kustomize import pick
 from dpdist.cli.main import app
-from dpdist.cli.manifests import job_in_cluster
-from dpdist.cli.sizing import NANNY_BYTES, tasks, worker_memory, worker_patch
+from dpdist.cli.manifests import NANNY_BYTES, job_in_cluster, tasks, worker_memory, worker_patch
 from dpdist.job.loading import Resolved, load_job
 from dpdist.validating import validate
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.evaluation_text import evaluation_text
+from dpdist.cli.custodian import evaluation_text
 from dpdist.cli.main import app
 from dpdist.job import Job
 from dpdist.publish.released import read_release

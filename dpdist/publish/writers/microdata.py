@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.core.parquet_parts import batches
+from dpdist.core.parquet import batches
 from dpdist.core.records import Level
 from dpdist.job import Job
 from dpdist.job.presentation import Presentation

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpdist.core.parquet_parts import batches
+from dpdist.core.parquet import batches
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpdist.core import parquet_parts
-from dpdist.core.parquet_parts import batches
+from dpdist.core import parquet
+from dpdist.core.parquet import batches
 
 
 @pytest.mark.parametrize("sizes", [(), (0,), (5,), (40, 40, 40), (7, 200, 1, 0, 99)], ids=str)
 def test_every_row_comes_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> None:
-    monkeypatch.setattr(parquet_parts, "PASS_ROWS", 100)
+    monkeypatch.setattr(parquet, "PASS_ROWS", 100)
     whole = pa.table({"number": np.arange(sum(sizes)), "text": pa.array(map(str, range(sum(sizes))), pa.string())})
     with pq.ParquetWriter(tmp_path / "rows", whole.schema) as writer:
         start = 0
@@ -32,7 +32,7 @@ def test_every_row_comes_once_and_in_order(tmp_path: Path, monkeypatch: pytest.M
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyArrow's own pass over the same file is the control: it holds what it has read, several times as much at the end."""
-    monkeypatch.setattr(parquet_parts, "PASS_ROWS", 100_000)
+    monkeypatch.setattr(parquet, "PASS_ROWS", 100_000)
     texts = pa.DictionaryArray.from_arrays(pa.array(np.arange(100_000, dtype=np.int32) % 50), pa.array(map(str, range(50))))
     table = pa.table({"text": texts, "number": np.random.default_rng(1).normal(size=100_000)})
     with pq.ParquetWriter(tmp_path / "rows", table.schema) as writer:
