@@ -67,14 +67,12 @@ def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[str]:
 
 
 def _effect(job: Job) -> str:
-    """Returns what to state as the design effect, as the remedy of a caution."""
     reference = job.reference
     of_reference = reference is not None and reference.file is not None
     return "`reference`, which estimates it from the reference's records" if of_reference else "a public figure of it"
 
 
 def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
-    """Warns of few PSU codes without design strata: codes may repeat in every stratum, and count as one PSU each."""
     job, psus = plan.job, plan.census.psus
     if job.survey.psu is None or job.survey.design_strata or len(psus) != 1 or psus[0] >= FEWEST_PSUS:
         return
@@ -85,7 +83,6 @@ def _psus_of_no_stratum(plan: Plan) -> Iterator[str]:
 
 
 def _of_reference(job: Job) -> Iterator[str]:
-    """Warns of what cannot be checked about the reference, and of the part of the reference that is published."""
     reference = job.reference
     if reference is None or not reference.holds_records:
         return
@@ -105,7 +102,6 @@ def _of_reference(job: Job) -> Iterator[str]:
 
 
 def _left_blank(job: Job) -> Iterator[str]:
-    """Names the statistics that a run leaves blank in cells that noisy sums alone do not identify."""
     named = {
         table.name: [statistic.text for statistic in table.statistics if statistic.name not in STATISTICS]
         for table in job.tables
@@ -126,7 +122,6 @@ def _years_between(one: str, other: str) -> int:
 
 
 def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
-    """Warns of strata whose weights would have to be so small that no posterior exists."""
     if (
         not (job.mechanism.tunes_weights or job.mechanism.cuts_weights)
         or not model.improper
@@ -149,7 +144,6 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
 
 
 def _small_cells(plan: Plan) -> Iterator[str]:
-    """Names cells of a score model whose reference records are too few for distributions of the cell's own."""
     job, frame, reference = plan.job, plan.frame, plan.reference
     if not family_facts(job).on_reference or not isinstance(reference, ReferenceFile):
         return

@@ -64,7 +64,6 @@ def beside(act: Callable[[], None], failed: str, remedy: str) -> None:
 
 
 def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: str) -> None:
-    """Runs the command, and reports errors in words that quote no record."""
     try:
         as_interrupt(act)
     except typer.Exit:  # a result, as of a check that found a fault
@@ -113,7 +112,6 @@ class Verbs(TyperGroup):
 
 
 def _place(error: Exception) -> str:
-    """Returns the class of an error, and where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
 

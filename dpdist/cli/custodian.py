@@ -74,7 +74,6 @@ def verdict_head(verdict: Overall) -> RenderableType:
 
 
 def _truth(rows: pd.DataFrame) -> Iterator[str]:
-    """States how many true figures the intervals contain, if the survey is simulated."""
     judged = rows[["truth", "synthetic_lower"]].notna().all(axis=1)
     if judged.any():
         held = (rows["synthetic_lower"] <= rows["truth"]) & (rows["truth"] <= rows["synthetic_upper"])

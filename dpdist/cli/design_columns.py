@@ -113,7 +113,6 @@ def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -
 
 
 def _method(given: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
-    """Returns the method of replicate weights and Fay's k, which goes with the method FAY alone."""
     kind, fay = given.kind if given.kind is not None or given.fay is None else FAY, given.fay
     if kind is not None and kind not in KINDS:
         near = get_close_matches(kind, KINDS, n=1)

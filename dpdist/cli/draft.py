@@ -140,7 +140,6 @@ class Draft:
             yield f"model: {flow(model)}"
 
     def _survey(self) -> Iterator[str]:
-        """Yields the job's lines on the design, with a TODO for each open decision."""
         design = self.design
         survey = self._stated(design)
         comment = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
@@ -156,7 +155,6 @@ class Draft:
             yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"
 
     def _stated(self, design: DesignColumns) -> dict[str, Any]:
-        """Returns the job's settings on a design; a reference that the mechanism needs gives the design effects."""
         of_reference = design.clustered and self.reference is not None and self.spec.needs_reference
         return {"weight": self.weight, **design.settings, **({"design_effect": "reference"} if of_reference else {})}
 
@@ -199,7 +197,6 @@ class Draft:
             yield f"presentation: {flow({'columns': {name: texts for name, texts in text.items() if texts}})}"
 
     def _text(self, name: str) -> dict[str, Any]:
-        """Returns a column's label, and the labels of its levels if it is a column of the table."""
         levels = dict(self.domains[name].labels) if name in self.by and name in self.domains else {}
         label = {"label": self.labels[name]} if name in self.labels else {}
         return label | ({"levels": levels} if levels else {})
@@ -214,7 +211,6 @@ def named(path: Path | None, period: str | None) -> tuple[str, str | None]:
 
 
 def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
-    """Returns levels as a job lists them; a long run of whole numbers becomes a range."""
     whole = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
     if len(whole) == len(levels) >= LONG_RANGE and whole == list(range(whole[0], whole[0] + len(whole))):
         return {"range": [whole[0], whole[-1]]}
@@ -222,7 +218,6 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
 
 
 def _plain(domain: Domain) -> tuple[float, ...]:
-    """Returns bounds, with whole numbers as integers."""
     return tuple(int(bound) if float(bound).is_integer() else bound for bound in domain.bounds or ())
 
 

@@ -124,7 +124,6 @@ def init(
 
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
-    """Returns the file to use as reference: from the option, the user's answer, or the public file."""
     if answer is None and asks:
         question = "An earlier file of this survey that is public (its path, or none)"
         answer = str(typer.prompt(question, default=str(public) if public is not None else NONE))
@@ -132,7 +131,6 @@ def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | No
 
 
 def _of_reference(path: Path | None, period: str | None, provenance: str | None, asks: bool) -> dict[str, str]:
-    """Returns the reference's period and source: from the options, the user's answers, or a year in the file's name."""
     from dpdist.cli.draft import named
 
     if path is None:
@@ -173,7 +171,6 @@ def _by(
 
 
 def _noted(draft: Draft) -> Iterator[str]:
-    """Describes decisions that the command made because no option made them."""
     from dpdist.cli.statement_text import DONATED, DONORS
 
     if draft.design.names:
@@ -191,14 +188,12 @@ def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
 
 
 def _refuse_place(to: Path) -> None:
-    """Raises an error if the job file exists, or its folder does not."""
     if to.exists() or not to.parent.is_dir():
         fault = "the file exists" if to.exists() else "its folder does not exist"
         raise JobError(str(to), [Problem("--out", fault, "a new file in a folder that exists", "name another one")])
 
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
-    """Raises an error if the confidential file was given as a public file."""
     for path in public:
         if file is not None and path is not None and path.is_file() and file.is_file() and sha256(path) == sha256(file):
             fault, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"

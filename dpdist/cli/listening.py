@@ -151,7 +151,6 @@ class _Quiet:
 
 
 def _print_json(event: Mapping[str, Any]) -> None:
-    """Prints one line as a whole, because two threads print."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 

@@ -226,7 +226,6 @@ def _storage(objects: Objects, plan: Plan, place: Place, needs_input: bool) -> N
 
 
 def _driver(objects: Objects, plan: Plan, place: Place) -> None:
-    """Sets the driver's workspace and memory, and gives it access to the ledger if there is one."""
     spec = _pod(objects, "driver")
     one = spec["containers"][0]
     one["args"][one["args"].index("--workspace") + 1] = place.workspace
@@ -252,7 +251,6 @@ def _driver(objects: Objects, plan: Plan, place: Place) -> None:
 
 
 def _pod(objects: Objects, role: str) -> dict[str, Any]:
-    """Returns the pod specification of the driver or of a worker."""
     kind, name = {"driver": ("Job", "dpdist-release"), "worker": ("Deployment", "dpdist-worker")}[role]
     spec: dict[str, Any] = pick(objects, kind, name)["spec"]["template"]["spec"]
     return spec
@@ -265,7 +263,6 @@ def _unmount(spec: dict[str, Any], volume: str) -> None:
 
 
 def _placed(one: dict[str, Any], place: Place) -> None:
-    """Sets namespace and image of an object."""
     if one["kind"] == "Namespace":
         one["metadata"]["name"] = place.namespace
     else:

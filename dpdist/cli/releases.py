@@ -218,7 +218,6 @@ def _for_custodian(workspace: str, made: bool = False, verdict: bool = False) ->
 
 
 def _ended(made: Release) -> dict[str, str]:
-    """Returns the last JSON event of a command that publishes or holds a release."""
     return {"event": "held" if made.held else "done", "held" if made.held else "public": str(made)}
 
 

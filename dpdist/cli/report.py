@@ -146,7 +146,6 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
 
 
 def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
-    """The first lines of the verdict, and the evaluation, for the custodian."""
     from dpdist.cli.custodian import evaluation_text, verdict_head
     from dpdist.quality.report.page import material_of, stated
 
@@ -197,12 +196,10 @@ def _statement(space: Workspace) -> dict[str, Any]:
 
 
 def _stopped(statement: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the warning of a release whose noisy sums show that it is wrong; empty for other releases."""
     return {"do not publish": why} if (why := statement.get("do_not_publish")) else {}
 
 
 def _warned(space: Workspace) -> dict[str, str]:
-    """Returns the warning of a folder that is not for publication; empty for other folders."""
     return {"not for publication": why} if (why := unfit(space.newest)) is not None else {}
 
 

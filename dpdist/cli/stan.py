@@ -73,7 +73,6 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
 
 
 def _drawn(toolchain: stan.ToolchainName) -> str:
-    """Compiles a small program and draws from it. Raises the error if that fails."""
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.stan import StanSettings, fit
 
