@@ -1,9 +1,7 @@
 """Bias correction of the score model: shifts that give a fitted law the reference's mean outcomes (METHODS §5b, §7b).
 
-The score model regresses the outcome's normal score on the weight's normal score, cell by cell. The scores are not
-exactly normal about this regression. So mean outcomes under the fit differ a little from the reference's weighted means.
-This file estimates a shift of the regression's intercept for each cell, which reduces the difference. Cells that share a
-distribution share a shift. Small cells and yes-or-no outcomes have none.
+Scores are not exactly normal about their regression. So mean outcomes under the fit differ a little from the
+reference's weighted means. A shift of the intercept of each cell's regression reduces the difference.
 """
 
 from __future__ import annotations

@@ -86,11 +86,9 @@ class Cells:
 def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
     """The group of every cell, (cell,), so that a group has `least` records or more where possible.
 
-    `codes` (cell, column) has the same number for all cells in the first column. First, cells are compared in all columns,
-    then in all but the last, then in all but the last two, and so on. At each step, take the cells that agree in these
-    columns. Those of them without a group form one if together they have `least` records. Otherwise they join the smallest
-    group among these cells; if there is none, they are left to the next step. At the last step they form a group of any
-    size.
+    `codes` (cell, column) has one number in the first column. Cells are compared in all columns, then in ever fewer of the
+    first. Those that agree and have no group form one if they have `least` records. Otherwise they join the smallest group
+    among the cells that agree, or wait for the next step.
     """
     groups_of_cells, number = np.full(len(codes), -1, dtype=np.int64), 0
     for shared in range(codes.shape[1], 0, -1):

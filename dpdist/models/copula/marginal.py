@@ -89,10 +89,8 @@ class Marginal:
     def scores(self, values: Floats, uniforms: Floats) -> Floats:
         """Normal scores Φ⁻¹(F(value)), finite and increasing in the value; `uniforms` (record,) has one for each record.
 
-        A record at an atom is placed within the atom's step by its uniform. Between two atoms there may be no
-        probability. Some of the records with a value there are placed in the step of either atom, in proportion to how
-        near it is. So a small change of scale changes a mean by a similar amount. A value beyond the outermost atom is
-        placed at that atom.
+        A record at an atom is placed within the atom's step by its uniform. A value between two atoms without probability
+        between them is shared out to both, in proportion to nearness. A value beyond the outermost atom is placed there.
         """
         last = np.searchsorted(self.value, values, side="right") - 1
         node, following = np.maximum(last, 0), np.minimum(last + 1, len(self.value) - 1)

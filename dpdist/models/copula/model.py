@@ -1,8 +1,6 @@
 """The score model: normal laws for the normal scores of weight and outcome, which a reference's distributions define.
 
-In cell c, F_c is the reference's distribution function, w the weight and y the outcome. The scores are z_w = Φ⁻¹F_c(w)
-and z_y = Φ⁻¹{F_c(y−) + U(F_c(y) − F_c(y−))}, where U is a uniform of the record. The model is z_w ~ N(μ, τ²) and z_y ~
-N(b(z_w)'β, σ²), where b is a spline.
+METHODS §5b defines the scores z_w and z_y, and the model: z_w ~ N(μ, τ²) and z_y ~ N(b(z_w)'β, σ²), where b is a spline.
 
 If an outcome can be 0, the records of a cell have two parts. Part 1 has the values other than 0, and P(part 1) = p. Each
 part has its own law and distribution of weights. Only part 1 has a z_y. A yes-or-no outcome has the two parts and no z_y.
@@ -10,8 +8,7 @@ part has its own law and distribution of weights. Only part 1 has a z_y. A yes-o
 The log likelihood f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed
 function of the record and of the record's two uniforms, one for the weight and one for the outcome. The uniforms depend
 on the record's number alone. The subtracted term cancels from the posterior (METHODS §2, offsets). METHODS §5b subtracts
-log φ(z_w) + log φ(z_y) instead, and f then contains the dependence of y on w. In every interval between knots, f is a dot
-product of (1, z_y, z_w, z_y², z_y z_w, z_w²) with a table over draws (`spline`).
+log φ(z_w) + log φ(z_y) instead, and f then contains the dependence of y on w.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Estimates a reference's distributions of weights and outcomes by cell; small cells borrow from similar cells.
 
 A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and of the
-records of similar cells. Its own share depends on its size and on how similar the cells are (`small_area`). Cells are
-compared by their mean, and by the mean and variance of their normal scores under the distribution of all records of
-their group. The scores are compared because a few records in a heavy tail can dominate a mean.
+records of similar cells, by its size and by how similar the cells are (`small_area`).
 
 Where weights have few values, every class of weights has a distribution of outcomes. So outcomes and weights belong
 together as in the reference. Cells that share a fit have their own correlations of weight and outcome, mixed in the same
@@ -136,12 +134,12 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
     """Weights of own records, and effective numbers of records, of the `wanted` cells of a group, (wanted cell,) each.
 
     A cell is compared with the others by three figures: the mean and the variance of its scores under the group's
-    distribution, and the mean of its values. The figure that differs most decides. So borrowing moves no mean by more
-    than its sampling error.
+    distribution, and the mean of its values. The figure that differs most decides.
     """
     present, number = np.unique(np.concatenate([wanted, cell]), return_inverse=True)
     number = number[len(wanted) :]
     size = np.bincount(number, minlength=len(present)).astype(np.float64)
+    # A few records in a heavy tail can dominate a mean, so scores are compared too.
     z = of_outcomes(values).scores(values, np.full(len(values), 0.5))
     squared = _squared(z, number, size)
     pooled = [np.full(len(size), _within(moment, number, size)) for moment in (z, squared)]

@@ -31,9 +31,9 @@ def factors(
     (record,): log outcome and log weight. An item has the positions of the pattern's records, φ (feature, record), T
     (feature, draw), and a bound on the error of each record's values.
 
-    The bound is the sum of two terms. The first is proportional to the sizes of the products plus log 2π. The sum f may be
-    much smaller, because the log determinant can cancel log 2π. The second is the error of the means times the slope of f;
-    it matters where the covariance is small. The centre is the draws' mean, so that the products are of the order of f.
+    The bound is proportional to the sizes of the products plus log 2π, plus the error of the means times the slope of f;
+    the latter matters where the covariance is small. The centre is the draws' mean, so that the products are of the order
+    of f.
     """
     rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
     constant = _log_peak(covariance)

@@ -5,10 +5,7 @@ components; the last is the weight's, z_w. `Conjugate` has the posterior under r
 improper prior it exists if and only if Σα > p + d, with p predictors. The log likelihood f_i is the log density of z.
 
 FBS draws synthetic records from the law in the sample. FBP draws outcomes from the law in the population, which follows
-from the same fit. Let π = 1/w = exp(−z_w) be the inclusion probability and p(z|x) the population law. The sample law is
-π·p(z|x)/E(π|x). So the population law is the sample law times exp(z_w), normalised. For a normal law this shifts the mean
-of every component by its covariance with log w: μ_pop = μ_sample + Σe_w. Also, 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w +
-Σ_ww/2).
+from the same fit: μ_pop = μ_sample + Σe_w, and 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2), with π = 1/w.
 """
 
 from __future__ import annotations
