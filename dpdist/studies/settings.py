@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from math import inf
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
 from dpdist.job import Budget, Frozen, Name, Runtime, budget_text
 
@@ -227,6 +229,22 @@ class StudyOfArms(Study):
     @property
     def all_measures(self) -> tuple[str, ...]:
         return self.measures
+
+
+class StudyOfFiles(Study):
+    """A study of public files in one folder."""
+
+    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
+
+    def with_data(self, folder: str) -> Self:
+        return self.model_copy(update={"data": folder})
+
+    def path_of(self, file: str, where: str) -> Path:
+        """The file's path. Raises `StudyError`, with `where` the study names it, if there is no such file."""
+        path = Path(self.data or ".") / file
+        if not path.is_file():
+            raise StudyError(self.study, [Problem(where, f"no file {file}", "a Parquet file", "name its folder by --data")])
+        return path
 
 
 _DECIDES_NOTHING = {"title", "about", "data", "references", "replicates", "notes", "beside", "figures", "limits", "runtime"}

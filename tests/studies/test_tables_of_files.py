@@ -87,7 +87,7 @@ def test_a_file_that_is_not_as_said_is_refused(folder: Path, edit: dict[str, Any
     study = study_of(folder, edit)
     assert study.cases[0].file is not None
     with pytest.raises(StudyError, match=told):
-        units_of(study.study, study.cases[0].file, study.data, study.key_of("people"))
+        units_of(study, study.cases[0].file, study.key_of("people"))
 
 
 @pytest.mark.parametrize("case", [{"population": 1000}, {"file": None}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 from pydantic import Field
 
 from dpdist.confidential.records import Records
-from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
 from dpdist.core.records import Ints
 from dpdist.job import Adjacency, Frozen, Job, Name
@@ -22,7 +20,7 @@ from dpdist.quality.microdata.coded import Coded
 from dpdist.quality.microdata.regression import fitted, overlap
 from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, over_sets, released, similarity
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.settings import StudyOfArms
+from dpdist.studies.settings import StudyOfArms, StudyOfFiles
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
 MEASURES = ("specks", *LEVELS, "overlap", "one_way", "two_way")
@@ -57,7 +55,7 @@ class CodedArm(Frozen):
     single: bool = False
 
 
-class CodedStudy(StudyOfArms):
+class CodedStudy(StudyOfArms, StudyOfFiles):
     """How similar synthetic records are to a public file's: distributions, χ² tests, logistic regression."""
 
     measures = MEASURES
@@ -66,10 +64,6 @@ class CodedStudy(StudyOfArms):
     mechanisms: tuple[CodedArm, ...] = Field(min_length=1)
     adjacency: Adjacency = "zero_out"
     sets: int = Field(default=5, ge=1, le=100, description="synthetic sets of a release, which share ε")
-    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
-
-    def with_data(self, folder: str) -> CodedStudy:
-        return self.model_copy(update={"data": folder})
 
 
 class CodedFiles(SimulatedKind):
@@ -124,10 +118,7 @@ def _sized(case: CodedCase) -> str:
 
 def coded(study: CodedStudy, case: CodedCase) -> Coded:
     """The case's records as codes. Raises `StudyError` without the file."""
-    path = Path(study.data or ".") / case.file
-    if not path.is_file():
-        problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
-        raise StudyError(study.study, [problem])
+    path = study.path_of(case.file, f"cases.{case.name}.file")
     rows = pd.read_parquet(path)
     for name, (low, high) in case.keep.items():
         rows = rows[rows[name].between(low, high)]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Reference, budget_text
@@ -23,7 +22,7 @@ from dpdist.release import run
 from dpdist.studies.kinds.files_settings import COMPARISONS, RELEASE, FileCase, FilesArm, FilesStudy
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS, population
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.kinds.repeated_samples import SIZE, arm_job, job_of_case, repeated, tabulated_job
+from dpdist.studies.kinds.repeated_samples import SIZE, arm_job, file_records, job_of_case, repeated, tabulated_job
 from dpdist.studies.kinds.table_errors import COVERAGE_TITLE, STATISTICS, chain_epsilon, errors_in_direct_se, ratio
 
 RELEASES = (
@@ -194,16 +193,8 @@ def releases(study: FilesStudy, case: FileCase, number: int) -> Replicate:
 
 def read(study: FilesStudy, case: FileCase, job: Job) -> pd.DataFrame:
     """The records of the job's universe, within bounds. Raises `StudyError` without the file."""
-    path = Path(study.data or ".") / str(case.file)
-    if not path.is_file():
-        problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
-        raise StudyError(study.study, [problem])
-    rows = pd.read_parquet(path)
-    for keep in job.universe:
-        rows = rows[rows[keep.column].isin(keep.keep)]
-    if case.above is not None:
-        rows = rows[rows[job.outcomes[0]] > case.above]
-    return rows.dropna(subset=list(case.complete)).reset_index(drop=True)
+    rows = file_records(study.path_of(str(case.file), f"cases.{case.name}.file"), job, case.complete)
+    return rows if case.above is None else rows[rows[job.outcomes[0]] > case.above].reset_index(drop=True)
 
 
 def _pair(

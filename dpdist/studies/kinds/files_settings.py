@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from dpdist.job import Adjacency, Budget, Family, Frozen, Mechanism, Name, Synthesis, budget_text
 from dpdist.studies.kinds.populations import PopulationName
 from dpdist.studies.kinds.table_errors import STATISTICS, sizes_of
-from dpdist.studies.settings import Study, known_or_refused
+from dpdist.studies.settings import StudyOfFiles, known_or_refused
 
 DIRECT = "direct"
 """Label of the samples' direct estimates, which are not protected."""
@@ -116,7 +116,7 @@ class FileCase(Frozen):
         return self.sample or 0
 
 
-class FilesStudy(Study):
+class FilesStudy(StudyOfFiles):
     """|Error| in direct standard errors, median and maximum over cells and margins.
 
     Errors of counts are also given the cells' sizes. Where the truth is known: coverage, and RMSE over the direct
@@ -126,7 +126,6 @@ class FilesStudy(Study):
     kind: Literal["files"]
     cases: tuple[FileCase, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)
-    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
     mechanisms: tuple[FilesArm, ...] = Field(default=(), description="of split: pps")
 
     @model_validator(mode="after")
@@ -143,9 +142,6 @@ class FilesStudy(Study):
         for arm in self.mechanisms:
             known_or_refused(f"mechanism '{arm.label}'", [budget_text(e) for e in arm.epsilons or ()], self.grid)
         return self
-
-    def with_data(self, folder: str) -> Self:
-        return self.model_copy(update={"data": folder})
 
     @property
     def same_at_every_epsilon(self) -> tuple[str, ...]:

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from pydantic import Field, model_validator
 
 from dpdist.core.errors import DpdistError, Problem, StudyError
 from dpdist.core.keys import Key
-from dpdist.job import Adjacency, Budget, Frozen, Guarantee, Job, Name
+from dpdist.job import Adjacency, Frozen, Guarantee, Job, Name
 from dpdist.job.loading import job_of, load_job
 from dpdist.job.specs import SPECS
 from dpdist.studies.kinds.populations import DESCRIBED, UNITS, PopulationName, population, population_job
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.kinds.repeated_samples import SIZE, WEIGHT, sampled
+from dpdist.studies.kinds.repeated_samples import SIZE, WEIGHT, file_records, sampled
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
 from dpdist.studies.rehearsal_thirds import Parts, numbered, parted, thirds
 from dpdist.studies.rehearsal_trials import Trial, trial
-from dpdist.studies.settings import Study
+from dpdist.studies.settings import StudyOfArms, StudyOfFiles
 
 STATISTICS = ("count", "mean")
 MEASURES = ("median", "largest", "coverage", "direct_coverage", "withheld")
@@ -70,29 +70,13 @@ class MechanismArm(Frozen):
         return f"{self.candidate}: {self.guarantee}"
 
 
-class MechanismsStudy(Study):
+class MechanismsStudy(StudyOfArms, StudyOfFiles):
     """Errors and coverage of counts and means, and run time, of every mechanism at one ε."""
 
+    measures = (*(f"{name}_{what}" for name, what in product(STATISTICS, MEASURES)), "seconds", REFUSED)
     kind: Literal["mechanisms"]
     cases: tuple[MechanismCase, ...] = Field(min_length=1)
     mechanisms: tuple[MechanismArm, ...] = Field(min_length=1)
-    epsilons: tuple[Budget, ...] = Field(min_length=1)
-    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(arm.label for arm in self.mechanisms)
-
-    @property
-    def all_measures(self) -> tuple[str, ...]:
-        return (
-            *(f"{name}_{what}" for name in STATISTICS for what in MEASURES),
-            "seconds",
-            REFUSED,
-        )
-
-    def with_data(self, folder: str) -> Self:
-        return self.model_copy(update={"data": folder})
 
 
 class MechanismsKind(SimulatedKind):
@@ -229,24 +213,13 @@ def _parts(study: MechanismsStudy, case: MechanismCase, key: Key, folder: Path) 
         rows, job = sampled(units.assign(y=np.clip(units["y"], low, high)), 3 * case.records, rng), case_job(case, "1")
         rows[WEIGHT] *= 3.0
     else:
-        rows, job = _read(study, case), load_job(str(case.job))
+        job = load_job(str(case.job))
+        rows = file_records(study.path_of(str(case.file), f"cases.{case.name}.file"), job, case.complete)
         rows = rows.iloc[np.sort(rng.permutation(len(rows))[: 3 * case.records])].reset_index(drop=True)
     made = Parts(*(folder / f"{name}.parquet" for name in Parts._fields))
     for path, kept in zip(made, parted(thirds(numbered(rows[list(job.categories)]), rng)), strict=True):
         rows[kept].reset_index(drop=True).to_parquet(path)
     return made
-
-
-def _read(study: MechanismsStudy, case: MechanismCase) -> pd.DataFrame:
-    """Records of the job's universe. Raises `StudyError` without the file."""
-    path, job = Path(study.data or ".") / str(case.file), load_job(str(case.job))
-    if not path.is_file():
-        problem = Problem(f"cases.{case.name}.file", f"no file {case.file}", "a Parquet file", "name its folder by --data")
-        raise StudyError(study.study, [problem])
-    rows = pd.read_parquet(path)
-    for keep in job.universe:
-        rows = rows[rows[keep.column].isin(keep.keep)]
-    return rows.dropna(subset=list(case.complete))
 
 
 def _source(case: MechanismCase) -> str:

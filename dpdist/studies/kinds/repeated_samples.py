@@ -7,7 +7,7 @@ case determine the population; together with the replicate's number they determi
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -181,6 +181,14 @@ def compared(measured: Measured, intervals: dict[str, Interval], errors: bool = 
             sizes = np.abs(published.value - direct.value)[with_error] / scale[with_error]
             yield f"{name}_{prefix}median", float(np.median(sizes))
             yield f"{name}_{prefix}max", float(sizes.max())
+
+
+def file_records(path: Path, job: Job, complete: Sequence[str]) -> pd.DataFrame:
+    """Records of the job's universe with values in the columns `complete`."""
+    rows = pd.read_parquet(path)
+    for keep in job.universe:
+        rows = rows[rows[keep.column].isin(keep.keep)]
+    return rows.dropna(subset=list(complete)).reset_index(drop=True)
 
 
 def job_of_case(case: FileCase) -> Job:

@@ -52,7 +52,7 @@ from dpdist.studies.kinds.table_errors import (
     ratios,
     ratios_of_errors,
 )
-from dpdist.studies.settings import Study
+from dpdist.studies.settings import StudyOfFiles
 from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
 
@@ -116,7 +116,7 @@ class Synthetic(Frozen):
         return self
 
 
-class TablesStudy(Study):
+class TablesStudy(StudyOfFiles):
     """RMSE over replicates against the truth, over that of yardsticks, by field × sex with margins."""
 
     kind: Literal["tables"]
@@ -125,10 +125,6 @@ class TablesStudy(Study):
     sets: tuple[Annotated[int, Field(ge=1, le=20)], ...] = Field(min_length=1, description="numbers m of synthetic sets")
     epsilon_per_set: Budget
     draws: int = Field(default=1000, ge=100)
-    data: str | None = Field(default=None, description="folder of the files; `--data` names another")
-
-    def with_data(self, folder: str) -> Self:
-        return self.model_copy(update={"data": folder})
 
     @model_validator(mode="after")
     def _numbers(self) -> Self:
@@ -297,7 +293,7 @@ def surveyed(study: TablesStudy, case: TableCase, key: Key) -> Survey:
     job = job_of(study, case, key, study.mechanisms[0])
     if case.file is None:
         return simulated(job)
-    units = units_of(study.study, case.file, study.data, study.key_of(case.name))
+    units = units_of(study, case.file, study.key_of(case.name))
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         path = Path(folder) / SAMPLE
         write_sample(path, units, case.sample, key.generator("survey"))
@@ -444,19 +440,17 @@ def _coverage(
             yield Result(label, epsilon, f"{name}_coverage_margins", float(held[there & margin].mean()))
 
 
-def units_of(study: str, file: TableFile, data: str | None, key: Key) -> pd.DataFrame:
+def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
     """Records with a positive outcome: field, sex, salary, and a size that grows with salary.
 
     Raises `StudyError` without the file, or with other columns or levels.
     """
-    path = Path(data or ".") / file.path
-    if not path.is_file():
-        raise StudyError(study, [Problem("cases", f"no file {file.path}", "a Parquet file", "name its folder by --data")])
+    path = study.path_of(file.path, "cases")
     columns = {name: getattr(file, name) for name in ("field", "sex", "salary")}
     held = pq.read_schema(path).names
     if lost := [name for name in columns.values() if name not in held]:
         raise StudyError(
-            study, [Problem("cases", f"no column {lost[0]} in {file.path}", ", ".join(held), "name one of them")]
+            study.study, [Problem("cases", f"no column {lost[0]} in {file.path}", ", ".join(held), "name one of them")]
         )
     rows = pd.read_parquet(path, columns=list(columns.values())).rename(columns={old: new for new, old in columns.items()})
     rows = rows[rows["salary"].notna() & (rows["salary"] > 0)].reset_index(drop=True)
@@ -464,7 +458,9 @@ def units_of(study: str, file: TableFile, data: str | None, key: Key) -> pd.Data
     for name, levels in (("field", file.fields), ("sex", file.sexes)):
         if unknown := sorted(set(made[name]) - set(levels)):
             listed = ", ".join(levels)
-            raise StudyError(study, [Problem("cases", f"level {unknown[0]} of {columns[name]}", listed, "add the level")])
+            raise StudyError(
+                study.study, [Problem("cases", f"level {unknown[0]} of {columns[name]}", listed, "add the level")]
+            )
     salary = rows["salary"].to_numpy(float)
     return made.assign(salary=salary, **{SIZE: informative_size(salary, key.generator("sizes"))})
 
