@@ -129,10 +129,10 @@ def _run(
                 metered = meter.reserve(key)
                 store_noisy_frame(space, job, plan.frame)
                 gates = _gates(space, plan) if job.accept is not None else None
-                release = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
+                released = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
                 meter.settle(key)
-            release = release if gates is None else _accepted(space, plan, release, *gates, listener)
-            _publish(space, release, listener, held=_held_at_first(space, job))
+            released = released if gates is None else _accepted(space, plan, released, *gates, listener)
+            _publish(space, released, listener, held=_held_at_first(space, job))
             meter.name_release(key, listener)
             with private():
                 evaluate(space, plan, key, listener)
@@ -151,7 +151,7 @@ def _gates(space: Workspace, plan: Plan) -> tuple[dict[str, Floats], Floats]:
 
 
 def _accepted(
-    space: Workspace, plan: Plan, release: ReleasedObject, sums: dict[str, Floats], noise: Floats, listener: Listener
+    space: Workspace, plan: Plan, released: ReleasedObject, sums: dict[str, Floats], noise: Floats, listener: Listener
 ) -> ReleasedObject:
     """Measures the gates and adds their noisy values to the release.
 
@@ -160,13 +160,13 @@ def _accepted(
     published = dict[str, pd.DataFrame]()
     with private(), tempfile.TemporaryDirectory(dir=space.confidential, prefix=SCRATCH) as scratch:
         if not space.finished(ACCEPTED):
-            publish_folder(release, made := Path(scratch) / "public", listener)
+            publish_folder(released, made := Path(scratch) / "public", listener)
             published = {
                 table.name: pd.read_parquet(made / "tables" / f"{table.name}.parquet") for table in plan.job.tables
             }
         measured = measure(space, plan.job, plan.frame, sums, published, noise)
     refuse_unmet(measured)
-    return replace(release, promise={**release.promise, "acceptance": gates_described(plan.job, measured)})
+    return replace(released, promise={**released.promise, "acceptance": gates_described(plan.job, measured)})
 
 
 def _executor(space: Workspace, job: Job, listener: Listener) -> AbstractContextManager[Executor]:
@@ -225,12 +225,12 @@ def publish(
             made = space.newest
             if (made / MANIFEST).exists():
                 refuse_unverified(made, made_again=True)
-            release = read_release(made / "released")
-            release = release if job is None else derived(release, job_of(job))
-            refuse_formats(release.job)
+            released = read_release(made / "released")
+            released = released if job is None else derived(released, job_of(job))
+            refuse_formats(released.job)
         charged = Charged.of(space)
-        on_a_verdict = release.job.held_on_a_verdict and made == space.held  # which was given when the records were there
-        _publish(space, release, listener, held=on_a_verdict or release.job.approval is not None)
+        on_a_verdict = released.job.held_on_a_verdict and made == space.held  # which was given when the records were there
+        _publish(space, released, listener, held=on_a_verdict or released.job.approval is not None)
         if charged is not None:
             charged.name_again(listener)
         if page:
@@ -243,19 +243,19 @@ def _held_at_first(space: Workspace, job: Job) -> bool:
     return job.approval is not None or (job.held_on_a_verdict and not space.replayed)
 
 
-def _publish(space: Workspace, release: ReleasedObject, listener: Listener, held: bool) -> None:
+def _publish(space: Workspace, released: ReleasedObject, listener: Listener, held: bool) -> None:
     """Writes the public folder; or, where the release is held, `held/`, which only its owner can read.
 
     A held release that was approved before is published.
     """
     folder = space.held if held else space.public
     if space.keyed:
-        cautions = [SIMULATED.replace("\n", " ").strip(), *release.promise["cautions"]]
-        release = replace(release, promise={**release.promise, "cautions": list(dict.fromkeys(cautions))})
+        cautions = [SIMULATED.replace("\n", " ").strip(), *released.promise["cautions"]]
+        released = replace(released, promise={**released.promise, "cautions": list(dict.fromkeys(cautions))})
     with publishing(folder):
         with private() if held or space.keyed else nullcontext():
             unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""
-            publish_folder(release, folder, listener, unfit)
+            publish_folder(released, folder, listener, unfit)
         space.store.show(folder)
         if held and not space.replayed:
             publish_approved(space)

@@ -59,53 +59,55 @@ FURTHER = [
 """Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 
 
-def _of_parameters(release: ReleasedObject) -> list[str]:
-    if release.job.mechanism.adds_noise:
-        return [words_of(release.job).errors_of(release)]
-    model = release.model(0)
+def _of_parameters(released: ReleasedObject) -> list[str]:
+    if released.job.mechanism.adds_noise:
+        return [words_of(released.job).errors_of(released)]
+    model = released.model(0)
     if not isinstance(model, Expectation):
         return []
-    searched = isinstance(model, Recentred) and not release.job.mechanism.clamps
+    searched = isinstance(model, Recentred) and not released.job.mechanism.clamps
     if not searched:
         return [BETWEEN_SETS]
-    return [SEARCH_AGAIN, SEARCH_STANDS_IN] if release.job.frozen else [SEARCH_AGAIN]
+    return [SEARCH_AGAIN, SEARCH_STANDS_IN] if released.job.frozen else [SEARCH_AGAIN]
 
 
-def standard_errors(release: ReleasedObject) -> list[str]:
+def standard_errors(released: ReleasedObject) -> list[str]:
     """The statement's entries on standard errors, by key."""
-    if release.job.mechanism.whole_tables:
-        return [*_of_parameters(release), *([] if release.job.local else [WITHIN_BOUNDS, *_design(release)])]
-    job, told, drawn = release.job, _known(release), release.job.mechanism.sets_are_free
-    said = [
-        *_of_parameters(release),
-        words_of(job).errors_of_records or (SYNTHESIS_ADDED if told else BETWEEN_AND_WITHIN),
+    if released.job.mechanism.whole_tables:
+        return [*_of_parameters(released), *([] if released.job.local else [WITHIN_BOUNDS, *_design(released)])]
+    job, simulated, drawn = released.job, _known(released), released.job.mechanism.sets_are_free
+    texts = [
+        *_of_parameters(released),
+        words_of(job).errors_of_records or (SYNTHESIS_ADDED if simulated else BETWEEN_AND_WITHIN),
         SKEWED,
         *([WITHIN_BOUNDS] if job.mechanism.adds_noise else []),
         "Intervals have nominal 90 % under the model; the model's own misfit is not in them.",
     ]
     if family_facts(job).on_reference:
-        said.append(BORROWED)
+        texts.append(BORROWED)
     if job.mechanism.clamps:
-        said.append("The bias that the clamp brings, which may be larger than all of this, is in no standard error.")
-    if job.likelihood.synthesis == "fbp" and not told:
-        said.append("Estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x.")
-    if job.likelihood.synthetic_weights == "expected" and not told:
-        said.append(
+        texts.append("The bias that the clamp brings, which may be larger than all of this, is in no standard error.")
+    if job.likelihood.synthesis == "fbp" and not simulated:
+        texts.append("Estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x.")
+    if job.likelihood.synthetic_weights == "expected" and not simulated:
+        texts.append(
             "Estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary."
         )
     if job.rake:
-        said.append("Raked estimates: of their residuals from a regression on the margins; a raked total has none.")
-    said += FURTHER if any(each.name not in STATISTICS for table in job.tables for each in table.statistics) else []
-    return [*said, *_design(release), *([ONE_SET] if job.synthetic_sets == 1 and not (told or drawn) else [])]
+        texts.append("Raked estimates: of their residuals from a regression on the margins; a raked total has none.")
+    texts += (
+        FURTHER if any(statistic.name not in STATISTICS for table in job.tables for statistic in table.statistics) else []
+    )
+    return [*texts, *_design(released), *([ONE_SET] if job.synthetic_sets == 1 and not (simulated or drawn) else [])]
 
 
-def _design(release: ReleasedObject) -> list[str]:
-    return design_in_words(release.job, release.design_effects)
+def _design(released: ReleasedObject) -> list[str]:
+    return design_in_words(released.job, released.design_effects)
 
 
-def _known(release: ReleasedObject) -> bool:
+def _known(released: ReleasedObject) -> bool:
     """True if the model can simulate how its estimates would vary."""
-    return not release.job.mechanism.clamps and isinstance(release.model(0), Recentred | Resampled)
+    return not released.job.mechanism.clamps and isinstance(released.model(0), Recentred | Resampled)
 
 
 def design_left_out(job: Job) -> Iterator[str]:
@@ -122,39 +124,39 @@ def _design_in_words(job: Job) -> str:
 
 def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
     """Texts on the survey design: what standard errors include through public design effects, and what they leave out."""
-    said = list[str]()
+    texts = list[str]()
     if len(effects) == 1 and effects[0] == DesignEffect(effect=effects[0].effect):
-        said.append(
+        texts.append(
             f"Sampling variances are multiplied by the public design effect {effects[0].effect:g} that the job states, one "
             "for every figure; the noise of protection is not."
         )
     elif effects:
         whose = "were estimated from the reference" if job.survey.effects_of_reference else "the job states"
-        listed = "; ".join(each.in_words for each in effects)
-        said.append(
+        listed = "; ".join(effect.in_words for effect in effects)
+        texts.append(
             f"Sampling variances are multiplied by public design effects, which {whose}. A figure takes the first of the "
             f"list that is of its statistic and its columns: {listed}. The noise of protection is not multiplied."
         )
     elif job.survey.psu:
-        said.append(f"Clustering by {job.survey.psu} is not in the model: these standard errors are too small.")
+        texts.append(f"Clustering by {job.survey.psu} is not in the model: these standard errors are too small.")
     elif job.survey.replicate_weights is not None:
-        said.append("The design that the replicate weights carry is not in the model: these standard errors leave it out.")
+        texts.append("The design that the replicate weights carry is not in the model: these standard errors leave it out.")
     if effects and (left := _without_effect(job, effects)):
-        said.append(f"No design effect is known of {', '.join(left)}: clusters are not in these standard errors.")
+        texts.append(f"No design effect is known of {', '.join(left)}: clusters are not in these standard errors.")
     if job.survey.fpc:
-        said.append("Populations are taken as infinite: standard errors have no finite population correction.")
-    return said
+        texts.append("Populations are taken as infinite: standard errors have no finite population correction.")
+    return texts
 
 
 def _without_effect(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
     """Returns the published figures that no effect fits, by table."""
-    found = list[str]()
+    figures = list[str]()
     for table in job.tables:
         sizes = range(len(table.by) + 1) if table.margins else [len(table.by)]
         crossed = [frozenset(columns) for size in sizes for columns in combinations(table.by, size)]
         for statistic in table.statistics:
             base = statistic.of or statistic
-            left = [each for each in crossed if not any(one.fits(each, base.name, base.variable) for one in effects)]
+            left = [names for names in crossed if not any(one.fits(names, base.name, base.variable) for one in effects)]
             cells = "" if len(left) == len(crossed) else f" in some of {table.name}"
-            found += [f"{statistic.text}{cells}"] if left else []
-    return list(dict.fromkeys(found))
+            figures += [f"{statistic.text}{cells}"] if left else []
+    return list(dict.fromkeys(figures))

@@ -24,12 +24,12 @@ def design_effects(job: Job, promise: Mapping[str, Any]) -> tuple[DesignEffect, 
 
 def effects_in_promise(promise: Mapping[str, Any]) -> tuple[DesignEffect, ...]:
     """Returns the effects that were estimated from a reference. Raises `ValueError` or `TypeError` for wrong entries."""
-    return tuple(DesignEffect.model_validate(each) for each in promise.get("reference", {}).get(KEY, ()))
+    return tuple(DesignEffect.model_validate(entry) for entry in promise.get("reference", {}).get(KEY, ()))
 
 
 def effect_of(effects: tuple[DesignEffect, ...], columns: frozenset[str], statistic: str, outcome: str | None) -> float:
     """Returns the effect of a statistic in cells that are crossed by these columns; 1 if no effect is known."""
-    return next((each.effect for each in effects if each.fits(columns, statistic, outcome)), 1.0)
+    return next((effect.effect for effect in effects if effect.fits(columns, statistic, outcome)), 1.0)
 
 
 def effects_in(effects: tuple[DesignEffect, ...], cells: Cells, statistic: str, outcome: str | None) -> Floats:
@@ -37,8 +37,8 @@ def effects_in(effects: tuple[DesignEffect, ...], cells: Cells, statistic: str, 
     crossed = [
         frozenset(name for name, level in zip(cells.by, label, strict=True) if level != TOTAL) for label in cells.labels
     ]
-    known = {columns: effect_of(effects, columns, statistic, outcome) for columns in set(crossed)}
-    return np.array([known[columns] for columns in crossed])
+    by_columns = {columns: effect_of(effects, columns, statistic, outcome) for columns in set(crossed)}
+    return np.array([by_columns[columns] for columns in crossed])
 
 
 def plain_effects(effects: tuple[DesignEffect, ...], cells: Cells, outcome: str) -> list[Floats]:

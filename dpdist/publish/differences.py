@@ -84,8 +84,8 @@ class Differences:
     def as_json(self) -> dict[str, Any]:
         """In JSON terms."""
         return {
-            "differences": [asdict(each) for each in self.facts],
-            "moved": [asdict(each) for each in self.moved],
+            "differences": [asdict(fact) for fact in self.facts],
+            "moved": [asdict(figure) for figure in self.moved],
             "compared": self.compared,
             "beyond": self.beyond,
         }
@@ -93,38 +93,40 @@ class Differences:
 
 def differences(before: Release, after: Release, beyond: float) -> Differences:
     """Compares two releases. Their files were verified when they were opened."""
-    manifests = [read_object(each.folder, MANIFEST) for each in (before, after)]
-    statements = [each.statement for each in (before, after)]
-    jobs, versions = ([said[name] for said in manifests] for name in ("job", "versions"))
+    manifests = [read_object(release.folder, MANIFEST) for release in (before, after)]
+    statements = [release.statement for release in (before, after)]
+    jobs, versions = ([manifest[name] for manifest in manifests] for name in ("job", "versions"))
     facts = [
         *_of("guarantee", (*CLAIMS, *_chained(*statements)), *statements),
         *_of_tables(*({table["name"]: table for table in job["tables"]} for job in jobs)),
-        *_of("release", (*WHICH, *VERSION), *(each | _version(each["job"]) for each in manifests)),
+        *_of("release", (*WHICH, *VERSION), *(manifest | _version(manifest["job"]) for manifest in manifests)),
         *_of("versions", sorted({*versions[0], *versions[1]}), *versions),
         *_of(OF_JOB, sorted({*_flat(jobs[0]), *_flat(jobs[1])}), _flat(jobs[0]), _flat(jobs[1])),
     ]
     moved, compared = list[Moved](), 0
     for name in before.tables:
         if name in after.tables and _by(jobs[0], name) == _by(jobs[1], name):
-            found, number = _moved_figures(name, before.tables[name], after.tables[name], beyond)
-            moved, compared = [*moved, *found], compared + number
+            figures, number = _moved_figures(name, before.tables[name], after.tables[name], beyond)
+            moved, compared = [*moved, *figures], compared + number
     return Differences(tuple(facts), tuple(moved), compared, beyond)
 
 
 def _version(job: Mapping[str, Any]) -> dict[str, Any]:
     """Values by the keys `VERSION`; the first release of a period has version 1 and corrects no other."""
-    said = job.get("correction")
+    correction = job.get("correction")
     return (
-        {"version": 1} if said is None else dict(zip(VERSION, (said["version"], said["of"], said["reason"]), strict=True))
+        {"version": 1}
+        if correction is None
+        else dict(zip(VERSION, (correction["version"], correction["of"], correction["reason"]), strict=True))
     )
 
 
 def _chained(*statements: Mapping[str, Any]) -> tuple[str, ...]:
     """Moves the sums over a chain of releases to the top level of the statements; returns their names."""
     names = ("chain_epsilon", "chain_substitution_epsilon")
-    for said in statements:
-        assert isinstance(said, dict)
-        said |= {name: said["reference"][name] for name in names if name in said.get("reference", {})}
+    for statement in statements:
+        assert isinstance(statement, dict)
+        statement |= {name: statement["reference"][name] for name in names if name in statement.get("reference", {})}
     return names
 
 
@@ -138,14 +140,16 @@ def _of_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
     """Tables that only one release has, and tables that are defined differently."""
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:
-            there = [NONE if name not in said else _structure(said[name]) for said in (before, after)]
+            there = [NONE if name not in tables else _structure(tables[name]) for tables in (before, after)]
             yield Difference("tables", name, *there)
         elif before[name] != after[name]:
             yield Difference("tables", name, _structure(before[name]), _structure(after[name]))
 
 
 def _structure(table: Mapping[str, Any]) -> str:
-    figures = [each if isinstance(each, str) else " of ".join(*each.items()) for each in table["statistics"]]
+    figures = [
+        statistic if isinstance(statistic, str) else " of ".join(*statistic.items()) for statistic in table["statistics"]
+    ]
     return f"{', '.join(figures)} by {', '.join(table['by']) or 'nothing'}{', with margins' if table['margins'] else ''}"
 
 
@@ -155,15 +159,15 @@ def _by(job: Mapping[str, Any], name: str) -> list[str]:
 
 def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
     """A job's values by dotted key, without the keys in `ELSEWHERE`."""
-    found = dict[str, Any]()
+    values = dict[str, Any]()
     waiting = [(name, value) for name, value in job.items() if name not in ELSEWHERE]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, Mapping) and value:
             waiting += [(f"{name}.{key}", inner) for key, inner in value.items()]
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _text(value: Any) -> str:
@@ -175,29 +179,29 @@ def _text(value: Any) -> str:
 def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond: float) -> tuple[list[Moved], int]:
     """Figures of one table that have moved, and the number of compared figures."""
     by = [str(name) for name in before.columns[: before.columns.get_loc("statistic")]]
-    own = [*by, *OF_A_FIGURE, "estimate", "standard_error"]
-    both = before[own].merge(after[own], how="outer", on=[*by, *OF_A_FIGURE], suffixes=("_a", "_b"), sort=False)
+    names = [*by, *OF_A_FIGURE, "estimate", "standard_error"]
+    both = before[names].merge(after[names], how="outer", on=[*by, *OF_A_FIGURE], suffixes=("_a", "_b"), sort=False)
     a, b, error_a, error_b = (
         both[f"{name}_{end}"].to_numpy(dtype=float) for name in ("estimate", "standard_error") for end in "ab"
     )
-    known = ~np.isnan(a) & ~np.isnan(b)
+    both_known = ~np.isnan(a) & ~np.isnan(b)
     distance = _distances(a, b, np.hypot(np.nan_to_num(error_a), np.nan_to_num(error_b)))
-    named = np.where(known, distance > beyond, np.isnan(a) != np.isnan(b))
-    found = []
+    named = np.where(both_known, distance > beyond, np.isnan(a) != np.isnan(b))
+    figures = []
     for k in np.flatnonzero(named):
         row = both.iloc[k]
         figure = str(row["statistic"]) + ("" if pd.isna(row["variable"]) else f" of {row['variable']}")
         far = None if not np.isfinite(distance[k]) else float(distance[k])
         cell = " / ".join(str(row[name]) for name in by) or "all"
-        found.append(Moved(table, cell, f"{figure} ({row['estimator']})", _number(a[k]), _number(b[k]), far))
-    return found, int(known.sum())
+        figures.append(Moved(table, cell, f"{figure} ({row['estimator']})", _number(a[k]), _number(b[k]), far))
+    return figures, int(both_known.sum())
 
 
 def _distances(a: Floats, b: Floats, error: Floats) -> Floats:
     """|b − a| in standard errors of the difference; infinite where figures differ and no error is published."""
-    apart = np.abs(b - a)
+    distance = np.abs(b - a)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(error > 0, apart / error, np.where(apart > 0, np.inf, 0.0))
+        return np.where(error > 0, distance / error, np.where(distance > 0, np.inf, 0.0))
 
 
 def _number(value: float) -> float | None:
@@ -231,18 +235,18 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     ['salaries']
     """
     _refuse_one_period(before, after)
-    found = {name: _of_table(before, after, name) for name in before.tables if _comparable(before, after, name)}
-    if not found:
+    frames = {name: _of_table(before, after, name) for name in before.tables if _comparable(before, after, name)}
+    if not frames:
         allowed = "a table of one name and the same columns in both"
         raise AnalysisError("the releases have no table in common", allowed, "publish one again with the other's tables")
-    return found
+    return frames
 
 
 def _refuse_one_period(before: Release, after: Release) -> None:
-    periods = [f"{each.statement['dataset']} {each.statement['period']}" for each in (before, after)]
+    periods = [f"{release.statement['dataset']} {release.statement['period']}" for release in (before, after)]
     if periods[0] == periods[1]:
-        found = f"both releases are of {periods[0]}, so their figures are of the same records"
-        raise AnalysisError(found, "releases of two periods", "compare releases of one period by `dpdist diff`")
+        fault = f"both releases are of {periods[0]}, so their figures are of the same records"
+        raise AnalysisError(fault, "releases of two periods", "compare releases of one period by `dpdist diff`")
 
 
 def _comparable(before: Release, after: Release, name: str) -> bool:
@@ -275,7 +279,13 @@ def _of_table(before: Release, after: Release, name: str) -> pd.DataFrame:
 def satterthwaite(error: Sequence[Floats], df: Sequence[Floats]) -> Floats:
     """Degrees of freedom of the sum of two independent errors; infinite where both have infinite ones or neither errs."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = np.sum([np.where(np.isinf(own), 0.0, each**4 / own) for each, own in zip(error, df, strict=True)], axis=0)
+        parts = np.sum(
+            [
+                np.where(np.isinf(side_df), 0.0, side_error**4 / side_df)
+                for side_error, side_df in zip(error, df, strict=True)
+            ],
+            axis=0,
+        )
         return np.asarray(np.where(parts > 0, (error[0] ** 2 + error[1] ** 2) ** 2 / parts, np.inf))
 
 
@@ -285,13 +295,13 @@ def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> N
     if missing:
         mechanism = release.mechanism
         where = f"table '{name}' of {release.statement['period']}"
-        found = f"{where} has no standard errors of {missing[0]}: '{mechanism}' gives none"
-        able = ", ".join(each for each in those(lambda spec: not spec.whole_tables) if each != mechanism)
-        raise AnalysisError(found, f"figures with standard errors, as of {able}", "take a mechanism that gives them")
+        fault = f"{where} has no standard errors of {missing[0]}: '{mechanism}' gives none"
+        able = ", ".join(other for other in those(lambda spec: not spec.whole_tables) if other != mechanism)
+        raise AnalysisError(fault, f"figures with standard errors, as of {able}", "take a mechanism that gives them")
 
 
 def _without_errors(rows: pd.DataFrame) -> Iterator[str]:
-    for (statistic, _), own in rows.groupby(["statistic", "variable"], dropna=False, sort=False):
-        known = own[own["estimate"].notna()]
-        if len(known) and known["standard_error"].isna().all():
+    for (statistic, _), group in rows.groupby(["statistic", "variable"], dropna=False, sort=False):
+        estimated = group[group["estimate"].notna()]
+        if len(estimated) and estimated["standard_error"].isna().all():
             yield str(statistic)

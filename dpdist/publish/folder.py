@@ -47,25 +47,25 @@ PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomge
 """Packages that can change a published number."""
 
 
-def manifest(folder: Path, release: ReleasedObject) -> bytes:
+def manifest(folder: Path, released: ReleasedObject) -> bytes:
     """The manifest of a folder that lacks it alone: hashes of files, job, versions, date, and a name derived from these.
 
     It is canonical JSON (RFC 8785): equal content gives equal bytes, so a signature of the file signs the content.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    reference, date = release.promise.get("reference"), release.promise.get("date")
-    said: dict[str, Any] = {
+    reference, date = released.promise.get("reference"), released.promise.get("date")
+    entries: dict[str, Any] = {
         "format": FORMAT,
-        "dataset": release.job.dataset,
-        "period": release.job.period,
+        "dataset": released.job.dataset,
+        "period": released.job.period,
         **({"date": date} if date is not None else {}),
         "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
         **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
-        "job": release.job.public,
-        **release.job.mechanism.third_party,
+        "job": released.job.public,
+        **released.job.mechanism.third_party,
         "versions": {name: version(name) for name in PACKAGES},
     }
-    return canonical({**said, "release": release_id(said)})
+    return canonical({**entries, "release": release_id(entries)})
 
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.
@@ -77,8 +77,8 @@ Whoever knows the key can take the noise off. So no guarantee holds for it.
 """
 
 
-def publish(release: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
-    """Writes the public folder. It spends nothing and reads nothing but `release`; the same release gives the same bytes.
+def publish(released: ReleasedObject, public: Path, listener: Listener = silent, unfit: str = "") -> None:
+    """Writes the public folder. It spends nothing and reads nothing but `released`; the same object gives the same bytes.
 
     `unfit` is the reason why the folder is not for publication: it is a replay, or it is held. The reason is written to
     the file `UNFIT`. An existing `UNFIT` stays when the folder is published again. A signature stays if the manifest is
@@ -88,21 +88,21 @@ def publish(release: ReleasedObject, public: Path, listener: Listener = silent, 
     if building.exists():
         shutil.rmtree(building)
     building.mkdir(parents=True)
-    write_release(building / "released", release)
-    grounds, material = _grounds(release, building, listener)
-    tables = _write_tables(release, building / "tables", grounds, material, listener)
-    write_json(building / "statement.json", statement(release, beyond_direct(release, grounds)))
-    said = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
-    write_measurements(building / MEASUREMENTS, release)
-    write_measurements_stata(building / MEASUREMENTS, release.job)
-    write_model_tables(building, release)
-    write_workbook(building / "tables.xlsx", release.job, [form for form, _ in tables], said)
-    write_codebook(building / "codebook.json", release.job, tables)
-    write_ddi(building / "codebook.xml", release.job, said)
-    write_registry(building / "registry.yaml", release.job, said)
-    write_sdmx(building / "sdmx", release.job, tables, said)
-    write_page(building / "index.html", release.job, tables, said)
-    made = manifest(building, release)
+    write_release(building / "released", released)
+    grounds, material = _grounds(released, building, listener)
+    tables = _write_tables(released, building / "tables", grounds, material, listener)
+    write_json(building / "statement.json", statement(released, beyond_direct(released, grounds)))
+    written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
+    write_measurements(building / MEASUREMENTS, released)
+    write_measurements_stata(building / MEASUREMENTS, released.job)
+    write_model_tables(building, released)
+    write_workbook(building / "tables.xlsx", released.job, [form for form, _ in tables], written)
+    write_codebook(building / "codebook.json", released.job, tables)
+    write_ddi(building / "codebook.xml", released.job, written)
+    write_registry(building / "registry.yaml", released.job, written)
+    write_sdmx(building / "sdmx", released.job, tables, written)
+    write_page(building / "index.html", released.job, tables, written)
+    made = manifest(building, released)
     (building / MANIFEST).write_bytes(made)
     if _signed(public) and (public / MANIFEST).read_bytes() == made:
         shutil.copyfile(public / SIGNATURE, building / SIGNATURE)
@@ -118,40 +118,42 @@ def _signed(public: Path) -> bool:
 
 
 def _write_tables(
-    release: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
+    released: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
 ) -> list[tuple[PrintedTable, pa.Table]]:
     """Writes every table as Parquet and long CSV, and in its printed form as wide CSV."""
     folder.mkdir()
-    found = []
-    with stage(listener, "tables", len(release.job.tables)) as tick:
-        for said in release.job.tables:
-            made = table(release, said, grounds, material)
-            pq.write_table(made, folder / f"{said.name}.parquet")
-            pa_csv.write_csv(for_spreadsheets(made), folder / f"{said.name}.csv")
-            found.append((printed_table(release.job, said, made), made))
-            write_wide(folder / f"{said.name}.wide.csv", found[-1][0])
+    written = []
+    with stage(listener, "tables", len(released.job.tables)) as tick:
+        for spec in released.job.tables:
+            made = table(released, spec, grounds, material)
+            pq.write_table(made, folder / f"{spec.name}.parquet")
+            pa_csv.write_csv(for_spreadsheets(made), folder / f"{spec.name}.csv")
+            written.append((printed_table(released.job, spec, made), made))
+            write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
             tick(1)
-    return found
+    return written
 
 
-def _grounds(release: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material | None]:
+def _grounds(released: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material | None]:
     """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics.
 
     Tables whose figures were released themselves have no records and no further statistics.
     """
-    if isinstance(model := release.model(0), NoisedFigures):
+    if isinstance(model := released.model(0), NoisedFigures):
         with stage(listener, "standard errors", 1) as tick:
-            noised = NoisedTables.of(release, model)
+            noised = NoisedTables.of(released, model)
             tick(1)
-        return {release.job.outcomes[0]: Grounds(None, (), None, noised=noised)}, None
-    strata, folder = len(release.frame.stratum_labels), building / "synthetic"
+        return {released.job.outcomes[0]: Grounds(None, (), None, noised=noised)}, None
+    strata, folder = len(released.frame.stratum_labels), building / "synthetic"
     with stage(listener, "synthetic records", strata) as tick:
-        sums = synthesize(release, folder, tick)
-    write_microdata(folder, release.job)
+        sums = synthesize(released, folder, tick)
+    write_microdata(folder, released.job)
     with stage(listener, "standard errors", strata) as tick:
-        outcomes, known = release.job.outcomes, laws(release, tick)
-        spread = spreads_under(release, known)
-    told = [expectations(release, j) for j in range(len(outcomes))]
-    grounds = {name: Grounds(told[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)}
-    expected = [each for each in told if each is not None]
-    return grounds, Material(release, expected or None, spread, known, folder)
+        outcomes, laws_of_strata = released.job.outcomes, laws(released, tick)
+        spread = spreads_under(released, laws_of_strata)
+    by_outcome = [expectations(released, j) for j in range(len(outcomes))]
+    grounds = {
+        name: Grounds(by_outcome[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)
+    }
+    expected = [pairs for pairs in by_outcome if pairs is not None]
+    return grounds, Material(released, expected or None, spread, laws_of_strata, folder)

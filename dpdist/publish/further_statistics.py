@@ -41,22 +41,22 @@ class Distributions:
     A model may define none. Then quantiles and the like have no estimate from parameters.
     """
 
-    def __init__(self, release: ReleasedObject, laws: Sequence[Laws | None] | None):
-        self._release, self._laws = release, laws
+    def __init__(self, released: ReleasedObject, laws: Sequence[Laws | None] | None):
+        self._released, self._laws = released, laws
 
     @cached_property
     def _models(self) -> list[Distributed] | None:
-        found = list[Distributed]()
-        for stratum in range(len(self._release.frame.stratum_labels)):
-            model = self._release.model(stratum)
+        models = list[Distributed]()
+        for stratum in range(len(self._released.frame.stratum_labels)):
+            model = self._released.model(stratum)
             if isinstance(model, DistributedByPoints):
-                found.append(model.distribution(self._release, stratum))
+                models.append(model.distribution(self._released, stratum))
             elif isinstance(model, Distributed):
-                found.append(model)
-        return found if len(found) == len(self._release.frame.stratum_labels) else None
+                models.append(model)
+        return models if len(models) == len(self._released.frame.stratum_labels) else None
 
     @property
-    def known(self) -> bool:
+    def defined(self) -> bool:
         """True if the model of every stratum defines distributions."""
         return self._models is not None
 
@@ -111,23 +111,25 @@ class Distributions:
     @cached_property
     def _thetas(self) -> list[list[Draws]]:
         """Released parameters, by stratum and then by set."""
-        release, found = self._release, []
-        for stratum in range(len(release.frame.stratum_labels)):
-            model = release.model(stratum)
-            found.append([release.theta(model, stratum, k) for k in range(len(release.sets))])
-        return found
+        released, thetas = self._released, []
+        for stratum in range(len(released.frame.stratum_labels)):
+            model = released.model(stratum)
+            thetas.append([released.theta(model, stratum, k) for k in range(len(released.sets))])
+        return thetas
 
     def _below(self, weight: Floats, share: Callable[[int, Distributed, Ints, Floats, int], Floats]) -> Below:
-        frame = self._release.frame
+        frame = self._released.frame
 
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
             assert self._models is not None
-            found = np.empty((len(weight), len(row)))
+            shares = np.empty((len(weight), len(row)))
             for stratum in np.unique(frame.stratum[row]).tolist():
-                own = np.flatnonzero(frame.stratum[row] == stratum)
+                in_stratum = np.flatnonzero(frame.stratum[row] == stratum)
                 first = frame.rows_of(stratum).start
-                found[:, own] = share(stratum, self._models[stratum], row[own] - first, value[own], outcome)
-            return weight[:, row] * found
+                shares[:, in_stratum] = share(
+                    stratum, self._models[stratum], row[in_stratum] - first, value[in_stratum], outcome
+                )
+            return weight[:, row] * shares
 
         return below
 
@@ -143,7 +145,7 @@ class Material:
     synthetic records.
     """
 
-    release: ReleasedObject
+    released: ReleasedObject
     expected: Sequence[Sequence[tuple[Floats, Floats]]] | None
     spreads: Sequence[Spreads] | None
     laws: Sequence[Laws | None] | None
@@ -151,22 +153,27 @@ class Material:
 
     @cached_property
     def distributions(self) -> Distributions:
-        return Distributions(self.release, self.laws)
+        return Distributions(self.released, self.laws)
 
     @cached_property
     def sets(self) -> Units:
         """Returns the frame's rows under the parameters of every set."""
         assert self.expected is not None
         weight = np.array([pair[0] for pair in self.expected[0]])
-        products = [np.array([pair[1] for pair in each]) for each in self.expected]
+        products = [np.array([pair[1] for pair in pairs]) for pairs in self.expected]
         return Units(self._n, weight, products, self.distributions.of_sets(weight))
 
     @cached_property
     def each_set(self) -> list[Units]:
         """Returns the frame's rows for each set separately."""
-        whole, known = self.sets, self.distributions
+        whole, distributions = self.sets, self.distributions
         return [
-            Units(self._n, whole.weight[[k]], [each[[k]] for each in whole.products], known.of_set(k, whole.weight[[k]]))
+            Units(
+                self._n,
+                whole.weight[[k]],
+                [product[[k]] for product in whole.products],
+                distributions.of_set(k, whole.weight[[k]]),
+            )
             for k in range(len(whole.weight))
         ]
 
@@ -180,33 +187,33 @@ class Material:
             return np.asarray(sets.below(outcome, row, value).mean(axis=0, keepdims=True))
 
         assert self.expected is not None
-        within = [bounded_expectations(self.release, each) for each in self.expected]
+        within = [bounded_expectations(self.released, pairs) for pairs in self.expected]
         weight = np.mean([pair[0] for pair in within[0]], axis=0, keepdims=True)
-        means = [np.mean([pair[1] for pair in each], axis=0, keepdims=True) for each in within]
+        means = [np.mean([pair[1] for pair in pairs], axis=0, keepdims=True) for pairs in within]
         return Units(self._n, weight, means, below)
 
     @cached_property
     def under_laws(self) -> list[Units]:
         """Returns the frame's rows under each law that gives standard errors, in the order of `Spreads`."""
         assert self.spreads is not None
-        found = []
+        units = []
         for law, spread in enumerate(self.spreads[0].laws):
-            weight, products = spread.weight, [each.laws[law].product for each in self.spreads]
-            found.append(Units(self._n, weight, products, self.distributions.of_law(law, weight)))
-        return found
+            weight, products = spread.weight, [spreads.laws[law].product for spreads in self.spreads]
+            units.append(Units(self._n, weight, products, self.distributions.of_law(law, weight)))
+        return units
 
     @cached_property
     def recounted(self) -> Units | None:
         """Returns rows whose weights include sample counts under simulated noise; None where counts are exact."""
         if self.spreads is None or (again := self.spreads[0].recounts) is None:
             return None
-        products = [again.counts * each.recounts.product for each in self.spreads if each.recounts is not None]
+        products = [again.counts * spreads.recounts.product for spreads in self.spreads if spreads.recounts is not None]
         weight = again.counts * again.weight
         return Units(np.ones(weight.shape[1]), weight, products, self.distributions.recounted(weight))
 
     def synthetic(self, number: int) -> Units:
         """Returns the synthetic records of a set, numbered from 0."""
-        job = self.release.job
+        job = self.released.job
         read = pq.read_table(self.records / f"set-{number + 1}.parquet", columns=list(job.components))
         outcomes = [read[name].to_numpy() for name in job.outcomes]
         weight = read[job.survey.weight].to_numpy() if job.survey.weight else np.ones(len(read))
@@ -214,25 +221,25 @@ class Material:
         def below(outcome: int, record: Ints, value: Floats) -> Floats:
             return np.asarray((weight[record] * (outcomes[outcome][record] <= value))[None])
 
-        products = [(weight * each)[None] for each in outcomes]
+        products = [(weight * outcome_values)[None] for outcome_values in outcomes]
         return Units(np.ones(len(weight)), weight[None], products, below, outcomes)
 
     @cached_property
     def stage(self) -> Stage:
-        return Stage.of(stratum_sizes(self.release.frame), lonely=self.release.job.survey.lonely_record)
+        return Stage.of(stratum_sizes(self.released.frame), lonely=self.released.job.survey.lonely_record)
 
     @cached_property
     def _n(self) -> Floats:
-        return self.release.frame.count.astype(float)
+        return self.released.frame.count.astype(float)
 
     def variance(self, figures: Figures, units: Units, row: Ints | Codes | None = None) -> Floats:
         """Returns the sampling variance (cell,) of a figure.
 
         `row` is the frame row of every unit, by default its position.
         """
-        frame, rake = self.release.frame, margins_of(self.release.job, self.release.frame)
+        frame, rake = self.released.frame, margins_of(self.released.job, self.released.frame)
         row = np.arange(len(frame)) if row is None else row
-        margins = np.vstack([each.membership.toarray() for each in rake])[:, row] if rake else None
+        margins = np.vstack([margin.membership.toarray() for margin in rake])[:, row] if rake else None
         calibrated = None if margins is None else (margins, units.weight[0])
         stratum = frame.design_stratum[row].astype(np.int64)
         return variance(figures.shares(units), units.times, stratum, self.stage, calibrated)
@@ -248,12 +255,12 @@ class Estimated(NamedTuple):
 
 def further_intervals(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
     """Returns a statistic's intervals by estimator, the default estimator first."""
-    figures = figures_of(statistic, cells, material.release.job.outcomes)
-    known = material.expected is not None and (not statistic.of_shape or material.distributions.known)
-    parameters = _from_parameters(material, figures) if known else None
-    found = {} if parameters is None else {"parameters": parameters.interval}
-    found["records"] = _from_records(material, figures, parameters)
-    return {name: _limited(material, figures, each) for name, each in found.items()}
+    figures = figures_of(statistic, cells, material.released.job.outcomes)
+    defined = material.expected is not None and (not statistic.of_shape or material.distributions.defined)
+    parameters = _from_parameters(material, figures) if defined else None
+    intervals = {} if parameters is None else {"parameters": parameters.interval}
+    intervals["records"] = _from_records(material, figures, parameters)
+    return {name: _limited(material, figures, interval) for name, interval in intervals.items()}
 
 
 def _from_parameters(material: Material, figures: Figures) -> Estimated:
@@ -264,20 +271,22 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
         total, composed = _variances(material, figures)
         return Estimated(t_interval(figures.of(sets).mean(axis=0), total, np.full(len(total), df)), total, composed)
     level = figures.base.level_of_quantile
-    at = _quantiles(material, figures, level)
-    error = np.sqrt(_variances(material, replace(figures, statistic=figures.base, cut=at))[0])
+    quantile = _quantiles(material, figures, level)
+    error = np.sqrt(_variances(material, replace(figures, statistic=figures.base, cut=quantile))[0])
     ends = woodruff(lambda share: _quantiles(material, figures, share), level, error, df)
-    linear = replace(figures, cut=at, slope=ends.slope)
+    linear = replace(figures, cut=quantile, slope=ends.slope)
     total, composed = _variances(material, linear)
     if figures.statistic.of is not None:
-        return Estimated(t_interval(linear.less(at[None])[0], total, np.full(len(at), df)), total, composed)
-    return Estimated(Interval(at, ends.error, np.full(len(at), df), ends.lower, ends.upper), ends.error**2, composed)
+        return Estimated(t_interval(linear.less(quantile[None])[0], total, np.full(len(quantile), df)), total, composed)
+    return Estimated(
+        Interval(quantile, ends.error, np.full(len(quantile), df), ends.lower, ends.upper), ends.error**2, composed
+    )
 
 
 def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
     """T and V_x of a figure, (cell,) each; `standard_errors` defines them."""
-    job, sets = material.release.job, len(material.release.sets)
-    effect = further_effects(material.release.design_effects, figures.cells, figures.statistic)
+    job, sets = material.released.job, len(material.released.sets)
+    effect = further_effects(material.released.design_effects, figures.cells, figures.statistic)
     noises = 1 if job.mechanism.sets_are_free else sets
     composed = material.variance(figures, material.composed)
     if material.spreads is None:
@@ -294,7 +303,7 @@ def _quantiles(material: Material, figures: Figures, level: Floats | float) -> F
     column = _column(material, figures)
     assert column is not None
     bounds = column.bounds or UNBOUNDED
-    by_set = [figures.quantiles(each, level, bounds, column.whole) for each in material.each_set]
+    by_set = [figures.quantiles(units, level, bounds, column.whole) for units in material.each_set]
     return np.asarray(np.mean(by_set, axis=0))
 
 
@@ -303,12 +312,12 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
 
     Their variance is T of `tables._records_of` if the parameters' variance is known, otherwise T = B/m + W.
     """
-    release = material.release
-    job, frame, row = release.job, release.frame, release.frame.expand()
-    effect, sets = further_effects(release.design_effects, figures.cells, figures.statistic), len(release.sets)
+    released = material.released
+    job, frame, row = released.job, released.frame, released.frame.expand()
+    effect, sets = further_effects(released.design_effects, figures.cells, figures.statistic), len(released.sets)
     held = replace(figures.cells, membership=figures.cells.membership.tocsc()[:, row].tocsr())
-    found = [_of_set(material, replace(figures, cells=held), k, row) for k in range(sets)]
-    values, within = (np.array([pair[i] for pair in found]) for i in range(2))
+    pairs = [_of_set(material, replace(figures, cells=held), k, row) for k in range(sets)]
+    values, within = (np.array([pair[i] for pair in pairs]) for i in range(2))
     df = float(frame.count.sum() - len(np.unique(frame.design_stratum)))
     plain = combine_sets(values, effect * within, df)
     if parameters is None:
@@ -319,22 +328,22 @@ def _from_records(material: Material, figures: Figures, parameters: Estimated | 
         least = np.fmax(plain.standard_error, np.sqrt(parameters.total))
         return t_interval(plain.value, least**2, np.full(len(least), np.inf))
     mean, drawn = within.mean(axis=0), job.mechanism.sets_are_free
-    own = parameters.total + effect * mean if drawn else np.maximum(mean - parameters.composed, 0.0)
-    own = np.zeros_like(own) if job.mechanism.donates else own
-    total = parameters.total + own / sets
-    known = np.isfinite(total)
-    return t_interval(plain.value, np.where(known, total, plain.standard_error**2), np.where(known, np.inf, plain.df))
+    added = parameters.total + effect * mean if drawn else np.maximum(mean - parameters.composed, 0.0)
+    added = np.zeros_like(added) if job.mechanism.donates else added
+    total = parameters.total + added / sets
+    finite = np.isfinite(total)
+    return t_interval(plain.value, np.where(finite, total, plain.standard_error**2), np.where(finite, np.inf, plain.df))
 
 
 def _of_set(material: Material, figures: Figures, number: int, row: Codes) -> tuple[Floats, Floats]:
     """Returns a figure in one set and its variance within the set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
-    return figures.of_records(units, domain, lambda each: material.variance(each, units, row))
+    return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row))
 
 
 def _column(material: Material, figures: Figures) -> Column | None:
-    return material.release.job.outcome_columns.get(figures.base.variable or "")
+    return material.released.job.outcome_columns.get(figures.base.variable or "")
 
 
 def _limited(material: Material, figures: Figures, interval: Interval) -> Interval:
@@ -342,25 +351,25 @@ def _limited(material: Material, figures: Figures, interval: Interval) -> Interv
 
     Limits of a quantile of whole numbers are rounded outwards to whole numbers.
     """
-    release, base = material.release, figures.base
+    released, base = material.released, figures.base
     low, top = (0.0, 1.0) if base.name in ("proportion", "share") else (-np.inf, np.inf)
     if base.level_of_quantile is not None:
-        low, top = release.job.outcome_columns[base.variable or ""].bounds or (low, top)
+        low, top = released.job.outcome_columns[base.variable or ""].bounds or (low, top)
     if figures.statistic.of is not None:
         low, top = low - top, top - low
-    if base.level_of_quantile is not None and release.job.outcome_columns[base.variable or ""].whole:
+    if base.level_of_quantile is not None and released.job.outcome_columns[base.variable or ""].whole:
         interval = interval._replace(lower=np.floor(interval.lower), upper=np.ceil(interval.upper))
-    gone = _unidentified(release, figures)
+    gone = _unidentified(released, figures)
     cut = interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))
-    return Interval(*(np.where(gone, np.nan, each) for each in cut))
+    return Interval(*(np.where(gone, np.nan, values) for values in cut))
 
 
-def _unidentified(release: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _unidentified(released: ReleasedObject, figures: Figures) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """True for a cell with a row that noisy sums do not identify, and for a cell that is compared with such a cell."""
-    if not release.has_ranges:
+    if not released.has_ranges:
         return np.zeros(len(figures.cells), dtype=bool)
-    outcomes = [release.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]
-    rows = np.any([unidentified_rows(release, outcome) for outcome in outcomes], axis=0).astype(float)
+    outcomes = [released.job.outcomes.index(name) for name in figures.statistic.outcomes] or [0]
+    rows = np.any([unidentified_rows(released, outcome) for outcome in outcomes], axis=0).astype(float)
     inside = across(figures.cells, figures.base.across) if figures.base.across else figures.cells.membership
     gone = np.asarray(inside @ rows > 0)
     return gone if figures.statistic.of is None else gone | gone[figures.origin]

@@ -39,23 +39,23 @@ class Ranges(NamedTuple):
 
 
 def limited(
-    release: ReleasedObject, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
+    released: ReleasedObject, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:
     """Intervals by estimator, with limits that respect the public bounds and include unidentified cells."""
-    if not release.job.mechanism.adds_noise:
-        return {name: list(each) for name, each in estimates.items()}
-    found = {name: list(each) for name, each in estimates.items()}
-    ranges, weight, mean = _ranges(release, outcome)
+    if not released.job.mechanism.adds_noise:
+        return {name: list(intervals) for name, intervals in estimates.items()}
+    held = {name: list(intervals) for name, intervals in estimates.items()}
+    ranges, weight, mean = _ranges(released, outcome)
     if ranges is not None:
-        widened = _widened(release, cells, ranges, weight, mean)
-        found = {name: [wider(*pair) for pair in zip(each, widened, strict=True)] for name, each in found.items()}
-    column = release.job.columns[release.job.outcomes[outcome]]
+        widened = _widened(released, cells, ranges, weight, mean)
+        held = {name: [wider(*pair) for pair in zip(intervals, widened, strict=True)] for name, intervals in held.items()}
+    column = released.job.columns[released.job.outcomes[outcome]]
     low, top = column.bounds or (-np.inf, np.inf)
     ends = {"count": (0.0, np.inf), "mean": (low, top)}
     ends["total"] = (0.0 if low >= 0.0 else -np.inf, 0.0 if top <= 0.0 else np.inf)
     return {
-        name: [_cut(interval, *ends[statistic]) for statistic, interval in zip(STATISTICS, each, strict=True)]
-        for name, each in found.items()
+        name: [_cut(interval, *ends[statistic]) for statistic, interval in zip(STATISTICS, intervals, strict=True)]
+        for name, intervals in held.items()
     }
 
 
@@ -82,30 +82,30 @@ def wider(interval: Interval, by: Wider) -> Interval:
     return Interval(value, error, df, lower, upper)
 
 
-def unidentified_rows(release: ReleasedObject, outcome: int) -> NDArray[np.bool_]:
+def unidentified_rows(released: ReleasedObject, outcome: int) -> NDArray[np.bool_]:
     """True for rows of the frame whose mean weight or mean outcome the noisy sums do not identify, (row,)."""
-    ranges = _ranges(release, outcome)[0]
+    ranges = _ranges(released, outcome)[0]
     if ranges is None:
-        return np.zeros(len(release.frame), dtype=bool)
+        return np.zeros(len(released.frame), dtype=bool)
     return np.asarray((ranges.most_weight > ranges.least_weight) | (ranges.most > ranges.least))
 
 
-def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
+def _ranges(released: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:
     """Ranges of the frame's rows, None if all are identified; and the rows' mean weights and mean outcomes."""
-    size = len(release.frame)
+    size = len(released.frame)
     weight, mean, ends = np.ones(size), np.zeros(size), np.full((size, 4), np.nan)
-    if not release.has_ranges:
+    if not released.has_ranges:
         return None, weight, mean
-    for stratum in release.completed_strata:
+    for stratum in released.completed_strata:
         if stratum.facts.ranges is not None:
-            rows, pattern = release.frame.rows_of(stratum.number), stratum.model.design.pattern
+            rows, pattern = released.frame.rows_of(stratum.number), stratum.model.design.pattern
             means, both = stratum.facts.means[pattern], stratum.facts.ranges[pattern]
             ends[rows] = np.column_stack([both[:, 0], both[:, 1 + outcome]])
             weight[rows], mean[rows] = means[:, 0], means[:, 1 + outcome]
     if not np.isfinite(ends).any():
         return None, weight, mean
-    margins, room = margins_and_room(release)
-    n = release.frame.count.astype(float)
+    margins, room = margins_and_room(released)
+    n = released.frame.count.astype(float)
     if room is not None:
         met = n * weight * factors(n * weight, margins, room)
         within = within_totals(met, margins, room)
@@ -115,22 +115,24 @@ def _ranges(release: ReleasedObject, outcome: int) -> tuple[Ranges | None, Float
     return Ranges(*np.where(np.isfinite(ends), ends, estimates).T), weight, mean
 
 
-def _widened(release: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
+def _widened(released: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floats, mean: Floats) -> list[Wider]:
     """How far counts, means and totals may lie from their estimates because cells are not identified."""
-    n = release.frame.count.astype(float)
+    n = released.frame.count.astype(float)
     least_weight, most_weight, least, most = ranges
     held = cells.membership
     of_weight, of_mean = most_weight > least_weight, most > least
     products = np.array([w * y for w in ranges[:2] for y in ranges[2:]])
-    total = [held @ (n * each) for each in (weight * mean - products.min(axis=0), products.max(axis=0) - weight * mean)]
-    told = 1.0 - fixed_counts(cells, margins_and_room(release)[0])
-    count = [told * (held @ (n * each)) for each in (weight - least_weight, most_weight - weight)]
+    total = [
+        held @ (n * farthest) for farthest in (weight * mean - products.min(axis=0), products.max(axis=0) - weight * mean)
+    ]
+    open_counts = 1.0 - fixed_counts(cells, margins_and_room(released)[0])
+    count = [open_counts * (held @ (n * added)) for added in (weight - least_weight, most_weight - weight)]
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = (held @ (n * weight * mean)) / (held @ (n * weight))
     below = middle - farthest_means(cells, n, ranges, least, -1.0)
     above = farthest_means(cells, n, ranges, most, 1.0) - middle
     only = [_only(cells, rows) for rows in (of_weight, of_mean, of_weight | of_mean)]
-    only[0] = only[0] * told
+    only[0] = only[0] * open_counts
     pairs = (count, (below, above), total)
     return [Wider(np.fmax(down, 0.0), np.fmax(up, 0.0), none) for (down, up), none in zip(pairs, only, strict=True)]
 
@@ -138,20 +140,20 @@ def _widened(release: ReleasedObject, cells: Cells, ranges: Ranges, weight: Floa
 def farthest_means(cells: Cells, n: Floats, ranges: Ranges, mean: Floats, sign: float) -> Floats:
     """The largest (sign 1) or least (−1) mean Σ n w y / Σ n w of every cell over its rows' ranges (Dinkelbach 1967)."""
     held = cells.membership.toarray() > 0
-    found = np.full(len(cells), np.nan)
-    for cell, own in enumerate(held):
-        if not n[own].sum() > 0.0:
+    means = np.full(len(cells), np.nan)
+    for cell, rows in enumerate(held):
+        if not n[rows].sum() > 0.0:
             continue
-        low, high, y = ranges.least_weight[own], ranges.most_weight[own], mean[own]
-        at = float(np.average(y, weights=n[own] * np.maximum(low, np.finfo(float).tiny)))
+        low, high, y = ranges.least_weight[rows], ranges.most_weight[rows], mean[rows]
+        centre = float(np.average(y, weights=n[rows] * np.maximum(low, np.finfo(float).tiny)))
         for _ in range(ROUNDS):
-            weight = n[own] * np.where(sign * (y - at) > 0, high, low)
-            moved = float((weight * y).sum() / weight.sum()) if weight.sum() > 0 else at
-            if moved == at:
+            weight = n[rows] * np.where(sign * (y - centre) > 0, high, low)
+            moved = float((weight * y).sum() / weight.sum()) if weight.sum() > 0 else centre
+            if moved == centre:
                 break
-            at = moved
-        found[cell] = at
-    return found
+            centre = moved
+        means[cell] = centre
+    return means
 
 
 def _only(cells: Cells, rows: NDArray[np.bool_]) -> Floats:

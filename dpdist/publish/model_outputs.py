@@ -50,57 +50,59 @@ FIGURES: Parts[Listed] = Parts("figures", *MEASURED["figures"])
 DEFINITIONS: Parts[Mapping[str, str]] = Parts("DEFINITIONS", *MEASURED["DEFINITIONS"])
 
 
-def write_measurements(path: Path, release: ReleasedObject) -> bool:
+def write_measurements(path: Path, released: ReleasedObject) -> bool:
     """Writes the file if the mechanism adds noise to figures; returns whether it was written."""
-    if not release.job.mechanism.adds_noise:
+    if not released.job.mechanism.adds_noise:
         return False
-    rows = list(_rows(release))
+    rows = list(_rows(released))
     columns = [
-        name for name in (*release.job.categories, *release.job.outcomes) if any(name in row["cell"] for row in rows)
+        name for name in (*released.job.categories, *released.job.outcomes) if any(name in row["cell"] for row in rows)
     ]
     data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
-    defined = _defined(release.job.mechanism.name, rows)
-    said = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
-    pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(said)}), path)
+    defined = _defined(released.job.mechanism.name, rows)
+    texts = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
+    pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(texts)}), path)
     return True
 
 
 def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Definitions of the statistics in a file. With several outcomes, a statistic's name ends with the outcome's name."""
-    known = sorted(DEFINITIONS[mechanism].items(), key=lambda each: -len(each[0]))
-    found = dict[str, str]()
+    longest_first = sorted(DEFINITIONS[mechanism].items(), key=lambda pair: -len(pair[0]))
+    definitions = dict[str, str]()
     for name in dict.fromkeys(str(row["statistic"]) for row in rows):
-        texts = [text for start, text in known if name == start or name.startswith(f"{start} ")]
+        texts = [text for start, text in longest_first if name == start or name.startswith(f"{start} ")]
         if not texts:
             lacking = f"the statistic '{name}' of '{mechanism}' has no definition"
             raise Incomplete(f"{lacking}: add it to DEFINITIONS in its post.py")
-        found[name] = texts[0]
-    return found
+        definitions[name] = texts[0]
+    return definitions
 
 
-def _rows(release: ReleasedObject) -> Iterator[dict[str, Any]]:
+def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
     """Rows of measurements. A measurement that several synthetic sets share is listed once, under the first of their
     numbers. Its set is 0 if all sets of the mechanism always share one measurement.
     """
-    mechanism = release.job.mechanism
+    mechanism = released.job.mechanism
     number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
-    each = len(release.sets) // release.job.mechanism.noises(release.job)
-    for stratum in range(len(release.frame.stratum_labels)):
-        model = release.model(stratum)
-        for k in range(0, 1 if once else len(release.sets), each):
-            for figures in FIGURES[release.job.mechanism.name](release, model, stratum, release.theta(model, stratum, k)):
-                own = list(_of(release, figures, 0 if once else k + 1, number))
-                yield from own
-                number = max(row["measurement"] for row in own) + 1
+    sharing = len(released.sets) // released.job.mechanism.noises(released.job)
+    for stratum in range(len(released.frame.stratum_labels)):
+        model = released.model(stratum)
+        for k in range(0, 1 if once else len(released.sets), sharing):
+            for figures in FIGURES[released.job.mechanism.name](
+                released, model, stratum, released.theta(model, stratum, k)
+            ):
+                rows = list(_of(released, figures, 0 if once else k + 1, number))
+                yield from rows
+                number = max(row["measurement"] for row in rows) + 1
 
 
-def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
+def _of(released: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
     several, units = len(figures.statistics), figures.units or range(len(figures.cells))
     for i, cell in enumerate(figures.cells):
         for j, statistic in enumerate(figures.statistics):
             scale = figures.scales[j]
-            known = np.isfinite(figures.values[i, j]) and scale is not None
+            stated = np.isfinite(figures.values[i, j]) and scale is not None
             yield {
                 "cell": cell,
                 "set": number_of_set,
@@ -109,16 +111,16 @@ def _of(release: ReleasedObject, figures: Figures, number_of_set: int, start: in
                 "measurement": start + units[i] * several + j,
                 "value": float(figures.values[i, j] / figures.unit) if np.isfinite(figures.values[i, j]) else None,
                 "law": figures.law,
-                "scale": float(scale / Fraction(figures.unit)) if known and scale is not None else None,
-                "lattice": 1.0 / figures.unit if known else None,
-                "sensitivity": _sensitivity(release, figures, scale) if known and scale is not None else None,
+                "scale": float(scale / Fraction(figures.unit)) if stated and scale is not None else None,
+                "lattice": 1.0 / figures.unit if stated else None,
+                "sensitivity": _sensitivity(released, figures, scale) if stated and scale is not None else None,
                 **dict(zip(("centre", "weight_cap", "half_width"), figures.limits(i, j), strict=True)),
             }
 
 
-def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> float:
+def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) -> float:
     """The sensitivity of a figure: as it is stated for one record, or the noise scale times ε, both exact."""
-    job = release.job
+    job = released.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records
     once = job.mechanism.sets_are_free or job.mechanism.whole_tables
@@ -126,21 +128,21 @@ def _sensitivity(release: ReleasedObject, figures: Figures, scale: Fraction) -> 
     return float(scale * epsilon / Fraction(figures.unit))
 
 
-def write_model_tables(folder: Path, release: ReleasedObject) -> list[str]:
+def write_model_tables(folder: Path, released: ReleasedObject) -> list[str]:
     """Writes each table as <name>.parquet and .csv, with rows of all strata; returns the names."""
     whole = dict[str, ModelTable]()
-    frame, effect = release.frame, _within(release.design_effects, release.frame.strata)
+    frame, effect = released.frame, _within(released.design_effects, released.frame.strata)
     for stratum in range(len(frame.stratum_labels)):
-        model, first = release.model(stratum), frame.rows_of(stratum).start
+        model, first = released.model(stratum), frame.rows_of(stratum).start
         if not isinstance(model, TablesBeside):
             return []
         levels = {name: str(frame.levels[name][frame.codes[name][first]]) for name in frame.strata}
-        theta = release.theta(model, stratum, 0)
-        for name, made in model.tables_beside(release.job, theta, effect).items():
+        theta = released.theta(model, stratum, 0)
+        for name, made in model.tables_beside(released.job, theta, effect).items():
             rows = [row | {"cell": levels | row["cell"]} for row in made.rows]
             whole.setdefault(name, made._replace(rows=[])).rows.extend(rows)
     for name, made in whole.items():
-        _write(folder / name, release, made)
+        _write(folder / name, released, made)
     return list(whole)
 
 
@@ -149,9 +151,9 @@ def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> Desig
     return lambda columns, statistic, outcome: effect_of(effects, columns | set(strata), statistic, outcome)
 
 
-def _write(path: Path, release: ReleasedObject, made: ModelTable) -> None:
+def _write(path: Path, released: ReleasedObject, made: ModelTable) -> None:
     """Writes `path`.parquet and .csv with a row a cell: its text, its levels, and numbers."""
-    columns = [*release.frame.strata, *release.job.outcomes]
+    columns = [*released.frame.strata, *released.job.outcomes]
     data = {made.label: pa.array([row[made.label] for row in made.rows], pa.string())}
     data |= {CELL + name: pa.array([row["cell"].get(name) for row in made.rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in made.rows], pa.float64()) for name in made.numbers}

@@ -35,25 +35,27 @@ class NoisedTables:
     `again` is None where the noise scale is confidential.
     """
 
-    release: ReleasedObject
+    released: ReleasedObject
     model: NoisedFigures
     theta: Draws
     again: Draws | None
 
     @classmethod
-    def of(cls, release: ReleasedObject, model: NoisedFigures) -> NoisedTables:
-        theta = release.theta(model, 0, 0)
+    def of(cls, released: ReleasedObject, model: NoisedFigures) -> NoisedTables:
+        theta = released.theta(model, 0, 0)
         if not model.public_noise:
-            return cls(release, model, model.fitted(theta) if model.consistency else theta, None)
-        again = model.noised_again(theta, 0, DRAWS, release.seed.generator("precision noise"))
-        return cls(release, model, model.fitted(theta), model.fitted(again))
+            return cls(released, model, model.fitted(theta) if model.consistency else theta, None)
+        again = model.noised_again(theta, 0, DRAWS, released.seed.generator("precision noise"))
+        return cls(released, model, model.fitted(theta), model.fitted(again))
 
     def intervals(self, table: Table, cells: Cells) -> list[Interval]:
         """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that it does not have."""
         nothing, df = np.full(len(cells), np.nan), np.full(len(cells), np.inf)
-        known = self.again is not None
-        variances = [each.total for each in self.variance_parts(table, cells)] if known else [nothing] * len(STATISTICS)
-        return [t_interval(*each, df) for each in zip(self.points(table), variances, strict=True)]
+        simulated = self.again is not None
+        variances = (
+            [parts.total for parts in self.variance_parts(table, cells)] if simulated else [nothing] * len(STATISTICS)
+        )
+        return [t_interval(*pair, df) for pair in zip(self.points(table), variances, strict=True)]
 
     def points(self, table: Table) -> list[Floats]:
         """Counts, means and totals of a table as published, (cell,) each; NaN for statistics that it does not have."""
@@ -74,58 +76,63 @@ class NoisedTables:
         adding the noise a second time, and is subtracted.
         """
         assert self.again is not None
-        release, noise = self.release, self.noise(table)
-        once = _composition(release, cells, *(values[0] for values in self.model.expect(self.theta)))
+        released, noise = self.released, self.noise(table)
+        once = _composition(released, cells, *(values[0] for values in self.model.expect(self.theta)))
         pairs = (values[:COMPOSED] for values in self.model.expect(self.again))
-        twice = np.array([_composition(release, cells, a, b) for a, b in zip(*pairs, strict=True)])
-        known = np.isfinite(twice)
-        added = np.where(known, twice, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1) - once
+        twice = np.array([_composition(released, cells, a, b) for a, b in zip(*pairs, strict=True)])
+        finite = np.isfinite(twice)
+        added = np.where(finite, twice, 0.0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1) - once
         composed = np.maximum(0.0, once - added)
-        effects = plain_effects(release.design_effects, cells, release.job.outcomes[0])
+        effects = plain_effects(released.design_effects, cells, released.job.outcomes[0])
         parts = zip(STATISTICS, effects, composed, strict=True)
-        return [VarianceParts(effect * each, noise.get(name, np.full(len(cells), np.nan))) for name, effect, each in parts]
+        return [
+            VarianceParts(effect * variance, noise.get(name, np.full(len(cells), np.nan)))
+            for name, effect, variance in parts
+        ]
 
 
-def _composition(release: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
+def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
     """Variances due to the composition of the sample, (statistic, cell), for E(w|x) and E(wy|x) of the frame's rows."""
-    frame, n, a, b = release.frame, release.frame.count.astype(float), weight, outcome
-    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
-    found = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
-    return np.array([each.variance for each in found])
+    frame, n, a, b = released.frame, released.frame.count.astype(float), weight, outcome
+    stage = Stage.of(stratum_sizes(frame), lonely=released.job.survey.lonely_record)
+    statistics = counts_and_means(Sums(n * a, n * b, n * a * a, n * a * b, n * b * b), frame, cells, stage)
+    return np.array([statistic.variance for statistic in statistics])
 
 
 @dataclass(frozen=True)
 class NoiseErrors:
     """Standard errors by noise alone, from simulated spreads by outcome; None where noise cannot be simulated."""
 
-    release: ReleasedObject
+    released: ReleasedObject
     drawn: Mapping[str, Spreads] | None
     noised: NoisedTables | None = None
     """Tables whose figures were released themselves."""
 
     @classmethod
-    def of(cls, release: ReleasedObject) -> NoiseErrors:
+    def of(cls, released: ReleasedObject) -> NoiseErrors:
         """Simulates the noise again, as post-processing.
 
         A fit with searched privacy weights gets None, because its noise cannot be separated from its sampling error.
         """
-        model = release.model(0)
+        model = released.model(0)
         if isinstance(model, NoisedFigures):
-            return cls(release, None, NoisedTables.of(release, model))
-        if release.job.mechanism.clamps or not isinstance(model, Resampled):
-            return cls(release, None)
-        found = spreads(release, lambda _: None)
-        if found is None or any(each.recounts is not None for each in found):  # `laws` do not include noise on counts
-            return cls(release, None)
-        return cls(release, dict(zip(release.job.outcomes, found, strict=True)))
+            return cls(released, None, NoisedTables.of(released, model))
+        if released.job.mechanism.clamps or not isinstance(model, Resampled):
+            return cls(released, None)
+        simulated = spreads(released, lambda _: None)
+        if simulated is None or any(
+            outcome_spreads.recounts is not None for outcome_spreads in simulated
+        ):  # `laws` do not include noise on counts
+            return cls(released, None)
+        return cls(released, dict(zip(released.job.outcomes, simulated, strict=True)))
 
     def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN where they are not known."""
         unknown = dict.fromkeys(STATISTICS, np.full(len(cells), np.nan))
         if self.noised is not None:
-            return unknown | {name: np.sqrt(each) for name, each in self.noised.noise(table).items()}
+            return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}
         if self.drawn is None:
             return unknown
-        outcomes = self.release.job.outcomes
-        alone = noise_variances(self.release, cells, self.drawn[outcome], outcomes.index(outcome))
+        outcomes = self.released.job.outcomes
+        alone = noise_variances(self.released, cells, self.drawn[outcome], outcomes.index(outcome))
         return {name: np.sqrt(variance) for name, variance in zip(STATISTICS, alone, strict=True)}

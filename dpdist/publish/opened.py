@@ -71,8 +71,8 @@ class Tables(ParquetTables):
         'sex'
         """
         path = self.path(name)
-        said = next(each for each in self._job.tables if each.name == name)
-        form = printed_table(self._job, said, pq.read_table(path))
+        spec = next(table for table in self._job.tables if table.name == name)
+        form = printed_table(self._job, spec, pq.read_table(path))
         figures: list[Any] = []
         for j in range(len(form.columns)):
             figures.append(form.values[:, j])
@@ -192,9 +192,9 @@ class Release(os.PathLike[str]):
         """
         self._refuse_rule()
         measure = self._mean_of(statistic) if isinstance(statistic, str) else statistic
-        found = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._sets + 1)])
+        pairs = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._sets + 1)])
         # the last argument, degrees of freedom within a set, is used for a single set only
-        combined = combine_sets(found[:, :1], found[:, 1:], np.inf)
+        combined = combine_sets(pairs[:, :1], pairs[:, 1:], np.inf)
         return Combined(*(float(part[0]) for part in combined))
 
     def _refuse_rule(self) -> None:
@@ -203,12 +203,12 @@ class Release(os.PathLike[str]):
         if not self._sets:
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
         if mechanism.sets_are_free or mechanism.donates:
-            found = "the synthetic sets follow one noisy release, whose noise does not vary between them"
+            fault = "the synthetic sets follow one noisy release, whose noise does not vary between them"
             allowed = "sets that are protected one by one, for which T = B/m + W holds"
-            raise AnalysisError(found, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")
+            raise AnalysisError(fault, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")
         if self._sets == 1:
-            found = "one synthetic set, which does not tell how sets vary"
-            raise AnalysisError(found, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
+            fault = "one synthetic set, which does not tell how sets vary"
+            raise AnalysisError(fault, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
 
     def _mean_of(self, column: str) -> SetStatistic:
         """A function that gives a column's weighted mean and its variance. Raises `AnalysisError` for an unknown column."""
@@ -250,12 +250,12 @@ class Release(os.PathLike[str]):
     @property
     def _facts(self) -> dict[str, str]:
         """Facts shown about a release: its identity, its guarantee, its contents."""
-        said = self.statement
+        statement = self.statement
         warned = {"not for publication": why} if (why := unfit(self.folder)) is not None else {}
-        protects = {"protects": said["headline"]} if "headline" in said else {}
+        protects = {"protects": statement["headline"]} if "headline" in statement else {}
         return {
             **warned,
-            **claims.headline(said),
+            **claims.headline(statement),
             **protects,
             "tables": ", ".join(self.tables) or "none",
             "synthetic sets": str(self._sets),
@@ -273,15 +273,17 @@ class Release(os.PathLike[str]):
         return self.place
 
     def __repr__(self) -> str:
-        said = self.statement
+        statement = self.statement
         lines = [f"  {name}: {text}" for name, text in self._facts.items()]
-        return "\n".join([f"Release of {said['dataset']} {said['period']}", *lines])
+        return "\n".join([f"Release of {statement['dataset']} {statement['period']}", *lines])
 
     def _repr_html_(self) -> str:
         """The same facts for a notebook, with every text escaped."""
-        said = self.statement
+        statement = self.statement
         rows = [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._facts.items()]
-        return f"<h4>{escape(str(said['dataset']))} {escape(str(said['period']))}</h4><table>{''.join(rows)}</table>"
+        return (
+            f"<h4>{escape(str(statement['dataset']))} {escape(str(statement['period']))}</h4><table>{''.join(rows)}</table>"
+        )
 
 
 def _pair(given: object, number: int) -> tuple[float, float]:

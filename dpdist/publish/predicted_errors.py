@@ -42,27 +42,27 @@ Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]
 """Predicted errors above FAR, by table, statistic and cell; a cell by its levels."""
 
 
-def beyond_direct(release: ReleasedObject, grounds: Mapping[str, Grounds]) -> Ratios:
+def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> Ratios:
     """The predicted errors above FAR of counts, means and totals that are published; others are not predicted."""
-    found: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
-    for table in release.job.tables:
-        cells, known = cross(release.frame, table.by, table.margins), dict[str, list[Floats]]()
+    by_table: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
+    for table in released.job.tables:
+        cells, by_outcome = cross(released.frame, table.by, table.margins), dict[str, list[Floats]]()
         for statistic in table.statistics:
-            outcome = statistic.variable or release.job.outcomes[0]
+            outcome = statistic.variable or released.job.outcomes[0]
             if statistic.name not in STATISTICS or outcome not in grounds:
                 continue
-            if outcome not in known:
-                known[outcome] = predicted(release, table, cells, grounds[outcome])
-            ratios = known[outcome][STATISTICS.index(statistic.name)]
+            if outcome not in by_outcome:
+                by_outcome[outcome] = predicted(released, table, cells, grounds[outcome])
+            ratios = by_outcome[outcome][STATISTICS.index(statistic.name)]
             far = {cells.labels[k]: min(round(float(ratios[k]), 2), MOST) for k in np.flatnonzero(ratios > FAR)}
             if far:
-                found.setdefault(table.name, {})[statistic.text] = far
-    return found
+                by_table.setdefault(table.name, {})[statistic.text] = far
+    return by_table
 
 
-def predicted(release: ReleasedObject, table: Table, cells: Cells, grounds: Grounds) -> list[Floats]:
+def predicted(released: ReleasedObject, table: Table, cells: Cells, grounds: Grounds) -> list[Floats]:
     """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN where not known."""
-    n, unknown = release.frame.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
+    n, unknown = released.frame.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
     if grounds.noised is not None:
         if grounds.noised.again is None:
             return unknown
@@ -72,16 +72,18 @@ def predicted(release: ReleasedObject, table: Table, cells: Cells, grounds: Grou
         return unknown
     else:
         weight, product = (np.array([pair[i] for pair in grounds.expected]) for i in range(2))
-        values = [each.mean(axis=0) for each in cell_estimates(cells, n, weight, product)]
-        parts = variance_parts(release, cells, grounds.expected, grounds.spread, grounds.outcome)
-    varying = grounds.noised is None and not isinstance(release.model(0), Unbiased)
-    records, found = cells.membership @ n, []
+        values = [drawn.mean(axis=0) for drawn in cell_estimates(cells, n, weight, product)]
+        parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
+    varying = grounds.noised is None and not isinstance(released.model(0), Unbiased)
+    records, errors = cells.membership @ n, []
     with np.errstate(divide="ignore", invalid="ignore"):
         for value, part in zip(values, parts, strict=True):
             direct = part.sampling if varying else np.fmax(part.sampling, value**2 / records)
-            known = (records > 1) & (part.other > (EXACT * value) ** 2)  # a count that public totals fix errs by rounding
-            found.append(np.where(known, np.sqrt(part.other / direct), np.nan))
-    return found
+            predictable = (records > 1) & (
+                part.other > (EXACT * value) ** 2
+            )  # a count that public totals fix errs by rounding
+            errors.append(np.where(predictable, np.sqrt(part.other / direct), np.nan))
+    return errors
 
 
 def entry(ratios: Ratios) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def in_words(rules: Quality) -> list[str]:
     """The rules as notes of a table."""
     notes = []
     if rules.cv is not None:
-        low, high = (f"{100 * each:g} %" for each in (rules.cv.caution, rules.cv.unreliable))
+        low, high = (f"{100 * limit:g} %" for limit in (rules.cv.caution, rules.cv.unreliable))
         notes.append(
             f"A figure is flagged caution where its coefficient of variation is above {low}, unreliable above {high}."
         )
@@ -192,13 +192,13 @@ class PrintedTable:
         return bool(np.isfinite(self.margins).any())
 
 
-def printed_table(job: Job, said: Table, table: pa.Table) -> PrintedTable:
+def printed_table(job: Job, spec: Table, table: pa.Table) -> PrintedTable:
     """The printed form of a published table, as `dpdist.publish.tables` made it."""
     text, shown = job.presentation, _estimator(job.presentation, table)
     rows = shown_rows(table, shown)
-    labels = [_labels(job, said, name) for name in said.by]
-    across = _across(text, said, labels)
-    shape = (*map(len, labels), len(said.statistics))
+    labels = [_labels(job, spec, name) for name in spec.by]
+    across = _across(text, spec, labels)
+    shape = (*map(len, labels), len(spec.statistics))
     value, error, df, lower, upper = (
         _laid_out(rows[name], shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
     )
@@ -206,15 +206,15 @@ def printed_table(job: Job, said: Table, table: pa.Table) -> PrintedTable:
         margin = scipy.special.stdtrit(df, 0.95) * error
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
-    columns = _columns(text, said, groups, value)
+    columns = _columns(text, spec, groups, value)
     quality = rated(text.quality, [column.statistic.name for column in columns], value, error, margin)
-    value, margin, lower, upper = (np.where(quality.printed, each, np.nan) for each in (value, margin, lower, upper))
+    value, margin, lower, upper = (np.where(quality.printed, figures, np.nan) for figures in (value, margin, lower, upper))
     return PrintedTable(
-        name=said.name,
-        title=text.table(said.name).title or said.name,
-        stub=tuple(text.label(said.by[i]) for i in stub),
+        name=spec.name,
+        title=text.table(spec.name).title or spec.name,
+        stub=tuple(text.label(spec.by[i]) for i in stub),
         rows=tuple(product(*(labels[i] for i in stub))),
-        across=None if across is None else text.label(said.by[across]),
+        across=None if across is None else text.label(spec.by[across]),
         columns=columns,
         values=_rounded(value, columns),
         margins=_rounded(margin, columns),
@@ -222,7 +222,7 @@ def printed_table(job: Job, said: Table, table: pa.Table) -> PrintedTable:
         upper=_rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
-        notes=_notes(job, said, _used(rows, shown), value, margin),
+        notes=_notes(job, spec, _used(rows, shown), value, margin),
     )
 
 
@@ -247,8 +247,8 @@ def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
     """Rows of one estimator; a statistic that this estimator does not have is shown by the other."""
     statistic = list(zip(table["statistic"].to_pylist(), table["variable"].to_pylist(), strict=True))
     used = table["estimator"].to_pylist()
-    having = {own for own, how in zip(statistic, used, strict=True) if how == estimator}
-    return table.filter([how == estimator or own not in having for own, how in zip(statistic, used, strict=True)])
+    having = {figure for figure, how in zip(statistic, used, strict=True) if how == estimator}
+    return table.filter([how == estimator or figure not in having for figure, how in zip(statistic, used, strict=True)])
 
 
 def _estimator(text: Presentation, table: pa.Table) -> str:
@@ -256,19 +256,19 @@ def _estimator(text: Presentation, table: pa.Table) -> str:
     return text.estimator or str(table["estimator"][0])
 
 
-def _labels(job: Job, said: Table, name: str) -> list[str]:
+def _labels(job: Job, spec: Table, name: str) -> list[str]:
     levels = [job.presentation.level(name, level) for level in job.columns[name].levels or ()]
-    return levels + [TOTAL] * said.margins
+    return levels + [TOTAL] * spec.margins
 
 
-def _across(text: Presentation, said: Table, labels: Sequence[Sequence[str]]) -> int | None:
+def _across(text: Presentation, spec: Table, labels: Sequence[Sequence[str]]) -> int | None:
     """Position of the column whose levels stand side by side, None if none does.
 
     It is the column that the job names. Otherwise it is the column with the fewest levels, if there are several columns
     and its levels are at most `MOST_ACROSS`.
     """
-    if (named := text.table(said.name).across) is not None:
-        return said.by.index(named)
+    if (named := text.table(spec.name).across) is not None:
+        return spec.by.index(named)
     fewest = min(range(len(labels)), key=lambda i: (len(labels[i]), -i), default=0)
     return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
 
@@ -294,20 +294,20 @@ def head_of(text: Presentation, statistic: Statistic) -> str:
     return name if statistic.variable is None else f"{name} of {text.with_unit(statistic.variable)}"
 
 
-def _columns(text: Presentation, said: Table, groups: Sequence[str], values: Floats) -> tuple[Column, ...]:
-    number, made = len(said.statistics), []
+def _columns(text: Presentation, spec: Table, groups: Sequence[str], values: Floats) -> tuple[Column, ...]:
+    number, made = len(spec.statistics), []
     for group in groups:
-        for j, statistic in enumerate(said.statistics):
+        for j, statistic in enumerate(spec.statistics):
             stated = text.decimals.get(statistic.name)
-            own = 0 if statistic.name == "count" else _decimals(values[:, j::number])
-            made.append(Column(group, head_of(text, statistic), statistic, own if stated is None else stated))
+            decimals = 0 if statistic.name == "count" else _decimals(values[:, j::number])
+            made.append(Column(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
     return tuple(made)
 
 
 def _decimals(values: Floats) -> int:
     """Number of decimals with which the largest figure has `DIGITS` digits; 0 if its whole part has `DIGITS` or more."""
-    known = np.abs(values[np.isfinite(values)])
-    largest = float(known.max()) if len(known) else 0.0
+    sizes = np.abs(values[np.isfinite(values)])
+    largest = float(sizes.max()) if len(sizes) else 0.0
     return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
 
 
@@ -335,9 +335,9 @@ def _used(rows: pa.Table, shown: str) -> str:
     return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
 
 
-def _notes(job: Job, said: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
+def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
     text = job.presentation
-    notes = [*text.table(said.name).notes, *text.notes, ESTIMATORS[shown]]
+    notes = [*text.table(spec.name).notes, *text.notes, ESTIMATORS[shown]]
     notes += [MARGINS] if np.isfinite(margins).any() else []
     notes += [WITHOUT] if np.isnan(values).any() else []
     notes += in_words(text.quality)

@@ -42,26 +42,26 @@ class FigureBounds(NamedTuple):
     only_noise: bool
 
     @classmethod
-    def of(cls, release: ReleasedObject, cells: Cells, outcome: int) -> FigureBounds | None:
+    def of(cls, released: ReleasedObject, cells: Cells, outcome: int) -> FigureBounds | None:
         """The bounds of a release whose expectations may leave them; None for other releases, and for raked weights.
 
         Bounds of weights and outcomes, and sample counts, are public. Where sample counts are noisy, a count is only known
         to be no less than 0.
         """
-        models = [release.model(stratum) for stratum in range(len(release.frame.stratum_labels))]
-        if not isinstance(models[0], Unbiased) or release.job.rake:  # a raked weight is within no bounds of weights
+        models = [released.model(stratum) for stratum in range(len(released.frame.stratum_labels))]
+        if not isinstance(models[0], Unbiased) or released.job.rake:  # a raked weight is within no bounds of weights
             return None
-        ends = [np.empty(len(release.frame)) for _ in range(2)]
+        ends = [np.empty(len(released.frame)) for _ in range(2)]
         for stratum, model in enumerate(models):
             assert isinstance(model, Unbiased)
-            drawn = [model.weight_ends(release.theta(model, stratum, k)) for k in range(len(release.sets))]
-            for end, own in zip(ends, np.mean(drawn, axis=0), strict=True):
-                end[release.frame.rows_of(stratum)] = own
-        low_y, high_y = release.job.columns[release.job.outcomes[outcome]].bounds or (0.0, 1.0)
-        if release.job.sizes_secret:
+            drawn = [model.weight_ends(released.theta(model, stratum, k)) for k in range(len(released.sets))]
+            for end, row_ends in zip(ends, np.mean(drawn, axis=0), strict=True):
+                end[released.frame.rows_of(stratum)] = row_ends
+        low_y, high_y = released.job.columns[released.job.outcomes[outcome]].bounds or (0.0, 1.0)
+        if released.job.sizes_secret:
             least, most = np.zeros(len(cells)), np.full(len(cells), np.inf)
         else:
-            least, most = (np.asarray(cells.membership @ (release.frame.count * each)) for each in ends)
+            least, most = (np.asarray(cells.membership @ (released.frame.count * end)) for end in ends)
         with np.errstate(invalid="ignore"):
             low = np.fmin(least * low_y, most * low_y if low_y else least * 0.0)
             high = np.fmax(least * high_y, most * high_y if high_y else least * 0.0)
@@ -70,16 +70,16 @@ class FigureBounds(NamedTuple):
 
     def within(self, points: Sequence[Floats]) -> list[Floats]:
         """Counts, means and totals, each set into its own bounds."""
-        return [np.clip(*each) for each in zip(points, self.low, self.high, strict=True)]
+        return [np.clip(*figure) for figure in zip(points, self.low, self.high, strict=True)]
 
     def noise_variances(self, variances: Sequence[Floats]) -> list[Floats]:
         """Variances by noise, none larger than the square of what bounds leave open: no figure errs by more.
 
         Counts and totals under moved weights may err by more, because their bounds are those of moved weights.
         """
-        known = (self.only_noise, True, self.only_noise)
-        ranges = [high - low if holds else np.inf for low, high, holds in zip(self.low, self.high, known, strict=True)]
-        return [np.fmin(own, most**2) for own, most in zip(variances, ranges, strict=True)]
+        bounded = (self.only_noise, True, self.only_noise)
+        ranges = [high - low if holds else np.inf for low, high, holds in zip(self.low, self.high, bounded, strict=True)]
+        return [np.fmin(variance, most**2) for variance, most in zip(variances, ranges, strict=True)]
 
 
 def without_drowned_means(
@@ -91,28 +91,28 @@ def without_drowned_means(
     """
     drowned = raw_count <= NORMAL_90 * count_error
     ends = {"value": np.nan, "standard_error": np.nan, "df": np.nan, "lower": -np.inf, "upper": np.inf}
-    found = {}
+    by_estimator = {}
     for name, intervals in estimates.items():
-        own = dict(zip(STATISTICS, intervals, strict=True))
-        parts = {part: np.where(drowned, end, getattr(own["mean"], part)) for part, end in ends.items()}
-        found[name] = list((own | {"mean": Interval(**parts)}).values())
-    return found
+        by_statistic = dict(zip(STATISTICS, intervals, strict=True))
+        parts = {part: np.where(drowned, end, getattr(by_statistic["mean"], part)) for part, end in ends.items()}
+        by_estimator[name] = list((by_statistic | {"mean": Interval(**parts)}).values())
+    return by_estimator
 
 
-def margins_and_room(release: ReleasedObject) -> tuple[list[Margin], Room | None]:
+def margins_and_room(released: ReleasedObject) -> tuple[list[Margin], Room | None]:
     """Returns margins of the public totals, and the range within which every frame row's weight may move.
 
     There are no margins if the job states no totals. The range is None if all rows are identified.
     """
-    margins = margins_of(release.job, release.frame)
-    if not margins or not release.has_ranges:
+    margins = margins_of(released.job, released.frame)
+    if not margins or not released.has_ranges:
         return margins, None
-    ends = np.zeros((len(release.frame), 2))
-    for stratum in release.completed_strata:
+    ends = np.zeros((len(released.frame), 2))
+    for stratum in released.completed_strata:
         if stratum.facts.ranges is not None:
             of_weights = stratum.facts.ranges[stratum.model.design.pattern, 0]
-            ends[release.frame.rows_of(stratum.number)] = np.nan_to_num(of_weights)
-    n = release.frame.count.astype(float)
+            ends[released.frame.rows_of(stratum.number)] = np.nan_to_num(of_weights)
+    n = released.frame.count.astype(float)
     return margins, Room(*(n * ends.T))
 
 
@@ -129,7 +129,7 @@ def fixed_totals(cells: Cells, margins: list[Margin]) -> Floats:
     parts = np.linalg.lstsq(x.T, held.T, rcond=None)[0].T
     follows = np.abs(held - parts @ x).max(axis=1) < FIXED
     totals = parts @ np.concatenate([margin.totals for margin in margins])
-    return np.where(follows, [float(f"{each:.{DIGITS}g}") for each in totals], np.nan)
+    return np.where(follows, [float(f"{total:.{DIGITS}g}") for total in totals], np.nan)
 
 
 def without_rounding(counts: Interval, totals: Floats) -> Interval:
@@ -145,46 +145,46 @@ def without_rounding(counts: Interval, totals: Floats) -> Interval:
     return counts._replace(value=value, standard_error=error, lower=lower, upper=upper)
 
 
-def expectations(release: ReleasedObject, outcome: int = 0) -> list[Expected] | None:
+def expectations(released: ReleasedObject, outcome: int = 0) -> list[Expected] | None:
     """E(w|x) and E(wy|x) of an outcome by frame row, one pair for each set; None where the model defines none."""
-    if not isinstance(release.model(0), Expectation):
+    if not isinstance(released.model(0), Expectation):
         return None
 
     def expect(model: StratumModel, theta: Draws) -> Expected:
         assert isinstance(model, Expectation)
         return expected_of(model, theta, outcome)
 
-    pairs = _by_row(release, expect)
-    rake, room = margins_and_room(release)
+    pairs = _by_row(released, expect)
+    rake, room = margins_and_room(released)
     if not rake:
         return pairs
-    n = release.frame.count.astype(float)
+    n = released.frame.count.astype(float)
     factor = [factors(n * weight, rake, room) for weight, _ in pairs]
     return [(weight * g, product * g) for (weight, product), g in zip(pairs, factor, strict=True)]
 
 
-def bounded_expectations(release: ReleasedObject, expected: Sequence[Expected]) -> Sequence[Expected]:
+def bounded_expectations(released: ReleasedObject, expected: Sequence[Expected]) -> Sequence[Expected]:
     """Expectations of every set within public bounds, as synthetic records have them; others as they are.
 
     Noise makes unbounded expectations of small cells differ far more than cells do.
     """
-    if not isinstance(release.model(0), Unbiased) or release.job.rake:
+    if not isinstance(released.model(0), Unbiased) or released.job.rake:
         return expected
 
     def expect(model: StratumModel, theta: Draws) -> Expected:
         assert isinstance(model, Unbiased)
         return model.bounded(theta)
 
-    return _by_row(release, expect)
+    return _by_row(released, expect)
 
 
-def _by_row(release: ReleasedObject, expect: Callable[[StratumModel, Draws], Expected]) -> list[Expected]:
+def _by_row(released: ReleasedObject, expect: Callable[[StratumModel, Draws], Expected]) -> list[Expected]:
     """Expectations of the first draw by frame row, (row,) each, one pair for each set."""
-    size = len(release.frame)
-    pairs = [(np.empty(size), np.empty(size)) for _ in release.sets]
-    for stratum in range(len(release.frame.stratum_labels)):
-        model, rows = release.model(stratum), release.frame.rows_of(stratum)
+    size = len(released.frame)
+    pairs = [(np.empty(size), np.empty(size)) for _ in released.sets]
+    for stratum in range(len(released.frame.stratum_labels)):
+        model, rows = released.model(stratum), released.frame.rows_of(stratum)
         for k, (weight, product) in enumerate(pairs):
-            weights, products = expect(model, release.theta(model, stratum, k))
+            weights, products = expect(model, released.theta(model, stratum, k))
             weight[rows], product[rows] = weights[0], products[0]
     return pairs

@@ -146,21 +146,21 @@ class Laws(NamedTuple):
         if self.shrink is None:
             return centres, plain, draws, weighted, unweighted
         pairs = (centres, weighted), (plain, unweighted), (draws, weighted)
-        one, two, three = (about + (each - about) * self.shrink for each, about in pairs)
+        one, two, three = (about + (drawn - about) * self.shrink for drawn, about in pairs)
         return one, two, three, weighted, unweighted
 
 
-def refitted(release: ReleasedObject, stratum: int) -> Laws | None:
+def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     """Laws of a weighted fit; None where a fit does not exist, because its posterior is improper or singular."""
-    model, own = release.model(stratum), release.frame.rows_of(stratum)
+    model, rows = released.model(stratum), released.frame.rows_of(stratum)
     assert isinstance(model, Recentred)
-    key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
-    frame_row, shrink = _subsample(release, own)
-    theta = release.theta(model, stratum, 0)
+    key = released.seed.child(f"precision {released.frame.stratum_labels[stratum]}")
+    frame_row, shrink = _subsample(released, rows)
+    theta = released.theta(model, stratum, 0)
     try:
-        fits = _fitted(release, model, theta, frame_row, key)
+        fits = _fitted(released, model, theta, frame_row, key)
         if isinstance(model, Untrimmed):
-            fits = _fitted(release, model, model.untrimmed(theta, fits.weighted, fits.unweighted), frame_row, key)
+            fits = _fitted(released, model, model.untrimmed(theta, fits.weighted, fits.unweighted), frame_row, key)
         redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, key.generator("centres")))
         plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), key.generator("centres")))
         drawn = model.draw(fits.statistics, DRAWS, key.generator("draws"))
@@ -169,24 +169,24 @@ def refitted(release: ReleasedObject, stratum: int) -> Laws | None:
     return Laws(model, (redrawn, plain, drawn, fits.weighted, fits.unweighted), shrink, fits.records)
 
 
-def expected_under(release: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
+def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[Expectations]:
     """Expectations of every outcome in a stratum; NaN where there are no laws."""
-    own, outcomes = release.frame.rows_of(stratum), range(len(release.job.outcomes))
+    rows, outcomes = released.frame.rows_of(stratum), range(len(released.job.outcomes))
     if laws is None:
-        missing = np.full((1, own.stop - own.start), np.nan)
+        missing = np.full((1, rows.stop - rows.start), np.nan)
         return [Expectations(*[(missing, missing)] * 5) for _ in outcomes]
-    model, found = laws.model, []
+    model, by_outcome = laws.model, []
     assert isinstance(model, Expectation)
-    key = release.seed.child(f"precision {release.frame.stratum_labels[stratum]}")
+    key = released.seed.child(f"precision {released.frame.stratum_labels[stratum]}")
     for j in outcomes:
-        pairs = [expected_of(model, each, j) for each in laws.draws]
+        pairs = [expected_of(model, law, j) for law in laws.draws]
         spread = list(zip(*(laws.scaled([pair[k] for pair in pairs]) for k in range(2)), strict=True))
         if isinstance(model, Borrowing) and laws.records is not None:
-            covariance = model.borrowed(release.theta(laws.model, stratum, 0), laws.records)
-            first, second = (_with_borrowed(each, covariance, key.generator("reference")) for each in spread[:2])
+            covariance = model.borrowed(released.theta(laws.model, stratum, 0), laws.records)
+            first, second = (_with_borrowed(drawn, covariance, key.generator("reference")) for drawn in spread[:2])
             spread = [first, second, spread[2], spread[3], spread[3]]
-        found.append(Expectations(*spread))
-    return found
+        by_outcome.append(Expectations(*spread))
+    return by_outcome
 
 
 def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator) -> Expected:
@@ -197,34 +197,34 @@ def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator
     return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
 
 
-def _fitted(release: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
+def _fitted(released: ReleasedObject, model: Recentred, law: Draws, frame_row: Codes, key: Key) -> Fits:
     """Draws a sample under a law, searches its privacy weights as the job does, and fits it with them and without.
 
     Calls with the same key use the same random numbers, whatever the law.
     """
     outcome, weight = model.as_sampled().simulate(law, frame_row, key.generator("sample"))
     records = SyntheticRecords.of(frame_row, outcome, weight)
-    alpha = _weights(release, model, records, key.child("search"))
+    alpha = _weights(released, model, records, key.child("search"))
     statistics = model.statistics(records, alpha)
     unweighted = model.centre(model.statistics(records, np.ones(len(records)))[None])
     return Fits(records, alpha, statistics, model.centre(statistics[None]), unweighted)
 
 
-def _subsample(release: ReleasedObject, own: slice) -> tuple[Codes, Floats]:
+def _subsample(released: ReleasedObject, rows_of_stratum: slice) -> tuple[Codes, Floats]:
     """Frame rows of the synthetic sample's records, and √(records kept / records) by frame row, as in `Laws.shrink`."""
-    count = release.frame.count[own]
+    count = released.frame.count[rows_of_stratum]
     share = min(1.0, LARGEST / float(count.sum()))
     kept = np.maximum(np.minimum(count, SMALLEST), np.round(count * share)).astype(np.int64)
-    rows = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), kept)
+    rows = np.repeat(np.arange(rows_of_stratum.start, rows_of_stratum.stop, dtype=np.int32), kept)
     return rows, np.sqrt(kept / count)
 
 
-def _weights(release: ReleasedObject, model: Recentred, records: SyntheticRecords, key: Key) -> Floats:
+def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecords, key: Key) -> Floats:
     """The privacy weights with which the job's search ends on the synthetic sample, even if they miss the target."""
-    mechanism, frozen = release.job.mechanism, release.job.frozen
-    search = informed((reference_search if frozen else search_of)(mechanism, release.target))
+    mechanism, frozen = released.job.mechanism, released.job.frozen
+    search = informed((reference_search if frozen else search_of)(mechanism, released.target))
     counted = reference_counts(mechanism) if frozen else as_weighted
-    draws = min(SEARCH_DRAWS, release.job.sampler.draws)
+    draws = min(SEARCH_DRAWS, released.job.sampler.draws)
     carry: Carry = {}
     reply: Floats | Summary | None = None
     while True:

@@ -131,27 +131,27 @@ class ReleasedObject:
         return model.recall(self.sets[set][self.frame.stratum_labels[stratum]])
 
 
-def derived(release: ReleasedObject, job: Job) -> ReleasedObject:
+def derived(released: ReleasedObject, job: Job) -> ReleasedObject:
     """The release with another job's presentation and tables, which cost nothing to change.
 
     Raises `JobError` in three cases: something else differs; a table does not follow from what was released; or a table
     differs that gates were measured on. The error states what a new release of that job would spend.
     """
-    before, after = release.job.public, job.public
+    before, after = released.job.public, job.public
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
     cost = UNDO.format(epsilon=budget_text(job.budget.epsilon), adjacency=job.budget.adjacency)
     problems = [
         Problem(name, "not as it was released", "a change of presentation and tables alone", cost) for name in changed
     ]
-    if found := _underivable(release.job, job):
-        allowed = f"tables by {', '.join(release.job.categories) or 'nothing'}, behind the released ones"
-        problems.append(Problem("tables", found, allowed, cost))
-    if gated := _regated(release, job):
+    if fault := _underivable(released.job, job):
+        allowed = f"tables by {', '.join(released.job.categories) or 'nothing'}, behind the released ones"
+        problems.append(Problem("tables", fault, allowed, cost))
+    if gated := _regated(released, job):
         allowed = "gated tables as they were measured; others may be added, and are then not gated"
         problems.append(Problem("tables", f"another or no table {', '.join(gated)}, which the gates name", allowed, cost))
     if problems:
         raise JobError("of what was released", problems)
-    return replace(release, job=Job.model_validate(before | {name: after[name] for name in FREE}))
+    return replace(released, job=Job.model_validate(before | {name: after[name] for name in FREE}))
 
 
 def _underivable(released: Job, job: Job) -> str:
@@ -169,23 +169,25 @@ def _underivable(released: Job, job: Job) -> str:
     return ""
 
 
-def _regated(release: ReleasedObject, job: Job) -> list[str]:
+def _regated(released: ReleasedObject, job: Job) -> list[str]:
     """Names of tables that the gates measured, and that the job lacks or defines differently."""
-    before, after = ({table.name: table for table in said.tables} for said in (release.job, job))
-    return [name for name in release.promise.get("acceptance", {}).get("tables", []) if after.get(name) != before.get(name)]
+    before, after = ({table.name: table for table in compared.tables} for compared in (released.job, job))
+    return [
+        name for name in released.promise.get("acceptance", {}).get("tables", []) if after.get(name) != before.get(name)
+    ]
 
 
-def of_run(release: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
+def of_run(released: ReleasedObject, date: str | None, metered: bool) -> ReleasedObject:
     """The release, with the version that protected it, the date on which its run began, and the mark of a ledger.
 
     Date and mark are there where they apply. Making tables again with a later version keeps all three.
     """
-    said = {
+    entries = {
         "protected_by": version("dpdist"),
         **({"date": date} if date is not None else {}),
         **({"metered": True} if metered else {}),
     }
-    return replace(release, promise={**release.promise, **said})
+    return replace(released, promise={**released.promise, **entries})
 
 
 def public_frame(job: Job, frame: Frame, sets: tuple[Mapping[str, Mapping[str, Any]], ...]) -> Frame:
@@ -216,22 +218,22 @@ def without_points(
     return ({label: left[label] for label in sets[0]},), points_table(rows)
 
 
-def write_release(folder: Path, release: ReleasedObject) -> None:
+def write_release(folder: Path, released: ReleasedObject) -> None:
     """Writes the folder `released/`: job, promise, frame, one file for each set, and the seed of publication."""
     folder.mkdir(parents=True)
-    write_json(folder / "job.json", release.job.public)
-    write_json(folder / "promise.json", dict(release.promise))
-    pq.write_table(frame_table(release.frame), folder / "frame.parquet")
-    for number, strata in enumerate(release.sets, start=1):
-        write_json(folder / f"set-{number}.json", {"set": number, "family": release.job.family, "strata": strata})
-    if release.facts:
-        pq.write_table(facts_table(release.facts), folder / DISTRIBUTIONS, compression="zstd")
-    if release.donors:
-        table = donors_table(release.donors, release.job.outcomes)
+    write_json(folder / "job.json", released.job.public)
+    write_json(folder / "promise.json", dict(released.promise))
+    pq.write_table(frame_table(released.frame), folder / "frame.parquet")
+    for number, strata in enumerate(released.sets, start=1):
+        write_json(folder / f"set-{number}.json", {"set": number, "family": released.job.family, "strata": strata})
+    if released.facts:
+        pq.write_table(facts_table(released.facts), folder / DISTRIBUTIONS, compression="zstd")
+    if released.donors:
+        table = donors_table(released.donors, released.job.outcomes)
         pq.write_table(table, folder / DONORS, compression="zstd")
-    if release.points is not None:
-        pq.write_table(release.points, folder / REFERENCE_FILE)
-    write_text(folder / "seed", release.seed.hex() + "\n")
+    if released.points is not None:
+        pq.write_table(released.points, folder / REFERENCE_FILE)
+    write_text(folder / "seed", released.seed.hex() + "\n")
 
 
 def read_release(folder: Path) -> ReleasedObject:

@@ -100,85 +100,90 @@ class Spreads(NamedTuple):
     recounts: Recounts | None = None
 
 
-def laws(release: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
+def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
     """Laws (`refit.Laws`) of every stratum. A stratum without a fit has None.
 
     The whole result is None if the model can neither be simulated nor refitted, or if the mechanism clamps: a clamped fit
     has no sufficient statistics.
     """
-    if release.job.mechanism.clamps or not isinstance(release.model(0), Recentred | Resampled):
+    if released.job.mechanism.clamps or not isinstance(released.model(0), Recentred | Resampled):
         return None
-    found, counts = [], recounts(release)
-    for stratum in range(len(release.frame.stratum_labels)):
+    by_stratum, counts = [], recounts(released)
+    for stratum in range(len(released.frame.stratum_labels)):
         with np.errstate(all="ignore"):
-            found.append(_simulated(release, stratum, counts) or refitted(release, stratum))
+            by_stratum.append(_simulated(released, stratum, counts) or refitted(released, stratum))
         tick(1)
-    return found
+    return by_stratum
 
 
-def recounts(release: ReleasedObject) -> Floats | None:
+def recounts(released: ReleasedObject) -> Floats | None:
     """Counts of the frame's rows under simulated noise, (draw, row); None where published counts are exact."""
-    if release.job.predictors is None:
+    if released.job.predictors is None:
         return None
-    return counted_again(release.job, release.frame, RECOUNTS, release.seed.generator("precision counts"))
+    return counted_again(released.job, released.frame, RECOUNTS, released.seed.generator("precision counts"))
 
 
-def spreads(release: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
+def spreads(released: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
     """Draws of every outcome's expectations in every frame row; None where the model has no laws."""
-    return spreads_under(release, laws(release, tick))
+    return spreads_under(released, laws(released, tick))
 
 
-def spreads_under(release: ReleasedObject, known: Sequence[Laws | None] | None) -> list[Spreads] | None:
+def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | None) -> list[Spreads] | None:
     """As `spreads`, from laws that are already known."""
-    if known is None:
+    if by_stratum is None:
         return None
-    rows, sizes = len(release.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
-    found = [
-        tuple(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes) for _ in release.job.outcomes
+    rows, sizes = len(released.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
+    by_outcome = [
+        tuple(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes) for _ in released.job.outcomes
     ]
-    for stratum, each in enumerate(known):
-        own = release.frame.rows_of(stratum)
+    for stratum, laws_of_stratum in enumerate(by_stratum):
+        rows_of_stratum = released.frame.rows_of(stratum)
         with np.errstate(all="ignore"):
-            for outcome, of_outcome in zip(found, expected_under(release, stratum, each), strict=True):
+            for outcome, of_outcome in zip(by_outcome, expected_under(released, stratum, laws_of_stratum), strict=True):
                 for spread, expected in zip(outcome, of_outcome, strict=True):
-                    spread.weight[:, own], spread.product[:, own] = expected
-    rake, room = margins_and_room(release)
+                    spread.weight[:, rows_of_stratum], spread.product[:, rows_of_stratum] = expected
+    rake, room = margins_and_room(released)
     if rake:
-        found = [tuple(_raked(spread, release, rake, room) for spread in each) for each in found]
-    return [Spreads(each, _recounted(release, known, outcome)) for outcome, each in enumerate(found)]
+        by_outcome = [
+            tuple(_raked(spread, released, rake, room) for spread in outcome_spreads) for outcome_spreads in by_outcome
+        ]
+    return [
+        Spreads(outcome_spreads, _recounted(released, by_stratum, outcome))
+        for outcome, outcome_spreads in enumerate(by_outcome)
+    ]
 
 
-def _recounted(release: ReleasedObject, known: Sequence[Laws | None], outcome: int) -> Recounts | None:
+def _recounted(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:
     """Draws under simulated noise on sample counts; None where these counts are exact."""
-    if release.job.predictors is None:
+    if released.job.predictors is None:
         return None
-    found = Recounts(*np.full((3, RECOUNTS, len(release.frame)), np.nan))
-    for stratum, each in enumerate(known):
-        if each is not None and each.recounted is not None:
-            own = release.frame.rows_of(stratum)
-            assert isinstance(each.model, Expectation)
-            pair = expected_of(each.model, each.recounted.theta, outcome)
-            for values, drawn in zip(found, (each.recounted.counts, *pair), strict=True):
-                values[:, own] = drawn
-    return found
+    simulated = Recounts(*np.full((3, RECOUNTS, len(released.frame)), np.nan))
+    for stratum, laws_of_stratum in enumerate(by_stratum):
+        if laws_of_stratum is not None and laws_of_stratum.recounted is not None:
+            rows = released.frame.rows_of(stratum)
+            assert isinstance(laws_of_stratum.model, Expectation)
+            pair = expected_of(laws_of_stratum.model, laws_of_stratum.recounted.theta, outcome)
+            for values, drawn in zip(simulated, (laws_of_stratum.recounted.counts, *pair), strict=True):
+                values[:, rows] = drawn
+    return simulated
 
 
-def _raked(spread: Spread, release: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
+def _raked(spread: Spread, released: ReleasedObject, rake: Sequence[Margin], room: Room | None) -> Spread:
     """Rakes every draw separately. Draws with unknown values stay unchanged."""
-    known = np.isfinite(spread.weight).all(axis=1)
+    finite = np.isfinite(spread.weight).all(axis=1)
     factor = np.ones_like(spread.weight)
-    factor[known] = factors(release.frame.count * spread.weight[known], rake, room)
+    factor[finite] = factors(released.frame.count * spread.weight[finite], rake, room)
     return Spread(spread.weight * factor, spread.product * factor)
 
 
-def composition(release: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
+def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expected]) -> Figures:
     """Counts, means and totals of the expectations averaged over sets, with their variance V_x over samples' x."""
-    frame = release.frame
+    frame = released.frame
     n = frame.count.astype(float)
-    within = bounded_expectations(release, expected)
+    within = bounded_expectations(released, expected)
     a, b = (np.mean([pair[i] for pair in within], axis=0) for i in range(2))
-    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
-    (rake, room), sums = margins_and_room(release), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    stage = Stage.of(stratum_sizes(frame), lonely=released.job.survey.lonely_record)
+    (rake, room), sums = margins_and_room(released), Sums(n * a, n * b, n * a * a, n * a * b, n * b * b)
     return (
         raked_counts_and_means(sums, frame, cells, rake, stage, room)
         if rake
@@ -205,7 +210,7 @@ class VarianceParts(NamedTuple):
 
 
 def variances(
-    release: ReleasedObject, cells: Cells, expected: Sequence[Expected], found: Spreads | None, outcome: int = 0
+    released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads | None, outcome: int = 0
 ) -> list[Floats]:
     """T of counts, means and totals, (cell,) each. `expected` holds E(w|x) and E(wy|x) by frame row for every set.
 
@@ -214,39 +219,39 @@ def variances(
     multiply the sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent
     noises. That number is smaller than m where several sets follow from one noisy statistic.
     """
-    if found is not None:
-        return [parts.total for parts in variance_parts(release, cells, expected, found, outcome)]
-    effects, sets = plain_effects(release.design_effects, cells, release.job.outcomes[outcome]), len(release.sets)
-    n, composed = release.frame.count.astype(float), composition(release, cells, expected)
+    if spread is not None:
+        return [parts.total for parts in variance_parts(released, cells, expected, spread, outcome)]
+    effects, sets = plain_effects(released.design_effects, cells, released.job.outcomes[outcome]), len(released.sets)
+    n, composed = released.frame.count.astype(float), composition(released, cells, expected)
     per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
     between = [v.var(axis=0, ddof=1) if sets > 1 else np.full(len(cells), np.nan) for v in per_set]
     pairs = zip(effects, composed, between, strict=True)
-    return [effect * each.variance + (effect + 1.0 / sets) * b for effect, each, b in pairs]
+    return [effect * figures.variance + (effect + 1.0 / sets) * b for effect, figures, b in pairs]
 
 
 def variance_parts(
-    release: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int = 0
+    released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int = 0
 ) -> list[VarianceParts]:
     """The parts of T of counts, means and totals, where spreads were simulated."""
-    effects = plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
-    n, composed = release.frame.count.astype(float), composition(release, cells, expected)
+    effects = plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
+    n, composed = released.frame.count.astype(float), composition(released, cells, expected)
     figures = [cell_estimates(cells, n, law.weight, law.product) for law in spread.laws]
     again = None if spread.recounts is None else cell_estimates(cells, *spread.recounts)
-    noise, parts = noise_variances(release, cells, spread, outcome), []
-    for k, each in enumerate(composed):
+    noise, parts = noise_variances(released, cells, spread, outcome), []
+    for k, composed_figure in enumerate(composed):
         centres, plain, _, weighted, unweighted = (figure[k] for figure in figures)
-        sampling = each.variance + np.maximum(normal_variance(centres), normal_variance(plain))
+        sampling = composed_figure.variance + np.maximum(normal_variance(centres), normal_variance(plain))
         counted = 0.0 if again is None else about(again[k], weighted[0])
         parts.append(VarianceParts(effects[k] * sampling, noise[k], (weighted - unweighted)[0] ** 2, counted))
     return parts
 
 
-def noise_variances(release: ReleasedObject, cells: Cells, spread: Spreads, outcome: int) -> list[Floats]:
+def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads, outcome: int) -> list[Floats]:
     """Variances of counts, means and totals by noise alone, (cell,) each."""
-    drawn, noises = spread.laws[NOISED], release.job.mechanism.noises(release.job)
-    figures = cell_estimates(cells, release.frame.count.astype(float), drawn.weight, drawn.product)
-    alone = [normal_variance(each) / noises for each in figures]
-    bounds = FigureBounds.of(release, cells, outcome)
+    drawn, noises = spread.laws[NOISED], released.job.mechanism.noises(released.job)
+    figures = cell_estimates(cells, released.frame.count.astype(float), drawn.weight, drawn.product)
+    alone = [normal_variance(drawn_figures) / noises for drawn_figures in figures]
+    bounds = FigureBounds.of(released, cells, outcome)
     return alone if bounds is None else bounds.noise_variances(alone)
 
 
@@ -255,8 +260,8 @@ def about(drawn: Floats, value: Floats) -> Floats:
 
     A draw without the figure counts as the value.
     """
-    known = np.where(np.isfinite(drawn), drawn, value)
-    return np.asarray(normal_variance(known) + (known.mean(axis=0) - value) ** 2)
+    filled = np.where(np.isfinite(drawn), drawn, value)
+    return np.asarray(normal_variance(filled) + (filled.mean(axis=0) - value) ** 2)
 
 
 def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
@@ -274,19 +279,19 @@ def normal_variance(drawn: Floats) -> Floats:
         return np.asarray(((high - low) / (2.0 * NORMAL_90)) ** 2)
 
 
-def _simulated(release: ReleasedObject, stratum: int, counts: Floats | None) -> Laws | None:
+def _simulated(released: ReleasedObject, stratum: int, counts: Floats | None) -> Laws | None:
     """Laws of a model whose parameters can be simulated directly; None for other models."""
-    model, label = release.model(stratum), release.frame.stratum_labels[stratum]
+    model, label = released.model(stratum), released.frame.stratum_labels[stratum]
     if not isinstance(model, Resampled):
         return None
-    theta, n = release.theta(model, stratum, 0), int(release.frame.stratum_count[stratum])
-    key = release.seed.child(f"precision {label}")
+    theta, n = released.theta(model, stratum, 0), int(released.frame.stratum_count[stratum])
+    key = released.seed.child(f"precision {label}")
     redrawn = model.resampled(theta, n, DRAWS, key.generator("centres"))
     drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
     middle = model.averaged(drawn) if isinstance(model, Averaged) else theta
-    found = Laws(model, (redrawn, redrawn, drawn, theta, middle))
+    simulated = Laws(model, (redrawn, redrawn, drawn, theta, middle))
     if counts is None:
-        return found
+        return simulated
     assert isinstance(model, Countable)
-    own = counts[:, release.frame.rows_of(stratum)]
-    return found._replace(recounted=Recounted(own, model.recounted(theta, own)))
+    of_stratum = counts[:, released.frame.rows_of(stratum)]
+    return simulated._replace(recounted=Recounted(of_stratum, model.recounted(theta, of_stratum)))

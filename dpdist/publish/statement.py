@@ -50,56 +50,56 @@ CONTRADICTED = "a file that contradicts this is refused, so the guarantee is amo
 VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they stand in its records"
 
 
-def statement(release: ReleasedObject, far: Ratios = MappingProxyType({})) -> dict[str, Any]:
+def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> dict[str, Any]:
     """The content of statement.json: guarantee, adjacency, what was spent, what is public, how the release was made.
 
     `far` has the published figures that may be far from direct ones (`publish.predicted_errors`).
     """
-    made = _made(release)
+    made = _made(released)
     return {**made, "cautions": [*made.get("cautions", ()), *cautions(far)], **entry(far)}
 
 
-def _made(release: ReleasedObject) -> dict[str, Any]:
-    job = release.job
+def _made(released: ReleasedObject) -> dict[str, Any]:
+    job = released.job
     return {
         "dataset": job.dataset,
         "period": job.period,
         **({"correction": job.correction.model_dump()} if job.correction is not None else {}),
-        **_claimed(release),
-        **release.promise,
+        **_claimed(released),
+        **released.promise,
         **unit_figures(job),
         "privacy_unit_in_words": unit(job),
-        **_other_releases(release),
+        **_other_releases(released),
         "trust_model": TRUST_MODEL,
         **_stated(job),
         **({"approval": approval(job)} if job.approval is not None else {}),
         **({"publication": PUBLICATION} if job.held_on_a_verdict else {}),
         "domain": domain(job),
         "synthetic_sets": 0 if job.mechanism.whole_tables else job.synthetic_sets,
-        "metered": release.promise.get("metered", False),
+        "metered": released.promise.get("metered", False),
         "mechanism": job.mechanism.published(job),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
-        "model": _model(release),
-        "public": _public(release),
-        **accepted(job, release.frame),
+        "model": _model(released),
+        "public": _public(released),
+        **accepted(job, released.frame),
         **_noisy_frame(job),
-        **({"borrowing": said} if (said := borrowing(release)) else {}),
-        "post_processing": _post_processing(release),
-        **_microdata(release),
-        "standard_errors": standard_errors(release),
-        **({"do_not_publish": why} if (why := saturated(release)) is not None else {}),
-        **dict(named_cells(release)),
+        **({"borrowing": borrowed} if (borrowed := borrowing(released)) else {}),
+        "post_processing": _post_processing(released),
+        **_microdata(released),
+        "standard_errors": standard_errors(released),
+        **({"do_not_publish": why} if (why := saturated(released)) is not None else {}),
+        **dict(named_cells(released)),
     }
 
 
-def _other_releases(release: ReleasedObject) -> dict[str, str]:
+def _other_releases(released: ReleasedObject) -> dict[str, str]:
     """A text on what further releases of the same people cost, and whether a ledger counts them.
 
     There is no text without a guarantee.
     """
-    if release.promise["guarantee"] == "none":
+    if released.promise["guarantee"] == "none":
         return {}
-    counted = COUNTED if release.promise.get("metered", False) else NOT_COUNTED
+    counted = COUNTED if released.promise.get("metered", False) else NOT_COUNTED
     return {"other_releases": ADDS_UP.format(counted)}
 
 
@@ -108,7 +108,7 @@ def _stated(job: Job) -> dict[str, str]:
     text = job.presentation
     facts = {"responsible_body": text.responsible, "contact": text.contact, "retention": text.retention}
     facts["choices"] = text.choices or (text.registry.tuning if text.registry is not None else None)
-    return {name: said for name, said in facts.items() if said is not None}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _noisy_frame(job: Job) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def _noisy_frame(job: Job) -> dict[str, Any]:
     return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon_of_frame), "measured": measured}}
 
 
-def _microdata(release: ReleasedObject) -> dict[str, Any]:
+def _microdata(released: ReleasedObject) -> dict[str, Any]:
     """A text on which columns of synthetic records were measured, where the job copies others from its reference."""
-    job = release.job
+    job = released.job
     measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
     return (
         {"microdata": {"in_words": words_of(job).entries["microdata"], "measured": measured, "copied": copied}}
@@ -138,26 +138,26 @@ def _microdata(release: ReleasedObject) -> dict[str, Any]:
 
 def unit_figures(job: Job) -> dict[str, Any]:
     """The privacy unit, the largest number of its records that count, and the share of ε (or ρ) that each record has."""
-    if (said := job.privacy_unit) is None:
+    if (unit_spec := job.privacy_unit) is None:
         return {"privacy_unit": "record"}
-    share = Fraction(1, said.most) if job.budget.delta is None else Fraction(1, said.most**2)
-    return {"privacy_unit": said.column, "privacy_unit_most": said.most, "record_share_of_budget": str(share)}
+    share = Fraction(1, unit_spec.most) if job.budget.delta is None else Fraction(1, unit_spec.most**2)
+    return {"privacy_unit": unit_spec.column, "privacy_unit_most": unit_spec.most, "record_share_of_budget": str(share)}
 
 
 def approval(job: Job) -> str:
     """A text on who may have approved the release; it says that no ε covers this choice."""
-    names = ", ".join(PublicKey.parse(each).name for each in job.approvers)
+    names = ", ".join(PublicKey.parse(key).name for key in job.approvers)
     return APPROVAL.format(who=LISTED.format(names=names) if names else ANYBODY)
 
 
-def _claimed(release: ReleasedObject) -> dict[str, Any]:
+def _claimed(released: ReleasedObject) -> dict[str, Any]:
     """The guarantee, the neighbours, and what of a record is protected, in words.
 
     Without a guarantee it says so, and lists what is not protected.
     """
-    job, said = release.job, release.promise
-    words, open_parts = in_words(said, job, int(release.frame.count.sum())), not_protected(job, _on_a_file(release))
-    if said["guarantee"] == "none":
+    job, promise = released.job, released.promise
+    words, open_parts = in_words(promise, job, int(released.frame.count.sum())), not_protected(job, _on_a_file(released))
+    if promise["guarantee"] == "none":
         return {"guarantee_in_words": words, "protected": [], "not_protected": [*job.components, *open_parts]}
     return {
         "headline": headline(job),
@@ -169,32 +169,32 @@ def _claimed(release: ReleasedObject) -> dict[str, Any]:
     }
 
 
-def _model(release: ReleasedObject) -> dict[str, Any]:
-    said = release.job.model
-    if said is None:
-        return {"parameters": _density(release)}
-    synthesis = {"synthesis": said.synthesis} if family_facts(release.job).synthesis else {}
-    return {"family": said.family, **synthesis, "parameters": _density(release)}
+def _model(released: ReleasedObject) -> dict[str, Any]:
+    model = released.job.model
+    if model is None:
+        return {"parameters": _density(released)}
+    synthesis = {"synthesis": model.synthesis} if family_facts(released.job).synthesis else {}
+    return {"family": model.family, **synthesis, "parameters": _density(released)}
 
 
-def _density(release: ReleasedObject) -> str:
-    job = release.job
+def _density(released: ReleasedObject) -> str:
+    job = released.job
     outcomes = (", log " if family_facts(job).logs else ", ").join(job.outcomes)
-    sums, named = words_of(job).density_of(release), {"outcome": outcomes, "weight": job.survey.weight or "a weight of 1"}
+    sums, named = words_of(job).density_of(released), {"outcome": outcomes, "weight": job.survey.weight or "a weight of 1"}
     if sums:
         return f"{sums.format(**named)}, in the observed sample"
     given = ", given the predictors" if job.likelihood_predictors else ""
     return f"{FAMILIES[job.likelihood.family].density.format(**named)}, natural logarithm{given}, in the observed sample"
 
 
-def _on_a_file(release: ReleasedObject) -> bool:
+def _on_a_file(released: ReleasedObject) -> bool:
     """True if limits come from a reference file: the job has no histograms, and the promise names no earlier release."""
-    said = release.job.reference
-    return said is not None and said.paid is None and "chain" not in release.promise.get("reference", {})
+    reference = released.job.reference
+    return reference is not None and reference.paid is None and "chain" not in released.promise.get("reference", {})
 
 
-def _public(release: ReleasedObject) -> list[str]:
-    job = release.job
+def _public(released: ReleasedObject) -> list[str]:
+    job = released.job
     noisy, by = "noisy numbers of " if job.sizes_secret else "", ", ".join(job.categories) or "no column"
     facts = [
         f"{noisy}sample records in every combination of {by} (released/frame.parquet)",
@@ -203,17 +203,17 @@ def _public(release: ReleasedObject) -> list[str]:
     ]
     if job.reference is not None:
         what = "a file that the job declares public (its checksum stands under reference)"
-        chained, binned = "chain" in release.promise.get("reference", {}), job.reference.paid is not None
+        chained, binned = "chain" in released.promise.get("reference", {}), job.reference.paid is not None
         if chained:
             also = ", and noisy histograms that are part of this one" if binned else ""
             what = f"an earlier release (its manifest's checksum stands under reference){also}"
         elif binned:
             what = "points made of noisy histograms. The noisy counts themselves are not published"
         facts.append(f"the reference, {what}")
-    if release.facts:
-        what = VERBATIM if _on_a_file(release) else "points of the earlier release, as they were"
+    if released.facts:
+        what = VERBATIM if _on_a_file(released) else "points of the earlier release, as they were"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
-    if release.donors:
+    if released.donors:
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     facts += [f"the universe: {keep.column} is one of {', '.join(map(str, keep.keep))}" for keep in job.universe]
@@ -226,10 +226,10 @@ def _public(release: ReleasedObject) -> list[str]:
     ]
 
 
-def _post_processing(release: ReleasedObject) -> list[str]:
-    job, words = release.job, words_of(release.job)
+def _post_processing(released: ReleasedObject) -> list[str]:
+    job, words = released.job, words_of(released.job)
     if job.mechanism.whole_tables:
-        return words.post_processing(release)
+        return words.post_processing(released)
     steps = []
     for name, column in job.outcome_columns.items():
         low, high = column.bounds or (0.0, 0.0)
@@ -237,13 +237,13 @@ def _post_processing(release: ReleasedObject) -> list[str]:
             f"Values of synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] are set to the nearest "
             "bound. The model's means are means of the so limited variable."
         )
-    steps += words.post_processing(release)
+    steps += words.post_processing(released)
     if family_facts(job).on_reference:
         steps.append(
             "Scores are turned into weights and outcomes by the reference's distributions, so no value is drawn beyond the "
             "reference's range. Means from parameters use its means of weight and outcome in narrow bins of scores."
         )
-    if family_facts(job).on_reference and (borrowed := borrowing(release)):
+    if family_facts(job).on_reference and (borrowed := borrowing(released)):
         steps.append(f"{borrowed['in_words']} The entry `borrowing` names these cells.")
     if job.likelihood.synthesis == "fbp":
         weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"
@@ -251,6 +251,6 @@ def _post_processing(release: ReleasedObject) -> list[str]:
     if job.likelihood.synthetic_weights == "expected":
         steps.append("Synthetic weights are E(w|y*, x) under the released parameters, not drawn.")
     if job.rake:
-        by = "; ".join(", ".join(said.by) or "all records" for said in job.rake)
+        by = "; ".join(", ".join(margin.by) or "all records" for margin in job.rake)
         steps.append(f"Weights are raked to the public totals by {by} that the job states; tables from parameters too.")
     return steps

@@ -35,27 +35,29 @@ class Block(NamedTuple):
     copied: pa.Table | None = None
 
 
-def synthesize(release: ReleasedObject, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
+def synthesize(released: ReleasedObject, folder: Path, tick: Callable[[int], None]) -> list[list[Sums]]:
     """Writes set-<k>.parquet for every set; returns sums per frame row before raking, by outcome and then by set."""
     folder.mkdir(parents=True)
-    frame, rows = release.frame, len(release.frame)
-    sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets] for _ in release.job.outcomes]
-    rake, room = margins_and_room(release)
+    frame, rows = released.frame, len(released.frame)
+    sums = [[Sums(*(np.zeros(rows) for _ in range(5))) for _ in released.sets] for _ in released.job.outcomes]
+    rake, room = margins_and_room(released)
     factor = (
-        [factors(each.a, rake, room) for each in synthetic_sums(release)] if rake else [np.ones(rows)] * len(release.sets)
+        [factors(set_sums.a, rake, room) for set_sums in synthetic_sums(released)]
+        if rake
+        else [np.ones(rows)] * len(released.sets)
     )
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(pq.ParquetWriter(folder / f"set-{k + 1}.parquet", _schema(release), compression="zstd"))
-            for k in range(len(release.sets))
+            stack.enter_context(pq.ParquetWriter(folder / f"set-{k + 1}.parquet", _schema(released), compression="zstd"))
+            for k in range(len(released.sets))
         ]
         for stratum in range(len(frame.stratum_labels)):
-            model = release.model(stratum)
+            model = released.model(stratum)
             for k, writer in enumerate(writers):
-                for block in _blocks(release, model, stratum, k):
-                    for own, values in zip(sums, columns(block.outcome), strict=True):
-                        own[k] = own[k].plus(record_sums(block.frame_row, block.weight, values, rows))
-                    writer.write_table(_table(release, block, block.weight * factor[k][block.frame_row]))
+                for block in _blocks(released, model, stratum, k):
+                    for by_set, values in zip(sums, columns(block.outcome), strict=True):
+                        by_set[k] = by_set[k].plus(record_sums(block.frame_row, block.weight, values, rows))
+                    writer.write_table(_table(released, block, block.weight * factor[k][block.frame_row]))
             tick(1)
     return sums
 
@@ -65,14 +67,14 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
     return (outcome,) if outcome.ndim == 1 else tuple(outcome.T)
 
 
-def _blocks(release: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
+def _blocks(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[Block]:
     """A stratum's synthetic records in set k + 1. Every call yields the same records."""
-    frame, own = release.frame, release.frame.rows_of(stratum)
-    theta = release.theta(model, stratum, k)
-    drawn = model.donor_records(release, stratum) if isinstance(model, FromDonors) else None
-    for block, part in enumerate(frame.expanded(own, BATCH)):
+    frame, rows_of_stratum = released.frame, released.frame.rows_of(stratum)
+    theta = released.theta(model, stratum, k)
+    drawn = model.donor_records(released, stratum) if isinstance(model, FromDonors) else None
+    for block, part in enumerate(frame.expanded(rows_of_stratum, BATCH)):
         start = block * BATCH
-        rng = release.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
+        rng = released.seed.generator("synthesis", frame.stratum_labels[stratum], block, k + 1)
         if isinstance(model, Presampled):
             yield Block(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
         elif drawn is not None:
@@ -84,34 +86,34 @@ def _blocks(release: ReleasedObject, model: StratumModel, stratum: int, k: int) 
             yield Block(part, *model.simulate(theta, part, rng))
 
 
-def synthetic_sums(release: ReleasedObject) -> list[Sums]:
+def synthetic_sums(released: ReleasedObject) -> list[Sums]:
     """Sums of the first outcome in every set's records, per frame row and before raking; writes no records."""
-    rows = len(release.frame)
-    sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in release.sets]
-    for stratum in range(len(release.frame.stratum_labels)):
-        model = release.model(stratum)
+    rows = len(released.frame)
+    sums = [Sums(*(np.zeros(rows) for _ in range(5))) for _ in released.sets]
+    for stratum in range(len(released.frame.stratum_labels)):
+        model = released.model(stratum)
         for k in range(len(sums)):
-            for block in _blocks(release, model, stratum, k):
-                own = columns(block.outcome)[0]
-                sums[k] = sums[k].plus(record_sums(block.frame_row, block.weight, own, rows))
+            for block in _blocks(released, model, stratum, k):
+                first_outcome = columns(block.outcome)[0]
+                sums[k] = sums[k].plus(record_sums(block.frame_row, block.weight, first_outcome, rows))
     return sums
 
 
-def _schema(release: ReleasedObject) -> pa.Schema:
-    job, frame = release.job, release.frame
+def _schema(released: ReleasedObject) -> pa.Schema:
+    job, frame = released.job, released.frame
     levels = [(name, list(frame.levels[name])) for name in job.modelled_columns]
-    categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(known))) for name, known in levels]
-    copied = [each.copied for each in release.donors.values() if each.copied is not None]
+    categories = [(name, pa.dictionary(pa.int32(), pa.infer_type(levels_of_column))) for name, levels_of_column in levels]
+    copied = [donors.copied for donors in released.donors.values() if donors.copied is not None]
     further = [field.remove_metadata() for field in copied[0].schema] if copied else []
     return pa.schema([*categories, *((name, pa.float64()) for name in job.components), *further])
 
 
-def _table(release: ReleasedObject, block: Block, weight: Floats) -> pa.Table:
-    frame = release.frame
+def _table(released: ReleasedObject, block: Block, weight: Floats) -> pa.Table:
+    frame = released.frame
     categories = [
         pa.DictionaryArray.from_arrays(pa.array(frame.codes[name][block.frame_row]), pa.array(list(frame.levels[name])))
-        for name in release.job.modelled_columns
+        for name in released.job.modelled_columns
     ]
-    numbers = [*columns(block.outcome), weight][: len(release.job.components)]
+    numbers = [*columns(block.outcome), weight][: len(released.job.components)]
     further = [] if block.copied is None else block.copied.columns
-    return pa.Table.from_arrays([*categories, *map(pa.array, numbers), *further], schema=_schema(release))
+    return pa.Table.from_arrays([*categories, *map(pa.array, numbers), *further], schema=_schema(released))

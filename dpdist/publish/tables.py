@@ -51,21 +51,21 @@ class Grounds(NamedTuple):
     """The input of figures that were released themselves; they need nothing else."""
 
 
-def estimates(release: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
+def estimates(released: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
     """Intervals of counts, means and totals by estimator, the default estimator first."""
     expected, sums, spread, outcome, _ = grounds
     if expected is None:
-        return {"records": combined_records(release, cells, sums, outcome=outcome)}
-    parameters = from_parameters(release, cells, expected, spread, outcome)
+        return {"records": combined_records(released, cells, sums, outcome=outcome)}
+    parameters = from_parameters(released, cells, expected, spread, outcome)
     if spread is not None:
-        found = {"parameters": parameters, "records": _records_of(release, cells, grounds, parameters)}
-        if not isinstance(release.model(0), Unbiased):
-            return found
-        count = np.mean([cells.membership @ (release.frame.count * weight) for weight, _ in expected], axis=0)
-        return without_drowned_means(found, count, np.sqrt(noise_variances(release, cells, spread, outcome)[0]))
-    model = release.job.likelihood
+        by_estimator = {"parameters": parameters, "records": _records_of(released, cells, grounds, parameters)}
+        if not isinstance(released.model(0), Unbiased):
+            return by_estimator
+        count = np.mean([cells.membership @ (released.frame.count * weight) for weight, _ in expected], axis=0)
+        return without_drowned_means(by_estimator, count, np.sqrt(noise_variances(released, cells, spread, outcome)[0]))
+    model = released.job.likelihood
     floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
-    return {"parameters": parameters, "records": combined_records(release, cells, sums, floor, outcome)}
+    return {"parameters": parameters, "records": combined_records(released, cells, sums, floor, outcome)}
 
 
 COLUMNS = ("statistic", "variable", "estimator")
@@ -73,52 +73,59 @@ NUMBERS = ("estimate", "standard_error", "df", "lower", "upper")
 
 
 def table(
-    release: ReleasedObject, said: Table, grounds: Mapping[str, Grounds], material: Material | None = None
+    released: ReleasedObject, spec: Table, grounds: Mapping[str, Grounds], material: Material | None = None
 ) -> pa.Table:
     """One row for each cell, statistic and estimator, with cells in the declared order of levels.
 
     `grounds` holds the input of estimates by outcome. `material` is needed for further statistics only.
     """
-    cells = cross(release.frame, said.by, said.margins)
-    found = _intervals_of(release, said, cells, grounds, material)
-    columns: dict[str, list[object]] = {name: [] for name in said.by}
+    cells = cross(released.frame, spec.by, spec.margins)
+    intervals_of_statistics = _intervals_of(released, spec, cells, grounds, material)
+    columns: dict[str, list[object]] = {name: [] for name in spec.by}
     figures: dict[str, list[object]] = {name: [] for name in (*COLUMNS, *NUMBERS, "suppressed")}
     for cell, label in enumerate(cells.labels):
-        for statistic, intervals in zip(said.statistics, found, strict=True):
+        for statistic, intervals in zip(spec.statistics, intervals_of_statistics, strict=True):
             for estimator, interval in intervals.items():
                 row = _row(interval, cell)
-                for name, level in zip(said.by, label, strict=True):
+                for name, level in zip(spec.by, label, strict=True):
                     columns[name].append(level)
                 values = (statistic.label, statistic.about, estimator, *row, row[0] is None)
                 for name, value in zip(figures, values, strict=True):
                     figures[name].append(value)
-    text = [(name, pa.string()) for name in (*said.by, *COLUMNS)]
+    text = [(name, pa.string()) for name in (*spec.by, *COLUMNS)]
     number = [(name, pa.float64()) for name in NUMBERS]
     return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
 
 
 def _intervals_of(
-    release: ReleasedObject, asked: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
+    released: ReleasedObject, spec: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
 ) -> list[dict[str, Interval]]:
     """Intervals by estimator, for each statistic of a table."""
-    first, outcomes = release.job.outcomes[0], release.job.outcomes
-    plain = [statistic for statistic in asked.statistics if statistic.name in STATISTICS]
+    first, outcomes = released.job.outcomes[0], released.job.outcomes
+    plain = [statistic for statistic in spec.statistics if statistic.name in STATISTICS]
     wanted = {statistic.variable or first for statistic in plain}
     if (noised := grounds[first].noised) is not None:
-        found = {first: {"parameters": noised.intervals(asked, cells)}}
+        by_outcome = {first: {"parameters": noised.intervals(spec, cells)}}
     else:
-        found = {outcome: estimates(release, cells, each) for outcome, each in grounds.items() if outcome in wanted}
-    found = {outcome: limited(release, cells, outcomes.index(outcome), each) for outcome, each in found.items()}
-    totals = fixed_totals(cells, margins_of(release.job, release.frame))
-    found = {
-        outcome: {estimator: [without_rounding(counts, totals), *others] for estimator, (counts, *others) in each.items()}
-        for outcome, each in found.items()
+        by_outcome = {
+            outcome: estimates(released, cells, ground) for outcome, ground in grounds.items() if outcome in wanted
+        }
+    by_outcome = {
+        outcome: limited(released, cells, outcomes.index(outcome), by_estimator)
+        for outcome, by_estimator in by_outcome.items()
+    }
+    totals = fixed_totals(cells, margins_of(released.job, released.frame))
+    by_outcome = {
+        outcome: {
+            estimator: [without_rounding(counts, totals), *others] for estimator, (counts, *others) in by_estimator.items()
+        }
+        for outcome, by_estimator in by_outcome.items()
     }
     made = []
-    for statistic in asked.statistics:
+    for statistic in spec.statistics:
         if statistic.name in STATISTICS:
-            own, k = found[statistic.variable or first], STATISTICS.index(statistic.name)
-            made.append({estimator: intervals[k] for estimator, intervals in own.items()})
+            by_estimator, k = by_outcome[statistic.variable or first], STATISTICS.index(statistic.name)
+            made.append({estimator: intervals[k] for estimator, intervals in by_estimator.items()})
         else:
             assert material is not None
             made.append(further_intervals(material, cells, statistic))
@@ -135,23 +142,23 @@ def _row(interval: Interval, cell: int) -> list[float | None]:
 
 
 def from_parameters(
-    release: ReleasedObject,
+    released: ReleasedObject,
     cells: Cells,
     expected: Sequence[tuple[Floats, Floats]],
     spread: Spreads | None,
     outcome: int = 0,
 ) -> list[Interval]:
     """Counts, means and totals from the released parameters, with the variance T of `standard_errors`."""
-    n = release.frame.count.astype(float)
+    n = released.frame.count.astype(float)
     weight, product = (np.array([pair[i] for pair in expected]) for i in range(2))
     points = [values.mean(axis=0) for values in cell_estimates(cells, n, weight, product)]
-    bounds = FigureBounds.of(release, cells, outcome)
+    bounds = FigureBounds.of(released, cells, outcome)
     points = points if bounds is None else bounds.within(points)
-    df = np.full(len(cells), np.inf if spread is not None else len(release.sets) - 1)
-    return _intervals(points, variances(release, cells, expected, spread, outcome), [df] * len(points))
+    df = np.full(len(cells), np.inf if spread is not None else len(released.sets) - 1)
+    return _intervals(points, variances(released, cells, expected, spread, outcome), [df] * len(points))
 
 
-def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
+def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
     """Intervals from synthetic records, with a variance T.
 
     V is the variance from parameters, W the variance within a set, and m the number of sets. `standard_errors` defines V_x.
@@ -161,23 +168,27 @@ def _records_of(release: ReleasedObject, cells: Cells, grounds: Grounds, paramet
     gives T.
     """
     assert grounds.expected is not None
-    sets, per_set = len(release.sets), _per_set(release, cells, grounds.sums)
-    known, drawn = composition(release, cells, grounds.expected), release.job.mechanism.sets_are_free
-    plain = combined_records(release, cells, grounds.sums, outcome=grounds.outcome)
-    effects = plain_effects(release.design_effects, cells, release.job.outcomes[grounds.outcome])
+    sets, per_set = len(released.sets), _per_set(released, cells, grounds.sums)
+    composed, drawn = composition(released, cells, grounds.expected), released.job.mechanism.sets_are_free
+    plain = combined_records(released, cells, grounds.sums, outcome=grounds.outcome)
+    effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     totals, degrees = [], []
-    for i, (each, other) in enumerate(zip(parameters, plain, strict=True)):
+    for i, (from_parameters, from_records) in enumerate(zip(parameters, plain, strict=True)):
         within = np.mean([figures[i].variance for figures in per_set], axis=0)
-        own = each.standard_error**2 + effects[i] * within if drawn else np.maximum(within - known[i].variance, 0.0)
-        own = np.zeros_like(own) if release.job.mechanism.donates else own
-        total = each.standard_error**2 + own / sets
-        totals.append(np.where(np.isfinite(total), total, other.standard_error**2))
-        degrees.append(np.where(np.isfinite(total), np.inf, other.df))
-    return _intervals([each.value for each in plain], totals, degrees)
+        added = (
+            from_parameters.standard_error**2 + effects[i] * within
+            if drawn
+            else np.maximum(within - composed[i].variance, 0.0)
+        )
+        added = np.zeros_like(added) if released.job.mechanism.donates else added
+        total = from_parameters.standard_error**2 + added / sets
+        totals.append(np.where(np.isfinite(total), total, from_records.standard_error**2))
+        degrees.append(np.where(np.isfinite(total), np.inf, from_records.df))
+    return _intervals([records.value for records in plain], totals, degrees)
 
 
 def combined_records(
-    release: ReleasedObject,
+    released: ReleasedObject,
     cells: Cells,
     sums: Sequence[Sums],
     floor: Sequence[Interval] | None = None,
@@ -188,28 +199,28 @@ def combined_records(
     B is the variance between the m sets, and W the mean variance within a set. With `fbp` synthesis or expected weights, a
     weight is constant given x, so W misses the error of E(w|x). Then T is at least the variance in `floor`.
     """
-    frame, effects = release.frame, plain_effects(release.design_effects, cells, release.job.outcomes[outcome])
-    df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(release, cells, sums)
+    frame, effects = released.frame, plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
+    df, per_set = float(frame.count.sum() - len(np.unique(frame.design_stratum))), _per_set(released, cells, sums)
     combined = []
     for i in range(len(STATISTICS)):
         values, within = (np.array([getattr(figures[i], part) for figures in per_set]) for part in ("value", "variance"))
         combined.append(combine_sets(values, effects[i] * within, df))
-    totals, degrees = ([getattr(each, name) for each in combined] for name in ("standard_error", "df"))
+    totals, degrees = ([getattr(records, name) for records in combined] for name in ("standard_error", "df"))
     if floor is not None:
         totals = [np.fmax(error, least.standard_error) for error, least in zip(totals, floor, strict=True)]
         degrees = [np.full(len(cells), np.inf)] * len(combined)
-    return _intervals([each.value for each in combined], [error**2 for error in totals], degrees)
+    return _intervals([records.value for records in combined], [error**2 for error in totals], degrees)
 
 
-def _per_set(release: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
+def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[Sums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked where the job states public totals."""
-    frame, (rake, room) = release.frame, margins_and_room(release)
-    stage = Stage.of(stratum_sizes(frame), lonely=release.job.survey.lonely_record)
+    frame, (rake, room) = released.frame, margins_and_room(released)
+    stage = Stage.of(stratum_sizes(frame), lonely=released.job.survey.lonely_record)
     return [
-        raked_counts_and_means(each, frame, cells, rake, stage, room)
+        raked_counts_and_means(set_sums, frame, cells, rake, stage, room)
         if rake
-        else counts_and_means(each, frame, cells, stage)
-        for each in sums
+        else counts_and_means(set_sums, frame, cells, stage)
+        for set_sums in sums
     ]
 
 

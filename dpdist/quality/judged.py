@@ -72,7 +72,7 @@ def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) 
     own = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     for statistic in table.statistics:
         if statistic.name in STATISTICS:
-            outcome = statistic.variable or noise.release.job.outcomes[0]
+            outcome = statistic.variable or noise.released.job.outcomes[0]
             about = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
             mine = (about & (rows["statistic"] == statistic.label)).to_numpy()
             made[mine] = noise.errors(table, cells, outcome)[statistic.name][np.array(own)[mine]]

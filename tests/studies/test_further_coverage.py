@@ -220,7 +220,7 @@ def covered(arm: str, number: int) -> Iterator[dict[str, Any]]:
 
 def _rows(material: Material, cells: Cells, held: Cells, units: Units, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """`held`: the population's units of every cell."""
-    job = material.release.job
+    job = material.released.job
     for said in job.tables[0].statistics:
         column = job.outcome_columns.get((said.of or said).variable or "")
         domain = None if column is None else (column.bounds or (0.0, np.inf), column.whole)

@@ -40,14 +40,14 @@ FURTHER = {
 
 def write_codebook(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]]) -> None:
     text = job.presentation
-    written = [said for one, made in tables for said in (_long(job, one, made), _wide(one))]
+    written = [described for one, made in tables for described in (_long(job, one, made), _wide(one))]
     if "csv" in text.formats:
         written += [_records(job, path.parent, number) for number in range(1, _sets(job) + 1)]
     facts = {"dc:title": text.title or f"{job.dataset}, {job.period}", "dc:source": text.source}
     facts |= {"dc:rights": text.licence, "dc:publisher": text.responsible}
-    said = {name: value for name, value in facts.items() if value is not None}
+    stated = {name: value for name, value in facts.items() if value is not None}
     context = ["http://www.w3.org/ns/csvw", {"@language": text.language}]
-    write_json(path, {"@context": context, **said, "tables": written, "notes": [*_columns(job)]})
+    write_json(path, {"@context": context, **stated, "tables": written, "notes": [*_columns(job)]})
 
 
 def _sets(job: Job) -> int:
@@ -57,7 +57,7 @@ def _sets(job: Job) -> int:
 def _columns(job: Job) -> list[dict[str, Any]]:
     """Labels of columns and levels, with their names and codes in Stata and SPSS files."""
     text, kept = job.presentation, [*job.modelled_columns, *job.components, *job.microdata.columns]
-    names, said = variable_names(kept), []
+    names, entries = variable_names(kept), []
     for name in dict.fromkeys([*kept, *job.cell_columns]):
         column: dict[str, Any] = {"column": name, "label": text.label(name)}
         column |= {"unit": text.column(name).unit} if text.column(name).unit else {}
@@ -67,8 +67,8 @@ def _columns(job: Job) -> list[dict[str, Any]]:
             column["levels"] = [
                 {"level": str(level), "label": text.level(name, level), "code": codes[level]} for level in levels
             ]
-        said.append(column)
-    return said
+        entries.append(column)
+    return entries
 
 
 def _named(header: str, number: int, datatype: Any, description: str = "") -> dict[str, Any]:

@@ -45,7 +45,7 @@ def write_wide(path: Path, table: PrintedTable) -> None:
     writer.writerow(map(plain, (*table.stub, *wide_heads(table))))
     for row, *figures in zip(table.rows, table.values, table.margins, table.flags, strict=True):
         cells = [plain(label) for label in row]
-        for column, value, margin, flag in zip(table.columns, *(each.tolist() for each in figures), strict=True):
+        for column, value, margin, flag in zip(table.columns, *(values.tolist() for values in figures), strict=True):
             cells.append(NO_ESTIMATE if np.isnan(value) else figure_text(value, column.decimals))
             cells += [figure_text(margin, column.decimals)] if table.with_margins else []
             cells += [flag] if table.with_flags else []

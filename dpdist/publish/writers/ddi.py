@@ -67,12 +67,14 @@ def write_ddi(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
 
 def _layouts(job: Job, columns: Sequence[str]) -> Iterator[Layout]:
     """The layout with texts, and the one with codes if any file has codes."""
-    formats, own = job.presentation.formats, {name: job.columns[name].levels or () for name in job.modelled_columns}
-    texts = {name: {level: str(level) for level in levels} for name, levels in own.items()}
+    formats, levels_of = job.presentation.formats, {name: job.columns[name].levels or () for name in job.modelled_columns}
+    texts = {name: {level: str(level) for level in levels} for name, levels in levels_of.items()}
     files = _files(job, "F", ["parquet", *(end for end in TEXTS if end in formats)])
     yield Layout("V", files, dict(zip(columns, columns, strict=True)), texts)
     if coded := [end for end in CODES if end in formats]:
-        codes = {name: {level: str(code) for level, code in level_codes(levels).items()} for name, levels in own.items()}
+        codes = {
+            name: {level: str(code) for level, code in level_codes(levels).items()} for name, levels in levels_of.items()
+        }
         yield Layout("C", _files(job, "G", coded), variable_names(columns), codes)
 
 

@@ -51,7 +51,7 @@ def plots(table: PrintedTable) -> Iterator[Plot]:
 def _drawn(table: PrintedTable, head: str, rows: Ints, columns: Ints) -> Markup:
     groups, decimals = [table.columns[j].group for j in columns], table.columns[columns[0]].decimals
     labels = [" / ".join(table.rows[row]) or table.title for row in rows]
-    values, lower, upper = (each[np.ix_(rows, columns)] for each in (table.values, table.lower, table.upper))
+    values, lower, upper = (figures[np.ix_(rows, columns)] for figures in (table.values, table.lower, table.upper))
     name = f"{table.title}: {head}, with 90 % intervals; the figures stand in the table"
     return chart(name, labels, groups, values, lower, upper, decimals)
 
@@ -68,8 +68,8 @@ def chart(
     for i, label in enumerate(labels):
         dots = list[str]()
         for j in range(len(groups)):
-            at = height * (j + 1) / (len(groups) + 1)
-            dots += _dot(values[i, j], lower[i, j], upper[i, j], ticks, at, j, decimals)
+            centre = height * (j + 1) / (len(groups) + 1)
+            dots += _dot(values[i, j], lower[i, j], upper[i, j], ticks, centre, j, decimals)
         parts.append(f'<div><span><bdi>{escape(label)}</bdi></span><svg height="{height}">{"".join(dots)}</svg></div>')
     rows = f'<div class="rows" style="padding-top:{TOP}px">{"".join(parts)}</div>'
     return Markup(f'<div class="chart" role="img" aria-label="{escape(name)}">{_legend(groups)}{rows}</div>')
@@ -82,12 +82,12 @@ def height_of(groups: int) -> int:
 
 def _ticks(values: Floats) -> Floats:
     """Returns round numbers that cover all values; they begin at 0 where it is near."""
-    known = values[np.isfinite(values)]
-    low, high = float(known.min()), float(known.max())
+    finite = values[np.isfinite(values)]
+    low, high = float(finite.min()), float(finite.max())
     low = 0.0 if 0.0 < low < 0.5 * high else low
     raw = (high - low or abs(high) or 1.0) / TICKS
     power = 10.0 ** np.floor(np.log10(raw))
-    step = power * min(each for each in (1.0, 2.0, 2.5, 5.0, 10.0) if each * power >= raw * 0.999)
+    step = power * min(step_size for step_size in (1.0, 2.0, 2.5, 5.0, 10.0) if step_size * power >= raw * 0.999)
     return np.asarray(np.arange(np.floor(low / step), np.ceil(high / step) + 1.0) * step)
 
 
@@ -109,8 +109,8 @@ def _dot(value: float, lower: float, upper: float, ticks: Floats, y: float, grou
         ends = f'x1="{_x(lower, ticks)}" x2="{_x(upper, ticks)}"'
         yield f'<line class="bar g{group % COLOURS}" {ends} y1="{y:.1f}" y2="{y:.1f}"/>'
     if np.isfinite(value):
-        said = f"<title>{figure_text(value, decimals, ',')}</title>"
-        yield f'<circle class="{_look(group)}" cx="{_x(value, ticks)}" cy="{y:.1f}" r="4">{said}</circle>'
+        title = f"<title>{figure_text(value, decimals, ',')}</title>"
+        yield f'<circle class="{_look(group)}" cx="{_x(value, ticks)}" cy="{y:.1f}" r="4">{title}</circle>'
 
 
 def _look(group: int) -> str:

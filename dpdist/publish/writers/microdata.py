@@ -88,7 +88,7 @@ def variable_names(names: Sequence[str]) -> dict[str, str]:
     for name in names:
         base = re.sub(r"[^A-Za-z0-9_]", "_", name)[:LONGEST_NAME]
         base = base if re.match(r"[A-Za-z]", base) else f"v_{base}"[:LONGEST_NAME]
-        taken, tried, number = {each.lower() for each in made.values()}, base, 2
+        taken, tried, number = {taken_name.lower() for taken_name in made.values()}, base, 2
         while tried.lower() in taken or tried.lower() in RESERVED:
             tried, number = f"{base[: LONGEST_NAME - len(str(number)) - 1]}_{number}", number + 1
         made[name] = tried

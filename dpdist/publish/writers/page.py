@@ -73,13 +73,13 @@ def check_of(tables: Sequence[tuple[PrintedTable, pa.Table]], outcome: str) -> C
 def examples(job: Job, check: Check | None) -> Iterator[Example]:
     """Programs that read all sets and take the mean of the first outcome over them, for all records and by one column."""
     names = names_of(job)
-    told = f"  # {check.value!r} in tables/{check.table}.csv, estimator records" if check else ""
-    yield Example("R", _r(names, told))
+    note = f"  # {check.value!r} in tables/{check.table}.csv, estimator records" if check else ""
+    yield Example("R", _r(names, note))
     if stata := _stata(names, "dta" in job.presentation.formats):
         yield Example("Stata", stata)
     if names.extension == "csv":
         yield Example("SAS", _sas(names))
-    yield Example("Python", _python(names, told))
+    yield Example("Python", _python(names, note))
 
 
 def _text(name: str) -> str:
@@ -239,8 +239,8 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
 
 def _sentence(text: str) -> Markup:
     """The text as a sentence, with a capital and a full stop; what stands between backticks is code."""
-    said = _closed(text[:1].upper() + text[1:])
-    parts = enumerate(re.split("`([^`]+)`", said))
+    sentence = _closed(text[:1].upper() + text[1:])
+    parts = enumerate(re.split("`([^`]+)`", sentence))
     return Markup("").join(CODE.format(part) if k % 2 else escape(part) for k, part in parts)
 
 
@@ -260,8 +260,8 @@ def _shown(tables: Sequence[PrintedTable], left: int) -> Iterator[Shown]:
 
 
 def _rows(table: PrintedTable) -> Iterator[Row]:
-    own = np.tile([column.decimals for column in table.columns], (len(table.rows), 1))
-    decimals = own if table.decimals is None else table.decimals
+    of_columns = np.tile([column.decimals for column in table.columns], (len(table.rows), 1))
+    decimals = of_columns if table.decimals is None else table.decimals
     figures_of = table.values, table.margins, table.flags, _large_errors(table), decimals
     for labels, *figures in zip(table.rows, *figures_of, strict=True):
         cells = [
@@ -293,12 +293,12 @@ def _doubtful(table: PrintedTable) -> str:
 
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
     """Name, label, unit and levels with labels of every column in the release."""
-    text, found = job.presentation, []
+    text, entries = job.presentation, []
     for name in dict.fromkeys([*job.cell_columns, *job.modelled_columns, *job.components, *job.microdata.columns]):
         levels = job.columns[name].levels if name in job.columns else None
         labelled = [(str(level), text.level(name, level)) for level in levels or ()]
-        found.append((name, text.label(name), text.column(name).unit or "", labelled))
-    return found
+        entries.append((name, text.label(name), text.column(name).unit or "", labelled))
+    return entries
 
 
 ABOUT = {
@@ -316,12 +316,12 @@ ABOUT = {
 
 def _files(folder: Path, job: Job) -> Iterator[tuple[str, str]]:
     """Paths of the release's files with a description; of many synthetic sets only the first `MOST_SETS`."""
-    for name, said in ABOUT.items():
+    for name, description in ABOUT.items():
         if name == "manifest.json" or (folder / name).exists():
-            yield name, said
+            yield name, description
     for table in job.tables:
-        for end, said in (("csv", "long form"), ("wide.csv", "as printed"), ("parquet", "long form")):
-            yield f"tables/{table.name}.{end}", f"{job.presentation.table(table.name).title or table.name}: {said}"
+        for end, description in (("csv", "long form"), ("wide.csv", "as printed"), ("parquet", "long form")):
+            yield f"tables/{table.name}.{end}", f"{job.presentation.table(table.name).title or table.name}: {description}"
     for number in range(1, min(job.synthetic_sets, MOST_SETS) + 1):
         for path in sorted((folder / "synthetic").glob(f"set-{number}.*")):
             yield f"synthetic/{path.name}", f"synthetic records, set {number}"

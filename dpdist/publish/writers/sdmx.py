@@ -72,16 +72,16 @@ def write_sdmx(
     ids, lists = identifiers([table.name for table in job.tables]), list(SHARED.values())
     for table, (form, published) in zip(job.tables, tables, strict=True):
         cube = Cube(job, job.presentation.sdmx, table, form, ids[table.name], lists)
-        made += [each for each in cube.structures(str(statement["guarantee_in_words"])) if each not in made]
+        made += [structure for structure in cube.structures(str(statement["guarantee_in_words"])) if structure not in made]
         data = PandasDataset(structure=cube.schema, data=cube.observations(published, confidentiality(statement)))
         write_csv([data], output_path=folder / f"{table.name}.csv")
     header = Header(
         id=identifier(job.dataset), prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_"))
     )
     message = json.loads(str(write_structure(made, header=header)))
-    for each in message["data"]["dataStructures"]:  # pysdmx writes an empty list, which SDMX's schema refuses
-        if not each["dataStructureComponents"].get("groups", True):
-            del each["dataStructureComponents"]["groups"]
+    for structure in message["data"]["dataStructures"]:  # pysdmx writes an empty list, which SDMX's schema refuses
+        if not structure["dataStructureComponents"].get("groups", True):
+            del structure["dataStructureComponents"]["groups"]
     write_json(folder / "structure.json", message)
 
 
@@ -94,10 +94,10 @@ def identifier(text: str, taken: Sequence[str] = ()) -> str:
     """Returns an id that SDMX accepts and that is not taken: ASCII letters, digits and _, beginning with a letter."""
     base = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_").upper()
     base = base if base[:1].isalpha() else f"C{base}"
-    found, number = base, 2
-    while found in taken:
-        found, number = f"{base}_{number}", number + 1
-    return found
+    candidate, number = base, 2
+    while candidate in taken:
+        candidate, number = f"{base}_{number}", number + 1
+    return candidate
 
 
 def identifiers(texts: Sequence[str], *taken: str) -> dict[str, str]:
@@ -200,12 +200,12 @@ class Cube:
         """
         from pysdmx.model import Concept, ConceptScheme, Dataflow, DataStructureDefinition
 
-        title, own = self.form.title, self._owner
+        title, owner = self.form.title, self._owner
         concepts = [Concept(id=part.id, name=part.name) for part in self.parts]
         lists = [self._codelist(part) for part in self.parts if part.codes is not None]
-        definition = DataStructureDefinition(id=self.id, name=title, components=self.components, **own)
-        flow = Dataflow(id=self.id, name=title, description=guarantee, structure=definition, **own)
-        return [*lists, ConceptScheme(id=f"CS_{self.id}", name=title, items=concepts, **own), definition, flow]
+        definition = DataStructureDefinition(id=self.id, name=title, components=self.components, **owner)
+        flow = Dataflow(id=self.id, name=title, description=guarantee, structure=definition, **owner)
+        return [*lists, ConceptScheme(id=f"CS_{self.id}", name=title, items=concepts, **owner), definition, flow]
 
     def observations(self, published: pa.Table, confidentiality: str) -> pd.DataFrame:
         """Returns the unrounded figures of the default estimator, one row for each cell and statistic."""

@@ -93,8 +93,8 @@ def about(job: Job) -> Iterator[tuple[str, str]]:
     text = job.presentation
     yield "Data", f"{job.dataset}, {job.period}"
     for head in ("universe", "source", "responsible", "contact", "licence"):
-        if (said := getattr(text, head)) is not None:
-            yield {"responsible": "Responsible body"}.get(head, head.capitalize()), said
+        if (fact := getattr(text, head)) is not None:
+            yield {"responsible": "Responsible body"}.get(head, head.capitalize()), fact
 
 
 def _cover(
@@ -104,9 +104,9 @@ def _cover(
     sheet.set_column(1, 1, TEXT)
     sheet.write_string(0, 0, _title(job), styles.title)
     row = 2
-    for head, said in (*about(job), ("Privacy", str(statement["guarantee_in_words"]))):
+    for head, fact in (*about(job), ("Privacy", str(statement["guarantee_in_words"]))):
         sheet.write_string(row, 0, head, styles.bold)
-        _wrapped(sheet, styles, row, said)
+        _wrapped(sheet, styles, row, fact)
         row += 1
     row += 1
     sheet.write_string(row, 0, "Tables", styles.bold)
@@ -143,49 +143,49 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
     _for_print(sheet)
     if styles.from_right:
         sheet.right_to_left()
-    each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
-    if len(table.rows) > MOST_ROWS or stub + each * len(table.columns) > MOST_COLUMNS:
+    columns_each, stub = 1 + table.with_margins + table.with_flags, len(table.stub)
+    if len(table.rows) > MOST_ROWS or stub + columns_each * len(table.columns) > MOST_COLUMNS:
         sheet.write_string(3, 0, f"A sheet cannot hold this table: it is in tables/{table.name}.csv.")
         return
     top = 5 if table.across else 4
-    _heads(sheet, styles, table, top - 1, each)
+    _heads(sheet, styles, table, top - 1, columns_each)
     for i, label in enumerate(zip(*table.rows, strict=True) if stub else ()):
         sheet.set_column(i, i, min(WIDEST, max(map(len, (table.stub[i], *label))) + 2))
-    sheet.set_column(stub, stub + each * len(table.columns) - 1, FIGURE)
+    sheet.set_column(stub, stub + columns_each * len(table.columns) - 1, FIGURE)
     sheet.set_default_row(ROW)
     sheet.freeze_panes(top, stub)
     sheet.repeat_rows(0, top - 1)
-    _figures(sheet, styles, table, top, each)
+    _figures(sheet, styles, table, top, columns_each)
     for i, note in enumerate(table.notes, start=top + len(table.rows) + 1):
         sheet.write_string(i, 0, note, styles.note)
 
 
-def _heads(sheet: Worksheet, styles: Styles, table: PrintedTable, row: int, each: int) -> None:
+def _heads(sheet: Worksheet, styles: Styles, table: PrintedTable, row: int, columns_each: int) -> None:
     """Writes statistics above their columns. Each level that stands across is one merged cell above all its statistics."""
-    stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * each
+    stub, width = len(table.stub), sum(column.group == table.columns[0].group for column in table.columns) * columns_each
     sheet.set_row(row, LINE * max(_number_of_lines(column.head, FIGURE - 1) for column in table.columns))
     for i, name in enumerate(table.stub):
         sheet.write_string(row, i, name, styles.stub)
     for j, column in enumerate(table.columns):
-        at = stub + each * j
-        if table.across and (at - stub) % width == 0:
-            _wide(sheet, row - 1, at, width, column.group, styles.group)
-        sheet.write_string(row, at, column.head, styles.head)
+        first = stub + columns_each * j
+        if table.across and (first - stub) % width == 0:
+            _wide(sheet, row - 1, first, width, column.group, styles.group)
+        sheet.write_string(row, first, column.head, styles.head)
         for k, head in enumerate([MARGIN] * table.with_margins + [FLAG] * table.with_flags, start=1):
-            sheet.write_string(row, at + k, head, styles.head)
+            sheet.write_string(row, first + k, head, styles.head)
     if table.across:
         sheet.write_string(row - 2, stub, table.across, styles.bold)
 
 
-def _wide(sheet: Worksheet, row: int, at: int, width: int, text: str, style: Format) -> None:
+def _wide(sheet: Worksheet, row: int, first: int, width: int, text: str, style: Format) -> None:
     if width == 1:
-        sheet.write_string(row, at, text, style)
+        sheet.write_string(row, first, text, style)
         return
-    sheet.merge_range(row, at, row, at + width - 1, "", style)
-    sheet.write_string(row, at, text, style)
+    sheet.merge_range(row, first, row, first + width - 1, "", style)
+    sheet.write_string(row, first, text, style)
 
 
-def _figures(sheet: Worksheet, styles: Styles, table: PrintedTable, top: int, each: int) -> None:
+def _figures(sheet: Worksheet, styles: Styles, table: PrintedTable, top: int, columns_each: int) -> None:
     stub = len(table.stub)
     for i, (label, values, margins) in enumerate(zip(table.rows, table.values, table.margins, strict=True), start=top):
         if (lines := max((_number_of_lines(text, WIDEST) for text in label), default=1)) > 1:
@@ -193,19 +193,19 @@ def _figures(sheet: Worksheet, styles: Styles, table: PrintedTable, top: int, ea
         for j, text in enumerate(label):
             sheet.write_string(i, j, text, styles.label)
         for j, column in enumerate(table.columns):
-            at = stub + each * j
-            _figure(sheet, styles, (i, at), float(values[j]), column)
+            first = stub + columns_each * j
+            _figure(sheet, styles, (i, first), float(values[j]), column)
             if np.isfinite(margins[j]):
-                sheet.write_number(i, at + 1, float(margins[j]), styles.number(column.decimals, True))
+                sheet.write_number(i, first + 1, float(margins[j]), styles.number(column.decimals, True))
             if table.with_flags and (flag := str(table.flags[i - top, j])):
-                sheet.write_string(i, at + each - 1, flag, styles.missing)
+                sheet.write_string(i, first + columns_each - 1, flag, styles.missing)
 
 
-def _figure(sheet: Worksheet, styles: Styles, at: tuple[int, int], value: float, column: Column) -> None:
+def _figure(sheet: Worksheet, styles: Styles, place: tuple[int, int], value: float, column: Column) -> None:
     if np.isnan(value):
-        sheet.write_string(*at, NO_ESTIMATE, styles.missing)
+        sheet.write_string(*place, NO_ESTIMATE, styles.missing)
     else:
-        sheet.write_number(*at, value, styles.number(column.decimals, False))
+        sheet.write_number(*place, value, styles.number(column.decimals, False))
 
 
 def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -> None:
@@ -214,8 +214,8 @@ def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -
     sheet.set_column(1, 1, TEXT)
     sheet.write_string(0, 0, "Privacy statement", styles.title)
     row = 2
-    for name, said in statement.items():
-        for i, line in enumerate(_brief(said)):
+    for name, entry in statement.items():
+        for i, line in enumerate(_brief(entry)):
             if i == 0:
                 sheet.write_string(row, 0, name.replace("_", " ").capitalize(), styles.bold)
             _wrapped(sheet, styles, row, line)
@@ -239,7 +239,11 @@ def _brief(given: Any) -> list[str]:
 
 def _cut(given: Any) -> Any:
     """A list of many names as one text, which has the first of them; other values as they are."""
-    if not isinstance(given, list | tuple) or len(given) <= MOST_LINES or any(isinstance(each, Mapping) for each in given):
+    if (
+        not isinstance(given, list | tuple)
+        or len(given) <= MOST_LINES
+        or any(isinstance(value, Mapping) for value in given)
+    ):
         return given
     return f"{'; '.join(map(str, given[:MOST_LINES]))}; … and {len(given) - MOST_LINES:,} more: see statement.json"
 
