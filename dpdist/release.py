@@ -35,7 +35,7 @@ from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.opened import Release
-from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_release, without_points
+from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_released, without_points
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.report.page import write_report_again
@@ -225,7 +225,7 @@ def publish(
             made = space.newest
             if (made / MANIFEST).exists():
                 refuse_unverified(made, made_again=True)
-            released = read_release(made / "released")
+            released = read_released(made / "released")
             released = released if job is None else derived(released, job_of(job))
             refuse_formats(released.job)
         charged = Charged.of(space)

@@ -17,7 +17,7 @@ from dpdist.core.files import write_json
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.job import Job
-from dpdist.publish.released import ReleasedObject, write_release
+from dpdist.publish.released import ReleasedObject, write_released
 
 pytestmark = pytest.mark.quick
 
@@ -159,7 +159,7 @@ def test_no_writer_of_the_public_folder_writes_one(tmp_path):
     good = release()
     object.__setattr__(good, "sets", ({"all": theta(held())},))
     with pytest.raises(TypeError):
-        write_release(tmp_path / "released", good)
+        write_released(tmp_path / "released", good)
     with pytest.raises(TypeError):
         write_json(tmp_path / "statement.json", {"epsilon_local": held()})
     assert all(b"31415" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

@@ -23,9 +23,8 @@ import dpdist
 from dpdist import release as release_module
 from dpdist.core.confidential import Confidential
 from dpdist.job import Job
-from dpdist.publish import folder as public_folder
 from dpdist.publish import swapping
-from dpdist.publish.released import read_release
+from dpdist.publish.released import read_released
 from dpdist.runtime import strata, tasks
 
 JOB = (
@@ -212,11 +211,7 @@ def test_publish_needs_only_what_was_released(finished: Path, tmp_path: Path) ->
 
 
 def test_publishing_a_confidential_value_is_a_type_error(finished: Path) -> None:
-    release = (
-        public_folder.read_release(finished / "public" / "released") if hasattr(public_folder, "read_release") else None
-    )
-
-    release = read_release(finished / "public" / "released")
+    release = read_released(finished / "public" / "released")
     with pytest.raises(TypeError, match="cannot be released"):
         replace(release, promise=Confidential({"epsilon": "1"}))
 

@@ -18,7 +18,7 @@ from dpdist.core.errors import FitError
 from dpdist.core.table_cells import cross
 from dpdist.job.loading import find_job, parse_job
 from dpdist.publish.public_bounds import expectations
-from dpdist.publish.released import read_release
+from dpdist.publish.released import read_released
 from dpdist.publish.standard_errors import cell_estimates
 
 OWN = "weighted, weights: fixed_point, aim: 0.5"
@@ -28,7 +28,7 @@ SETS = 30
 def errors(workspace: Path, sets: int) -> pd.DataFrame:
     """|error| / direct SE of tables of `sets` sets, median and largest over cells and margins, by statistic: means over as
     many tables as the release has sets for."""
-    release = read_release(workspace / "public" / "released")
+    release = read_released(workspace / "public" / "released")
     expected = expectations(release)
     assert expected is not None
     cells = cross(release.frame, ["degree_field", "sex"], margins=True)

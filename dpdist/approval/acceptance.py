@@ -39,11 +39,11 @@ from dpdist.confidential.records import Records
 from dpdist.core.digests import digest
 from dpdist.core.errors import NotAccepted
 from dpdist.core.files import write_json
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.core.table_cells import cross
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
-from dpdist.privacy.cell_sums import UNIT, CellBounds
+from dpdist.privacy.cell_sums import CellBounds
 from dpdist.privacy.queries import record_epsilon
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.workspace import Workspace

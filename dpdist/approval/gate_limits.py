@@ -13,10 +13,9 @@ import numpy as np
 
 from dpdist.approval.acceptance import bounds_of, gated_tables, noise_scale
 from dpdist.core.errors import JobError, Problem
-from dpdist.core.records import Frame
+from dpdist.core.records import UNIT, Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Gate, Job
-from dpdist.privacy.cell_sums import UNIT
 
 
 def numerator(job: Job, gate: Gate) -> float:

@@ -15,6 +15,8 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Level = str | int | bool
 
+UNIT = 2**20
+"""A record's share of a noisy sum is rounded to a whole multiple of 1/UNIT, so that sums are exact."""
 POOLED = "all"
 TOTAL = "Total"
 

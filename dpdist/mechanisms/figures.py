@@ -5,18 +5,19 @@ Each mechanism's `post.py` lists its figures with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
+from dpdist.job import Job
+from dpdist.mechanisms.parts import MEASURED, Incomplete, Parts
 from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws
 from dpdist.models.public_model import PublicModel
 
-UNIT = 2**20
-"""Sums are whole multiples of 1/UNIT."""
 LAPLACE, GAUSSIAN = "discrete_laplace", "discrete_gaussian"
 """Names of the laws of noise."""
 NO_LIMITS = (None, None, None)
@@ -52,6 +53,32 @@ class Figures(NamedTuple):
     """For each cell the number of the sum that it shares with other cells; unset: no two cells share a sum."""
     sensitivity: float | None = None
     """Sensitivity of the figures to one record, in L1, or in L2 under Gaussian noise; unset: the scale times ε."""
+
+
+FIGURES: Parts[Callable[[ReleaseView, Any, int, Draws], Iterator[Figures]]] = Parts("figures", *MEASURED["figures"])
+DEFINITIONS: Parts[Mapping[str, str]] = Parts("DEFINITIONS", *MEASURED["DEFINITIONS"])
+
+
+class Measured(NamedTuple):
+    """What a mechanism measured: its noisy figures by stratum and by a set's parameters, and their definitions."""
+
+    mechanism: str
+    figures: Callable[[ReleaseView, Any, int, Draws], Iterator[Figures]]
+    definitions: Mapping[str, str]
+
+    def definition(self, statistic: str) -> str:
+        """Of a statistic, whose name ends with the outcome's where a job has several outcomes. Raises `Incomplete`."""
+        starts = [start for start in self.definitions if statistic == start or statistic.startswith(f"{start} ")]
+        if not starts:
+            lacking = f"the statistic '{statistic}' of '{self.mechanism}' has no definition"
+            raise Incomplete(f"{lacking}: add it to DEFINITIONS in its post.py")
+        return self.definitions[max(starts, key=len)]
+
+
+def measured_of(job: Job) -> Measured:
+    """What the mechanism of a job lists as measured. Raises `Incomplete` if its package lacks a part."""
+    name = job.mechanism.name
+    return Measured(name, FIGURES[name], DEFINITIONS[name])
 
 
 def cells_of(release: ReleaseView, model: PublicModel, stratum: int) -> list[dict[str, str]]:

@@ -49,11 +49,6 @@ class ReleaseView(Protocol):
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws: ...
 
 
-def looked_through(release: ReleaseView) -> bool:
-    """True if the noisy sums were searched for cells that they do not identify."""
-    return any("spans" in described for described in release.sets[0].values())
-
-
 class ModelTable(NamedTuple):
     """A table that a model makes itself: `label` names the column of the rows' texts, `numbers` those of its figures.
 

@@ -22,13 +22,11 @@ from typing import Literal
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.package import Law
 from dpdist.packages.strategy import FACTOR_STEPS, Measured
 
-UNIT = 2**20
-"""A record's a and q are whole multiples of 1/UNIT."""
 WHOLE = UNIT * FACTOR_STEPS
 """Measurements are whole multiples of 1/WHOLE."""
 Neighbours = Literal["zero_out", "substitution"]

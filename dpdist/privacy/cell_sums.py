@@ -15,12 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.job import Job
 from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
-UNIT = 2**20
-"""Pairs are whole multiples of 1/UNIT."""
 SENSITIVITY = 2
 """L1 sensitivity of a cell's two sums."""
 MOVED = Moved(*(Fraction(distance * UNIT) for distance in (SENSITIVITY, SENSITIVITY, 2 * SENSITIVITY)))

@@ -26,7 +26,7 @@ from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import PrintedTable, printed_table
 from dpdist.publish.public_bounds import expectations
-from dpdist.publish.released import ReleasedObject, write_release
+from dpdist.publish.released import ReleasedObject, write_released
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
@@ -88,7 +88,7 @@ def publish(released: ReleasedObject, public: Path, listener: Listener = silent,
     if building.exists():
         shutil.rmtree(building)
     building.mkdir(parents=True)
-    write_release(building / "released", released)
+    write_released(building / "released", released)
     grounds, material = _grounds(released, building, listener)
     tables = _write_tables(released, building / "tables", grounds, material, listener)
     write_json(building / "statement.json", statement(released, beyond_direct(released, grounds)))

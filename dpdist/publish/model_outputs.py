@@ -7,7 +7,7 @@ that is not clipped counts as at most 1. Draws of a weighted posterior measure n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,8 @@ import pyarrow.parquet as pq
 
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import DesignEffect
-from dpdist.mechanisms.figures import Figures
-from dpdist.mechanisms.parts import MEASURED, Incomplete, Parts
+from dpdist.mechanisms.figures import Figures, measured_of
 from dpdist.models.outputs import DesignEffectOf, ModelTable, TablesBeside
-from dpdist.models.protocol import Draws
 from dpdist.publish.design_effects import effect_of
 from dpdist.publish.released import ReleasedObject
 
@@ -45,9 +43,6 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "weight_cap": (pa.float64(), "the weight at which records were clipped"),
     "half_width": (pa.float64(), "of the outcome's clipping interval"),
 }
-Listed = Callable[[ReleasedObject, Any, int, Draws], Iterator[Figures]]
-FIGURES: Parts[Listed] = Parts("figures", *MEASURED["figures"])
-DEFINITIONS: Parts[Mapping[str, str]] = Parts("DEFINITIONS", *MEASURED["DEFINITIONS"])
 
 
 def write_measurements(path: Path, released: ReleasedObject) -> bool:
@@ -60,23 +55,11 @@ def write_measurements(path: Path, released: ReleasedObject) -> bool:
     ]
     data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
     data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
-    defined = _defined(released.job.mechanism.name, rows)
+    measured = measured_of(released.job)
+    defined = {name: measured.definition(name) for name in dict.fromkeys(row["statistic"] for row in rows)}
     texts = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
     pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(texts)}), path)
     return True
-
-
-def _defined(mechanism: str, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Definitions of the statistics in a file. With several outcomes, a statistic's name ends with the outcome's name."""
-    longest_first = sorted(DEFINITIONS[mechanism].items(), key=lambda pair: -len(pair[0]))
-    definitions = dict[str, str]()
-    for name in dict.fromkeys(str(row["statistic"]) for row in rows):
-        texts = [text for start, text in longest_first if name == start or name.startswith(f"{start} ")]
-        if not texts:
-            lacking = f"the statistic '{name}' of '{mechanism}' has no definition"
-            raise Incomplete(f"{lacking}: add it to DEFINITIONS in its post.py")
-        definitions[name] = texts[0]
-    return definitions
 
 
 def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
@@ -85,13 +68,12 @@ def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
     """
     mechanism = released.job.mechanism
     number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
-    sharing = len(released.sets) // released.job.mechanism.noises(released.job)
+    sharing = len(released.sets) // mechanism.noises(released.job)
+    measured = measured_of(released.job)
     for stratum in range(len(released.frame.stratum_labels)):
         model = released.model(stratum)
         for k in range(0, 1 if once else len(released.sets), sharing):
-            for figures in FIGURES[released.job.mechanism.name](
-                released, model, stratum, released.theta(model, stratum, k)
-            ):
+            for figures in measured.figures(released, model, stratum, released.theta(model, stratum, k)):
                 rows = list(_of(released, figures, 0 if once else k + 1, number))
                 yield from rows
                 number = max(row["measurement"] for row in rows) + 1

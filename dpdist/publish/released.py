@@ -218,7 +218,7 @@ def without_points(
     return ({label: left[label] for label in sets[0]},), points_table(rows)
 
 
-def write_release(folder: Path, released: ReleasedObject) -> None:
+def write_released(folder: Path, released: ReleasedObject) -> None:
     """Writes the folder `released/`: job, promise, frame, one file for each set, and the seed of publication."""
     folder.mkdir(parents=True)
     write_json(folder / "job.json", released.job.public)
@@ -236,8 +236,8 @@ def write_release(folder: Path, released: ReleasedObject) -> None:
     write_text(folder / "seed", released.seed.hex() + "\n")
 
 
-def read_release(folder: Path) -> ReleasedObject:
-    """The inverse of `write_release`. Raises `WorkspaceError` if there is no complete release.
+def read_released(folder: Path) -> ReleasedObject:
+    """The inverse of `write_released`. Raises `WorkspaceError` if there is no complete release.
 
     The error names the damaged file. For parameters, the seed and what the reference gave, it names the folder alone. If
     there is a manifest beside the folder, the folder's files must be those that the manifest names.

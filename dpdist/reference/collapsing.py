@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.reference.borrowing import alike
 from dpdist.reference.clipping import Cell
 from dpdist.reference.inversion import LEAST_VARIANCE, ClippingInversion
-from dpdist.reference.limits import UNIT
 
 FEWEST = 4.0
 """A cell is collapsed if its number of reference records is below this multiple of the squared noise scale."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.estimation.small_area import shrunk
 from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell, Slopes
 from dpdist.reference.drift import DRIFTED, beyond_limits, departures, shape_bias
 from dpdist.reference.histogram_cells import with_own_tails
-from dpdist.reference.limits import UNIT, Limits, Noise
+from dpdist.reference.limits import Limits, Noise
 
 STRAIGHT = 0.99
 """If a cell's own value has at least this weight, noise moves it so little that the curve counts as straight.

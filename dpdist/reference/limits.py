@@ -14,9 +14,6 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.reference.clipping import FLAT, Cell
 from dpdist.reference.histogram_cells import HistogramCell
 
-UNIT = 2**20
-"""Statistics are whole multiples of 1/UNIT."""
-
 QUANTILES = np.array([0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 0.985])
 """Levels of the reference's quantiles that are tried as limits."""
 TAIL = 6

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell
-from dpdist.reference.limits import UNIT, Limits, Noise
+from dpdist.reference.limits import Limits, Noise
 
 ALARM = 1e-3
 """Probability with which Laplace noise alone moves a sum by more than `reach_v` or `reach_q`, in one direction."""

@@ -16,10 +16,9 @@ import numpy as np
 
 from dpdist.engine.in_memory import noise_of
 from dpdist.engine.protocol import Measurement, Query
-from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures, measured_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
-from dpdist.publish.model_outputs import FIGURES
 from dpdist.testing.losses import KEY, Answered, Captured, answered, neighbours
 
 TRIED = 4
@@ -133,7 +132,7 @@ def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -
 
 def _figures(case: Captured, theta: Draws) -> Iterator[Figures]:
     release = SimpleNamespace(job=case.job, frame=case.fit.frame, theta=lambda *_: theta, model=lambda _: case.model)
-    return FIGURES[case.job.mechanism.name](release, case.model, case.stratum, theta)  # type: ignore[arg-type]
+    return measured_of(case.job).figures(release, case.model, case.stratum, theta)  # type: ignore[arg-type]
 
 
 def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, Fraction]]]) -> Iterator[str]:

@@ -35,7 +35,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.job import Statistic
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
-from dpdist.privacy.cell_sums import UNIT, CellBounds
+from dpdist.privacy.cell_sums import CellBounds
 from dpdist.storage.workspace import Workspace
 
 BOUNDS = CellBounds(60.0, -1000.0, 5000.0)

@@ -14,13 +14,12 @@ import pytest
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.in_memory import Unwatched, fresh_noise, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.post import Sanitized
-from dpdist.mechanisms.modips.sensitivity import UNIT
 from dpdist.mechanisms.modips.truncation import OutsideDomain
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.sampling.samplers import ExactSampler

@@ -12,13 +12,13 @@ from test_clamped import KEY, Notes
 from test_weighted_marginals import ADJACENCIES, grid, job, modelled, records, released, survey, text
 
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise
 from dpdist.job import Adjacency
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.fitting import averaged_tables
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.coded_tables.sensitivity import moved
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.mechanisms.weighted_marginals.post import Marginals

@@ -16,6 +16,7 @@ from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.checks import contradictions
 from dpdist.job.mechanism import Noisy
 from dpdist.job.names import complete
+from dpdist.mechanisms.figures import measured_of
 from dpdist.mechanisms.laplace_cells import post
 from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.models import builder_of
@@ -23,7 +24,6 @@ from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
-from dpdist.publish import model_outputs
 from dpdist.testing.contract import problems, problems_of_noise, record_dependent
 
 pytestmark = pytest.mark.quick
@@ -179,8 +179,10 @@ def test_a_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpdist.mechanisms.laplace_cells.post.DEFINITIONS", {"a": "a sum"})
+    measured = measured_of(jobs_under("laplace_strict")[0])
+    assert measured.definition("a") == measured.definition("a income") == "a sum"
     with pytest.raises(Incomplete, match="the statistic 'b' of 'laplace_strict' has no definition"):
-        model_outputs._defined("laplace_strict", [{"statistic": "a"}, {"statistic": "b"}])
+        measured.definition("b")
 
 
 @pytest.mark.parametrize("base", [MechanismSpec, Noisy])

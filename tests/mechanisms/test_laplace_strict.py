@@ -15,8 +15,8 @@ from scipy import stats
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL
-from dpdist.privacy.cell_sums import SENSITIVITY, UNIT, CellBounds, noise_scale
+from dpdist.core.records import TOTAL, UNIT
+from dpdist.privacy.cell_sums import SENSITIVITY, CellBounds, noise_scale
 from dpdist.privacy.noise import whole_laplace
 
 JOB = """

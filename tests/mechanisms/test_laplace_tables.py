@@ -16,16 +16,16 @@ from public_files import public_files
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL, Frame
+from dpdist.core.records import TOTAL, UNIT, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation import least_squares
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
 from dpdist.mechanisms.laplace_tables.query import FINER, RowSums
 from dpdist.mechanisms.laplace_tables.query import exact as exact_figures
-from dpdist.privacy.cell_sums import UNIT, CellBounds
+from dpdist.privacy.cell_sums import CellBounds
 from dpdist.publish import noisy_figures
 from dpdist.publish.noisy_figures import NoisedTables
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.statement import statement as made_statement
 from dpdist.publish.tables import Grounds
 from dpdist.publish.tables import table as published_table
@@ -173,7 +173,7 @@ def test_figures_are_the_files_under_kept_noise_of_the_slides_sensitivity(
 
 def differences(space: Path, off: float) -> tuple[np.ndarray, float]:
     """Figures of counts that agree without noise, less each other; of them `off` times the fine noise is taken."""
-    release = read_release(space / "public" / "released")
+    release = read_released(space / "public" / "released")
     model = release.model(0)
     theta, delta = release.theta(model, 0, 0), pd.read_parquet(space / "confidential" / "strata.parquet")["diagnostics"][0]
     fine, start, found = kept_noise(space)[1], 0, []
@@ -372,7 +372,7 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
 def test_least_squares_that_stop_early_are_told_of(spaces: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of all tables still add up. Control: with steps enough the statement says nothing, and figures are those of
     the direct solution."""
-    release = read_release(spaces["public agreeing"] / "public" / "released")
+    release = read_released(spaces["public agreeing"] / "public" / "released")
     direct, totals = [row["estimate"] for row in _counts(release)], []
     monkeypatch.setattr(least_squares, "DIRECT", 0)
     for steps, stopped in ((2, True), (300, False)):

@@ -17,7 +17,7 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise, Pass, Released
 from dpdist.engine.rounds import drive
@@ -27,7 +27,7 @@ from dpdist.job.publication import Acceptance
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.post import Moments, Sanitized, limited_normal_mean
 from dpdist.mechanisms.modips.query import summing
-from dpdist.mechanisms.modips.sensitivity import UNIT, renormalised_loss, scale
+from dpdist.mechanisms.modips.sensitivity import renormalised_loss, scale
 from dpdist.mechanisms.modips.truncation import clamped, truncated
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws

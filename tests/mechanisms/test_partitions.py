@@ -16,7 +16,7 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.least_squares import nearest_on_simplex, nearest_on_simplices
 from dpdist.job import Job
@@ -24,7 +24,6 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts, aic, scores
-from dpdist.mechanisms.partitions.sensitivity import UNIT
 from dpdist.mechanisms.partitions.tree import Tree, chosen, consistent, ordered
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling.samplers import ExactSampler

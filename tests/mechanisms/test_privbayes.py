@@ -17,12 +17,12 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.coded_tables.sensitivity import moved
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.privbayes.post import Network
 from dpdist.mechanisms.privbayes.query import PrivBayes, candidates, score

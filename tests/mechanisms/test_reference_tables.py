@@ -24,7 +24,7 @@ from dpdist.cli.plan_text import plan_text
 from dpdist.cli.report import run_text
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL
+from dpdist.core.records import TOTAL, UNIT
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
@@ -36,7 +36,7 @@ from dpdist.reference.clipping import Cell
 from dpdist.reference.collapsing import pooled, spread
 from dpdist.reference.drift import DRIFTED
 from dpdist.reference.inversion import invert_clipping
-from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.limits import Limits, Noise, choose
 from dpdist.runtime.fit_address import open_fit
 from dpdist.storage.workspace import Workspace
 

@@ -14,13 +14,13 @@ from scipy import stats
 from trucks import FARTHEST, HEAVIEST, JOB, LIGHTEST, trucks
 
 import dpdist
-from dpdist.core.records import POOLED, TOTAL, Floats
+from dpdist.core.records import POOLED, TOTAL, UNIT, Floats
 from dpdist.core.table_cells import cross
 from dpdist.mechanisms.laplace_cells.post import nearest_within
 from dpdist.models.protocol import Draws
-from dpdist.privacy.cell_sums import UNIT, CellBounds, noise_scale
+from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.publish.public_bounds import expectations
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.synthesis import synthetic_sums
 from dpdist.publish.tables import Grounds, table
@@ -46,7 +46,7 @@ def space(rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def release(space: Path) -> ReleasedObject:
-    return read_release(space / "public" / "released")
+    return read_released(space / "public" / "released")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.weight_regularisation.post import RegularisedCells
@@ -25,7 +25,7 @@ from dpdist.mechanisms.weight_regularisation.query import Distances, MovedSums, 
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error
 from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation as Settings
 from dpdist.models.protocol import Draws
-from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
+from dpdist.privacy.cell_sums import SENSITIVITY
 from dpdist.publish.standard_errors import normal_variance
 from dpdist.studies.kinds.one_stratum import released as released_once
 

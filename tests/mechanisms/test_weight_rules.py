@@ -29,7 +29,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy import weights as searches
 from dpdist.privacy.weights import RULES, NotReached, with_outcomes
 from dpdist.publish import refit as rerun
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.quality.tuning import knobs_of
 from dpdist.sampling.samplers import ExactSampler
 
@@ -48,7 +48,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReleasedObje
     for family in FAMILIES:
         workspace = tmp_path_factory.mktemp(family) / "work"
         run(family, said("weighted", "zero_out", family), inputs, workspace)
-        made[family] = read_release(workspace / "public" / "released")
+        made[family] = read_released(workspace / "public" / "released")
     return made
 
 

@@ -17,14 +17,14 @@ from test_clamped import KEY, Notes
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import Floats, Frame, Ints
+from dpdist.core.records import UNIT, Floats, Frame, Ints
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise
 from dpdist.estimation.weighted_points import CELL
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.fitting import fit, onto_simplex
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved, table_scale
+from dpdist.mechanisms.coded_tables.sensitivity import moved, table_scale
 from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.post import Marginals

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.reference import clipping
 from dpdist.reference.clipping import Cell
 from dpdist.reference.inversion import invert_clipping
-from dpdist.reference.limits import UNIT, Limits, Noise, _windows, choose
+from dpdist.reference.limits import Limits, Noise, _windows, choose
 
 NOISE = Noise(2.0, 2.0)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.reference import inversion
 from dpdist.reference.clipping import Cell
 from dpdist.reference.drift import DRIFTED, beyond_limits, shape_bias
 from dpdist.reference.inversion import ClippingInversion, invert_clipping
-from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.limits import Limits, Noise, choose
 
 NOISE = Noise(2.0, 2.0)
 CELLS, SIZE = 60, 900

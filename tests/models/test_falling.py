@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.reference import inversion
 from dpdist.reference.clipping import LARGEST_LOG_SCALE, Cell
 from dpdist.reference.inversion import ClippingInversion, invert_clipping, posterior
-from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.limits import Limits, Noise, choose
 
 NOISE = Noise(2.0, 2.0)
 

@@ -15,7 +15,7 @@ import pytest
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.core.records import TOTAL, Codes, Floats
+from dpdist.core.records import TOTAL, UNIT, Codes, Floats
 from dpdist.job import Adjacency
 from dpdist.mechanisms.reference_tables import histograms
 from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of
@@ -23,7 +23,7 @@ from dpdist.reference.clipping import Blur, Cell
 from dpdist.reference.histogram_cells import Hidden, HistogramCell, beyond, with_own_tails
 from dpdist.reference.histograms import FEWEST_POOLED, grouped, in_common
 from dpdist.reference.inversion import invert_clipping
-from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.limits import Limits, Noise, choose
 
 Named = Callable[[str], AbstractContextManager[None]]
 STATES = [f"S{k:02d}" for k in range(24)]

@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 
 import dpdist
+from dpdist.core.records import UNIT
 from dpdist.reference.borrowing import complete, mixed
 from dpdist.reference.clipping import Cell
 from dpdist.reference.inversion import invert_clipping
-from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.limits import Limits, Noise, choose
 
 Named = Callable[[str], AbstractContextManager[None]]
 BOUNDS = (0.0, 1e6)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.reference.clipping import Blur, Cell
 from dpdist.reference.collapsing import FEWEST, Spread, collapsed, pooled, spread
 from dpdist.reference.inversion import invert_clipping
-from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.limits import Limits, Noise, choose
 
 SCALE = 10.0
 NOISE = Noise(2.0 * SCALE**2, 2.0 * SCALE**2)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.reference.clipping import Cell
-from dpdist.reference.limits import UNIT, Limits, Noise
+from dpdist.reference.limits import Limits, Noise
 from dpdist.reference.saturation import ALARM, spans
 
 BOUNDS = (1.0, 1000.0)

@@ -10,9 +10,9 @@ import pytest
 from scipy.sparse import csr_array
 from simulated_package import planned, query_of, reference, world
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.packages.package import Package
-from dpdist.packages.query import DIGITS, MOVED, UNIT, WHOLE, Budget, JointQuery, base_sums, contributions
+from dpdist.packages.query import DIGITS, MOVED, WHOLE, Budget, JointQuery, base_sums, contributions
 from dpdist.packages.strategy import FACTOR_STEPS, Aggregation, measured
 
 BUDGETS = [

@@ -18,12 +18,12 @@ from neighbours import epsilon_at_least as of_two
 from scipy.spatial.distance import cdist
 from scipy.stats import beta
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, noise_scale, noise_scales
 from dpdist.mechanisms.reference_tables.sensitivity import cone as in_cone
 from dpdist.mechanisms.reference_tables.sensitivity import simplex as in_simplex
 from dpdist.privacy.noise import whole_laplace
-from dpdist.reference.limits import UNIT, Limits
+from dpdist.reference.limits import Limits
 
 LIMITS = Limits(np.array([50.0, 20.0]), np.array([8.0, 3.0]), np.array([30.0, 10.0]))
 """Two cells, with limits inside and outside the grid."""

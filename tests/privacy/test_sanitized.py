@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neighbours import Record, Sums, epsilon_at_least, held, largest_distance
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.reference_tables.sensitivity import SENSITIVITY, noise_scale
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     EXCHANGE,
@@ -23,7 +23,6 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     moments,
     noise_variances,
 )
-from dpdist.reference.limits import UNIT
 
 WHITENING = Whitening(np.array([[10.0, 4.0], [11.0, 3.0]]), np.array([[2.0, 0.0], [-1.0, 1.5]]))
 """Two cells."""

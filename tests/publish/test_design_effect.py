@@ -16,7 +16,7 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.job import DesignEffect
 from dpdist.publish.folder import publish
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 
 JOB = (
     simulated(20000, 1500, 11)
@@ -36,7 +36,7 @@ tables:
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
     workspace = tmp_path_factory.mktemp("effect") / "ws"
-    return read_release(dpdist.run(dpdist.parse_job(JOB), workspace) / "released")
+    return read_released(dpdist.run(dpdist.parse_job(JOB), workspace) / "released")
 
 
 def under(release: ReleasedObject, effect: float | tuple[DesignEffect, ...] | None, folder: Path) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from simulated_doctorates import simulated
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 
 STATISTICS = """
       - count
@@ -57,7 +57,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def release(workspace: Path) -> ReleasedObject:
-    return read_release(workspace / "public" / "released")
+    return read_released(workspace / "public" / "released")
 
 
 @pytest.fixture(scope="module")

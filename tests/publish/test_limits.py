@@ -23,7 +23,7 @@ from dpdist.estimation.estimators import t_interval
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.publish.interval_limits import Ranges, Wider, farthest_means, wider
 from dpdist.publish.named_cells import _sampling, beyond_sampling
-from dpdist.publish.released import read_release
+from dpdist.publish.released import read_released
 
 Named = Callable[[str], AbstractContextManager[None]]
 JOB = """
@@ -166,7 +166,7 @@ def test_cells_are_named_from_what_the_release_describes(space: Path, monkeypatc
 
     Control: without the described error of the tails other ratios are named.
     """
-    release = read_release(space / "public" / "released")
+    release = read_released(space / "public" / "released")
     found = beyond_sampling(release)
     described = {label: {k: v for k, v in said.items() if k != "tail"} for label, said in release.sets[0].items()}
     assert beyond_sampling(replace(release, sets=(described,))) != found

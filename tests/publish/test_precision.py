@@ -15,7 +15,7 @@ from dpdist.core.table_cells import cross
 from dpdist.models.lognormal.model import Lognormal, of
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import _fitted, _subsample
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import composition, spreads
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, estimates
@@ -45,7 +45,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def release(workspace: Path) -> ReleasedObject:
-    return read_release(workspace / "public" / "released")
+    return read_released(workspace / "public" / "released")
 
 
 def test_the_law_that_undoes_the_trimming_gives_back_the_released_parameters(release: ReleasedObject) -> None:

@@ -20,7 +20,7 @@ from dpdist.planning.expected_noise import expected_noise, in_words
 from dpdist.publish.predicted_errors import FAR, beyond_direct, cautions, entry
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import DRAWS
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import Spread, Spreads
 from dpdist.publish.tables import Grounds
 
@@ -30,7 +30,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
     folder = tmp_path_factory.mktemp("small")
     survey(8000).to_parquet(folder / "survey.parquet")
     dpdist.run(dpdist.parse_job(JOB), folder / "ws", input=folder / "survey.parquet")
-    return read_release(folder / "ws" / "public" / "released")
+    return read_released(folder / "ws" / "public" / "released")
 
 
 def under_common_errors(release: ReleasedObject, size: float, common: bool) -> Grounds:
@@ -91,7 +91,7 @@ def test_every_margin_whose_noise_is_over_four_direct_errors_is_in_the_statement
     """Noise of k base cells has the standard deviation √k √2 · 2 · 37,000 at ε = 1. Control: not every margin is."""
     statement = json.loads((space / "public" / "statement.json").read_text())
     named = statement["beyond_direct"]["tables"]["trucks"]["count"]
-    release = read_release(space / "public" / "released")
+    release = read_released(space / "public" / "released")
     cells = cross(release.frame, ("state", "type"), True)
     noise = pd.Series(np.sqrt(2.0 * np.asarray(cells.membership.sum(axis=1))) * 2 * HEAVIEST, pd.Index(cells.names))
     direct = direct_errors()

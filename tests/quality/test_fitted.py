@@ -19,7 +19,7 @@ from dpdist.core.table_cells import cross
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.publish.released import read_release
+from dpdist.publish.released import read_released
 from dpdist.quality import model_baselines
 from dpdist.quality.model_baselines import Fitted, Visits, comparator, fitted
 from dpdist.storage.tables import read_table, write_records
@@ -237,7 +237,7 @@ def test_a_run_that_dies_comparing_resumes_and_leaves_its_release_as_it_was(
     pd.testing.assert_frame_equal(first, pd.read_parquet(kept / "evaluation" / "salaries.parquet"))
     for path in (tmp_path / "ws" / "public").rglob("*"):
         assert not path.is_file() or b"fbs_" not in path.read_bytes()
-    assert read_release(tmp_path / "ws" / "public" / "released").job.compare == ()
+    assert read_released(tmp_path / "ws" / "public" / "released").job.compare == ()
 
 
 @pytest.mark.parametrize(

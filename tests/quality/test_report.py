@@ -22,7 +22,7 @@ import dpdist
 from dpdist.cli.custodian import evaluation_text
 from dpdist.cli.main import app
 from dpdist.job import Job
-from dpdist.publish.released import read_release
+from dpdist.publish.released import read_released
 from dpdist.quality.judged import judged
 from dpdist.quality.summary import brief, overall
 from dpdist.storage.workspace import Workspace
@@ -230,7 +230,7 @@ def test_a_confidential_report_begins_with_the_verdict_and_the_figure_of_all_rec
 def test_noise_alone_is_a_part_of_the_published_error(finished: Path) -> None:
     """By hand, of a count: Laplace noise of scale 2/50 of the largest weight, 100, on each of three base cells' sums."""
     with Workspace.opened(finished, reading=True) as space:
-        rows = judged(space, read_release(space.public / "released")).tables["pay"]
+        rows = judged(space, read_released(space.public / "released")).tables["pay"]
     counts = rows[(rows["statistic"] == "count") & (rows["field"] == "arts")]
     assert counts["synthetic_noise_se"].iloc[0] == pytest.approx(np.sqrt(6.0) * 100.0 * SENSITIVITY_OVER_EPSILON, rel=0.1)
     known = rows["synthetic_se"].notna() & rows["synthetic_noise_se"].notna()

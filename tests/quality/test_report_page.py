@@ -25,7 +25,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
-from dpdist.publish.released import read_release
+from dpdist.publish.released import read_released
 from dpdist.quality.report import material
 from dpdist.quality.report.error_sections import _cells_drawn
 from dpdist.quality.report.page import MARKING, material_of, stated, write_report
@@ -177,7 +177,7 @@ def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pyt
             del block
 
     monkeypatch.setattr(material, "each_block", blocks)
-    drawn = material.Material(Workspace(workspace), read_release(workspace / "public" / "released"), {}, {}, []).records
+    drawn = material.Material(Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, []).records
     assert len(drawn.weight) == 4 * 700
     assert [each() for each in kept[:-1]] == [None] * 3
 

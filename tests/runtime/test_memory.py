@@ -22,7 +22,7 @@ from dpdist.core.progress import silent
 from dpdist.core.records import Codes, Frame
 from dpdist.job import Runtime
 from dpdist.planning.making import make_plan
-from dpdist.publish.released import ReleasedObject, read_release
+from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.synthesis import synthesize
 from dpdist.runtime.dask_executor import Dask
 from dpdist.runtime.executors import executor
@@ -113,7 +113,7 @@ def test_the_plan_refuses_what_cannot_fit_and_says_what_would() -> None:
 def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
     said = {"n": 3000, "predictors": "[sex]", "draws": 100, "log_lik": "never", "sampler": "exact"}
     dpdist.run(dpdist.parse_job(JOB.format(population=9000, **said)), folder := tmp_path_factory.mktemp("memory") / "ws")
-    return read_release(folder / "public" / "released")
+    return read_released(folder / "public" / "released")
 
 
 def synthesizing(release: ReleasedObject, times: int, folder: Path) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.coded_tables import synthetic_records
 from dpdist.mechanisms.coded_tables.beyond_bound import (
@@ -33,7 +33,7 @@ from dpdist.mechanisms.coded_tables.beyond_bound import (
     variance_per_weight,
 )
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, ValueSums, fitted_once, noised, sampled_again, sums_in
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.coded_tables.sensitivity import moved
 from dpdist.mechanisms.coded_tables.spec import levels_of, texts_of
 from dpdist.mechanisms.coded_tables.tables_beside import tables_beside
 from dpdist.mechanisms.figures import (

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Measurement, Pass
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.post import CodedTables
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, tables
+from dpdist.mechanisms.coded_tables.sensitivity import tables
 from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.stratum_sums import Defined
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from dpdist.core.records import UNIT
 from dpdist.job import Adjacency
 from dpdist.privacy.queries import Moved, NoisyQuery
-
-UNIT = 2**20
-
 
 MOVED = Moved(*(Fraction(distance * UNIT) for distance in (1, 2, 2)))
 """By how much a neighbour moves one table."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import UNIT, Codes, Floats, Frame
 from dpdist.job import Job
 from dpdist.mechanisms.figures import SUM_OF_A, SUM_OF_B, Figures, cells_of
 from dpdist.mechanisms.words import Words
@@ -23,7 +23,7 @@ from dpdist.models.design import counted, counted_again, design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.public_model import PublicModel
-from dpdist.privacy.cell_sums import UNIT, CellBounds, scale_of
+from dpdist.privacy.cell_sums import CellBounds, scale_of
 
 NOISED_AGAIN = (
     "Estimator `parameters`: composition of the sample over cells, and other noise, simulated. How records vary within a "

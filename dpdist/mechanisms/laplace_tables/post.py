@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.least_squares import NEAR_ENOUGH, LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
@@ -26,7 +26,7 @@ from dpdist.models.design import design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.public_model import PublicModel
-from dpdist.privacy.cell_sums import UNIT, CellBounds
+from dpdist.privacy.cell_sums import CellBounds
 
 UNMET = "distance from the least squares solution"
 _ROWS = "rows by {}"

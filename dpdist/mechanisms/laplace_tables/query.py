@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, StatisticName, budget_text
 from dpdist.mechanisms.counting import Summing
@@ -21,7 +21,6 @@ from dpdist.mechanisms.promises import of_frame, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, within_loss
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.cell_sums import UNIT
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 from dpdist.privacy.local_sensitivity import sensitivities
 from dpdist.privacy.queries import NoisyQuery, neighbour_of, record_epsilon

@@ -18,11 +18,11 @@ import numpy as np
 import scipy
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import UNIT, Codes, Floats, Frame
 from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.job import Job
 from dpdist.mechanisms.figures import LAPLACE, SUM_OF_ABSENT, Figures, cells_of
-from dpdist.mechanisms.modips.sensitivity import UNIT, by_group, groups, sums_of, together
+from dpdist.mechanisms.modips.sensitivity import by_group, groups, sums_of, together
 from dpdist.mechanisms.modips.spec import Law, Modips, Truncation
 from dpdist.mechanisms.words import WIDE, Words
 from dpdist.models.design import counted, counted_again, design, patterns

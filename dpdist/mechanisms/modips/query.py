@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats
+from dpdist.core.records import UNIT, Codes, Floats
 from dpdist.engine.protocol import Mechanism, Pass, Query, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.modips.post import LevelCounts, Moments, Sanitized
-from dpdist.mechanisms.modips.sensitivity import UNIT, queries_of
+from dpdist.mechanisms.modips.sensitivity import queries_of
 from dpdist.mechanisms.modips.spec import Modips as Settings
 from dpdist.mechanisms.modips.truncation import CANDIDATES, Truncated, clamped
 from dpdist.mechanisms.promises import Repeated, promise_of

@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from dpdist.core.records import UNIT
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.modips.spec import Law, Modips, Sanitization, Truncation
 from dpdist.privacy.queries import Moved, Neighbour, NoisyQuery, moves, record_epsilon
 
-UNIT = 2**20
-"""Statistics are whole multiples of 1/UNIT, so that sums are exact."""
 ROUNDING = Fraction(4, UNIT)
 """What rounding to whole units can add to an L1 distance on the curve."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.job import Column, Job
 from dpdist.mechanisms.figures import (
     SUM_OF_ABSENT,
@@ -22,7 +22,7 @@ from dpdist.mechanisms.figures import (
     Figures,
     cells_of,
 )
-from dpdist.mechanisms.partitions.sensitivity import UNIT, scales_of
+from dpdist.mechanisms.partitions.sensitivity import scales_of
 from dpdist.mechanisms.partitions.spec import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.partitions.tree import Tree, chosen, codes_of, consistent, ordered
 from dpdist.mechanisms.words import WIDE, Words

@@ -11,12 +11,12 @@ import numpy as np
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.partitions.post import PartitionCounts
-from dpdist.mechanisms.partitions.sensitivity import UNIT, layer_counts, scales_of, selection
+from dpdist.mechanisms.partitions.sensitivity import layer_counts, scales_of, selection
 from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.mechanisms.partitions.tree import codes_of, grown
 from dpdist.mechanisms.promises import per_set, promise_of

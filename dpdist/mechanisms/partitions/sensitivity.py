@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from dpdist.core.records import UNIT
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
 
-UNIT = 2**20
-"""Counts and scores are whole multiples of 1/UNIT."""
 AIC_SENSITIVITY = Fraction(2)
 SLACK = Fraction(1, 2**10)
 """The most by which rounding errors of log Γ change a score, in all files of up to 10⁹ records."""

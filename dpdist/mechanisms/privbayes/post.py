@@ -10,10 +10,11 @@ from fractions import Fraction
 from math import comb, prod
 from typing import Any
 
+from dpdist.core.records import UNIT
 from dpdist.job import Job
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.post import DEFINITIONS, SAMPLED, CodedTables, figures
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale
+from dpdist.mechanisms.coded_tables.sensitivity import table_scale
 from dpdist.mechanisms.coded_tables.synthetic_records import Filling
 from dpdist.mechanisms.privbayes.sensitivity import score_scale
 from dpdist.mechanisms.privbayes.spec import MOST_CELLS, PrivBayes

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.query import ENTERED, TableSums, measured
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale, tables
+from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
 from dpdist.mechanisms.privbayes.post import Network
 from dpdist.mechanisms.privbayes.sensitivity import parents, score_scale
 from dpdist.mechanisms.privbayes.spec import PrivBayes as Settings

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from dpdist.core.records import UNIT
 from dpdist.job import Adjacency
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved
+from dpdist.mechanisms.coded_tables.sensitivity import moved
 from dpdist.privacy.queries import Moved, NoisyQuery
 
 SCORE_SENSITIVITY = Fraction(2)

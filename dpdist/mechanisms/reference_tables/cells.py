@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.job import Job
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scales
@@ -20,7 +20,7 @@ from dpdist.privacy.queries import record_epsilon
 from dpdist.reference.borrowing import complete
 from dpdist.reference.clipping import Cell
 from dpdist.reference.collapsing import collapsed, fewest, pooled
-from dpdist.reference.limits import UNIT, Limits, Noise, choose
+from dpdist.reference.limits import Limits, Noise, choose
 
 CellsByOutcome = list[list[Cell]]
 """Summary of a reference: the cells of each outcome."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.job import Job
@@ -48,7 +48,7 @@ from dpdist.models.protocol import Draws, Parameter, recall_draws
 from dpdist.reference.collapsing import Spread, spread
 from dpdist.reference.histogram_pairs import all_paired
 from dpdist.reference.inversion import elasticities, invert_clipping
-from dpdist.reference.limits import UNIT, Limits
+from dpdist.reference.limits import Limits
 from dpdist.reference.saturation import set_into, spans
 
 __all__ = ["DEFINITIONS", "WORDS", "ReferenceCells", "figures", "model_of"]

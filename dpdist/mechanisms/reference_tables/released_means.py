@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.weighted_points import MOST_POINTS
 from dpdist.models.outputs import CellFacts
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.reference.limits import UNIT
 
 
 def released_form(

@@ -30,10 +30,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.job import Adjacency, Job
 from dpdist.privacy.queries import Moved, NoisyQuery
-from dpdist.reference.limits import UNIT, Limits
+from dpdist.reference.limits import Limits
 
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
 """L1 distance of the sums of neighbouring files, before they are multiplied by UNIT.

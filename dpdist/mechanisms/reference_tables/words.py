@@ -11,7 +11,7 @@ from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.estimation.weighted_points import REFERENCE_FILE
 from dpdist.mechanisms.reference_tables.spec import ReferenceTables
 from dpdist.mechanisms.words import Words
-from dpdist.models.outputs import ReleaseView, looked_through
+from dpdist.models.outputs import ReleaseView
 from dpdist.reference.saturation import ALARM
 
 DONATED = (
@@ -94,6 +94,11 @@ RECORDS_AGREE = (
 )
 
 
+def _looked_through(release: ReleaseView) -> bool:
+    """True if the noisy sums were searched for cells that they do not identify."""
+    return any("spans" in described for described in release.sets[0].values())
+
+
 @dataclass(frozen=True)
 class ReferenceWords(Words):
     """Texts about inverting the clipping with a reference, and about synthetic records made from donors."""
@@ -110,10 +115,10 @@ class ReferenceWords(Words):
     )
 
     def density_of(self, release: ReleaseView) -> str:
-        return BY_HISTOGRAMS if looked_through(release) else self.density
+        return BY_HISTOGRAMS if _looked_through(release) else self.density
 
     def errors_of(self, release: ReleaseView) -> str:
-        return TAILS_OF_HISTOGRAMS if looked_through(release) else self.errors
+        return TAILS_OF_HISTOGRAMS if _looked_through(release) else self.errors
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         assert isinstance(release.job.mechanism, ReferenceTables)
@@ -124,7 +129,7 @@ class ReferenceWords(Words):
             f"two-valued) under which the reference has a cell's noisy sums. These {how}."
         )
         steps = [clipping]
-        if looked_through(release):
+        if _looked_through(release):
             steps = [AS_CLIPPED.format(how, *publicly_limited(release)), LOOKED_THROUGH.format(ALARM)]
         return [*steps, _donors(release), *DONATED[:3], *_weights(release), *DONATED[3:]]
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats, Frame, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
-from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, NO_LIMITS, UNIT, Figures, cells_of
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, NO_LIMITS, Figures, cells_of
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     REACH,
     SENSITIVITY_2,

@@ -38,11 +38,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.job import Adjacency, Job, NoiseName
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
 from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho
-from dpdist.reference.limits import UNIT
 
 REACH = 2.5
 """C: the largest distance of a record from its cell's reference mean, in reference standard deviations."""

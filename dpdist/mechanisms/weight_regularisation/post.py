@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.records import UNIT, Codes, Floats, Frame
 from dpdist.job import Job
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.laplace_cells.post import NEAREST_WITHIN, RAW_SUMS, WITHHELD, CellSums, WordsOfCells
@@ -31,7 +31,6 @@ from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.models.public_model import PublicModel
-from dpdist.privacy.cell_sums import UNIT
 from dpdist.privacy.queries import moves, record_epsilon
 
 ASKED = ("sum of weights", "distance", "distance of products")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.counting import Summing
@@ -20,7 +20,7 @@ from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left, 
 from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation as Settings
 from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
-from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
+from dpdist.privacy.cell_sums import SENSITIVITY
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, moves
 

@@ -29,10 +29,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.job import Job
 from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation
-from dpdist.privacy.cell_sums import SENSITIVITY, UNIT
+from dpdist.privacy.cell_sums import SENSITIVITY
 from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
 MOVED_BY = (1, SENSITIVITY, SENSITIVITY)

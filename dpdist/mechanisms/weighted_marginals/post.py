@@ -16,14 +16,14 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.job import Job
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights, WeightedRecords
 from dpdist.mechanisms.coded_tables.fitting import Marginal, ValueSums, positions
 from dpdist.mechanisms.coded_tables.post import DEFINITIONS as COUNTED
 from dpdist.mechanisms.coded_tables.post import SAMPLED, CodedTables
 from dpdist.mechanisms.coded_tables.post import figures as figures_of_tables
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, moved, table_scale
+from dpdist.mechanisms.coded_tables.sensitivity import moved, table_scale
 from dpdist.mechanisms.coded_tables.synthetic_records import Filling
 from dpdist.mechanisms.figures import Figures, cells_of
 from dpdist.mechanisms.weighted_marginals.sensitivity import (

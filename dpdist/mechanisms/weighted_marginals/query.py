@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, positions
 from dpdist.mechanisms.coded_tables.query import ENTERED, TableSums, measured, under_noise
-from dpdist.mechanisms.coded_tables.sensitivity import UNIT, table_scale, tables
+from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
 from dpdist.mechanisms.promises import promise_of, referred
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
 from dpdist.mechanisms.weighted_marginals.post import Marginals

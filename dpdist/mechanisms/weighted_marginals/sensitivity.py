@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from dpdist.core.records import UNIT
 from dpdist.job import Adjacency
-from dpdist.mechanisms.coded_tables.sensitivity import MOVED, UNIT, moved, table_scale
+from dpdist.mechanisms.coded_tables.sensitivity import MOVED, moved, table_scale
 from dpdist.privacy.queries import NoisyQuery
 
 SINGLES, SELECTION, PAIRS = Fraction(1, 3), Fraction(1, 3), Fraction(1, 3)

@@ -11,7 +11,7 @@ from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.opening.results import Evaluations
 from dpdist.publish.accuracy import design_in_words
-from dpdist.publish.released import read_release
+from dpdist.publish.released import read_released
 from dpdist.publish.writers.page import environment
 from dpdist.quality.judged import judged
 from dpdist.quality.report.material import Material
@@ -72,7 +72,7 @@ def material_of(space: Workspace) -> Material:
     Raises `WorkspaceError` where the run has no evaluation, or a file that the page is made of is damaged.
     """
     space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
-    release = read_release(space.newest / "released")
+    release = read_released(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
     found = judged(space, release)
     return Material(space, release, found.tables, statement, found.unjudged)
