@@ -132,7 +132,7 @@ def problems_of_stated_noise(name: str, case: Captured, mechanism: Any = None) -
 
 def _figures(case: Captured, theta: Draws) -> Iterator[Figures]:
     release = SimpleNamespace(job=case.job, frame=case.fit.frame, theta=lambda *_: theta, model=lambda _: case.model)
-    return measured_of(case.job).figures(release, case.model, case.stratum, theta)  # type: ignore[arg-type]
+    return measured_of(case.job).figures(release, case.model, case.stratum, theta)
 
 
 def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, Fraction]]]) -> Iterator[str]:
