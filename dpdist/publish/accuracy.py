@@ -149,7 +149,6 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
 
 
 def _without_effect(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
-    """Returns the published figures that no effect fits, by table."""
     figures = list[str]()
     for table in job.tables:
         sizes = range(len(table.by) + 1) if table.margins else [len(table.by)]

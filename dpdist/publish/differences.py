@@ -137,7 +137,6 @@ def _of(part: str, names: Any, before: Mapping[str, Any], after: Mapping[str, An
 
 
 def _of_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    """Tables that only one release has, and tables that are defined differently."""
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:
             there = [NONE if name not in tables else _structure(tables[name]) for tables in (before, after)]

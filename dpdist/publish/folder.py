@@ -120,7 +120,6 @@ def _signed(public: Path) -> bool:
 def _write_tables(
     released: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
 ) -> list[tuple[PrintedTable, pa.Table]]:
-    """Writes every table as Parquet and long CSV, and in its printed form as wide CSV."""
     folder.mkdir()
     written = []
     with stage(listener, "tables", len(released.job.tables)) as tick:

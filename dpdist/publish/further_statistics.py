@@ -1,8 +1,7 @@
 """Computes ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
 
-Standard errors have the components that `standard_errors` describes for counts and means. For these statistics, they are
-computed from the linearised form. A quantile has Woodruff's interval. It is the interval of the share of weight below the
-quantile, mapped back to values by the distribution function. The quantile's standard error follows from its length.
+Standard errors have the components of `standard_errors`, of the linearised form. A quantile has Woodruff's interval, from
+whose length its standard error follows.
 """
 
 from __future__ import annotations
@@ -110,7 +109,6 @@ class Distributions:
 
     @cached_property
     def _thetas(self) -> list[list[Draws]]:
-        """Released parameters, by stratum and then by set."""
         released, thetas = self._released, []
         for stratum in range(len(released.frame.stratum_labels)):
             model = released.model(stratum)
@@ -299,7 +297,6 @@ def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:
 
 
 def _quantiles(material: Material, figures: Figures, level: Floats | float) -> Floats:
-    """Returns quantiles at a level, averaged over sets, (cell,)."""
     column = _column(material, figures)
     assert column is not None
     bounds = column.bounds or UNBOUNDED

@@ -1,10 +1,8 @@
 """Sets the limits of published intervals: within public bounds, and wide enough for cells that noise leaves unidentified.
 
-Noisy sums may not identify a cell's mean weight or mean outcome, but only a range of it. A
-figure over several cells then includes the ranges of its unidentified cells. For a mean, every weight and cell mean is set
-to the value in its range that moves the mean farthest. A figure made of unidentified cells alone has limits and no
-estimate. Public totals narrow the ranges. A count that follows from public totals has no range. All of this is
-post-processing.
+A cell is unidentified where noisy sums give only a range for its mean weight or mean outcome. A figure over several
+cells includes the ranges of its unidentified cells; a figure of such cells alone has limits and no estimate. Public
+totals narrow the ranges. All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -157,6 +155,5 @@ def farthest_means(cells: Cells, n: Floats, ranges: Ranges, mean: Floats, sign: 
 
 
 def _only(cells: Cells, rows: NDArray[np.bool_]) -> Floats:
-    """1 for a cell that has rows and all of them satisfy the condition `rows`, else 0."""
     size, such = cells.membership.sum(axis=1), cells.membership @ rows.astype(float)
     return np.asarray((such == size) & (such > 0), dtype=float)

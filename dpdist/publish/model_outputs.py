@@ -134,7 +134,6 @@ def _within(effects: tuple[DesignEffect, ...], strata: tuple[str, ...]) -> Desig
 
 
 def _write(path: Path, released: ReleasedObject, made: ModelTable) -> None:
-    """Writes `path`.parquet and .csv with a row a cell: its text, its levels, and numbers."""
     columns = [*released.frame.strata, *released.job.outcomes]
     data = {made.label: pa.array([row[made.label] for row in made.rows], pa.string())}
     data |= {CELL + name: pa.array([row["cell"].get(name) for row in made.rows], pa.string()) for name in columns}

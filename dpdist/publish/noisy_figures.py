@@ -1,8 +1,7 @@
 """Computes intervals of figures that were released under noise themselves, and errors of any figure by noise alone.
 
-Figures are published as they were released, or made consistent with each other. Where bounds are public, a variance has two
-parts: the noise, which is simulated again, and the sample's composition over cells. Where the noise scale follows from the
-file's own sensitivities, which are confidential, there are no standard errors.
+Where bounds are public, a variance has two parts: the noise, which is simulated again, and the sample's composition over
+cells. Where the noise scale follows from the file's sensitivities, which are confidential, there are no standard errors.
 """
 
 from __future__ import annotations

@@ -91,7 +91,6 @@ def _first_lines(name: str, table: pd.DataFrame) -> str:
 
 
 def _stub(form: PrintedTable) -> pd.Index[Any] | None:
-    """The labels of a printed table's lines."""
     if len(form.stub) == 1:
         return pd.Index([row[0] for row in form.rows], name=form.stub[0])
     return pd.MultiIndex.from_tuples(form.rows, names=form.stub) if form.stub else None

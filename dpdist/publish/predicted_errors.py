@@ -1,8 +1,7 @@
 """Names the published figures, margins among them, that may be far from direct ones. It reads nothing but the release.
 
-A figure's published variance has two parts: the sample's own, and that of noise, of the reference and of the mechanism. The
-second over the first, as a ratio of standard errors, is the predicted error in direct standard errors. Figures above FAR
-are named: at 2, one figure of twenty is more than 4 direct standard errors off, if errors are normal.
+The predicted error, in direct standard errors, is the error by noise, reference and mechanism over the sample's own.
+Figures above FAR are named: at 2, one figure of twenty is more than 4 direct standard errors off, if errors are normal.
 
 Noisy sums do not tell how records vary within a cell. Under such mechanisms a direct error is at least that of as many
 independent records, all of like weight, whose outcomes vary by as much as their mean.

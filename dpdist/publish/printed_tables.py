@@ -331,7 +331,6 @@ def figure_text(value: float, decimals: int, thousands: str = "") -> str:
 
 
 def _used(rows: pa.Table, shown: str) -> str:
-    """The name of the estimator that is shown, or "both" where rows of the two stand together."""
     return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
 
 

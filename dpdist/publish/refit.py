@@ -1,10 +1,8 @@
 """Simulates how the estimates of a fit with searched privacy weights would vary over samples, from released figures.
 
-Privacy weights trim the tails of the sample. So the released parameters θ describe thinner tails than the file had. A
-sample drawn under θ has these thinner tails, and a weight search on it trims less. Models that can correct this
-(`Untrimmed`) draw the sample under other parameters, for which search and fit give back θ. One trial on a sample drawn
-under θ gives them: a step of indirect inference (Gouriéroux, Monfort & Renault 1993). Other models draw it under θ. All of
-this is post-processing.
+Privacy weights trim tails, so a sample drawn under the released parameters θ is trimmed less than the file was. Models that
+can correct this (`Untrimmed`) draw it under parameters for which search and fit give back θ, by a step of indirect
+inference (Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
 """
 
 from __future__ import annotations

@@ -13,10 +13,8 @@ These draws keep the privacy weights fixed, although a search on another sample 
 the variance of the unweighted fit, the smallest that an estimator can have under the model. An estimate from synthetic
 records adds S/m, where S is the variance of one set's records given x and θ.
 
-Where sample counts are noisy (`predictors: {protect}`), T has one more component. Noise of the same law is added to the
-published counts, and they are made consistent as before. All estimates are computed from these counts and the same noisy
-sums. T includes the variance of the results, and the square of their bias, which arises because counts are kept from being
-negative.
+Where sample counts are noisy (`predictors: {protect}`), T includes the variance and squared bias of estimates from the same
+noisy sums under counts with further noise of the same law, made consistent as before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Writes the synthetic sets: for every sample record one synthetic record with the same public x, stratum by stratum.
 
-The records have the columns that the model distinguishes. A design stratum or a column of public totals is among them only
-where it is a stratum or a predictor.
+The records have the columns that the model distinguishes: a design stratum or a column of totals only if modelled.
 """
 
 from __future__ import annotations

@@ -100,7 +100,6 @@ def table(
 def _intervals_of(
     released: ReleasedObject, spec: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
 ) -> list[dict[str, Interval]]:
-    """Intervals by estimator, for each statistic of a table."""
     first, outcomes = released.job.outcomes[0], released.job.outcomes
     plain = [statistic for statistic in spec.statistics if statistic.name in STATISTICS]
     wanted = {statistic.variable or first for statistic in plain}

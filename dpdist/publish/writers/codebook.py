@@ -55,7 +55,6 @@ def _sets(job: Job) -> int:
 
 
 def _columns(job: Job) -> list[dict[str, Any]]:
-    """Labels of columns and levels, with their names and codes in Stata and SPSS files."""
     text, kept = job.presentation, [*job.modelled_columns, *job.components, *job.microdata.columns]
     names, entries = variable_names(kept), []
     for name in dict.fromkeys([*kept, *job.cell_columns]):
@@ -80,7 +79,6 @@ def _named(header: str, number: int, datatype: Any, description: str = "") -> di
 
 
 def _one_of(texts: Sequence[str]) -> dict[str, str]:
-    """The datatype of a text that is one of the given texts."""
     return {"base": "string", "format": "|".join(re.sub(r"([\\^$.|?*+(){}\[\]])", r"\\\1", plain(text)) for text in texts)}
 
 
@@ -129,7 +127,6 @@ def _records(job: Job, public: Path, number: int) -> dict[str, Any]:
 
 
 def _datatype(kind: pa.DataType) -> str:
-    """The datatype of a column that is copied from the reference."""
     kind = getattr(kind, "value_type", kind)
     if pa.types.is_integer(kind):
         return "integer"

@@ -1,8 +1,7 @@
 """Writes `codebook.xml`: the synthetic records described in DDI Codebook 2.5, of the Data Documentation Initiative.
 
-Texts come from the job's `presentation:` and from the privacy statement. Names and values are given as they stand in the
-files. Parquet and CSV files hold levels as texts; Stata and SPSS files hold numbered codes. So these two layouts are
-described as separate variables.
+Parquet and CSV files hold levels as texts; Stata and SPSS files hold numbered codes. So these two layouts are described as
+separate variables.
 """
 
 from __future__ import annotations
@@ -79,13 +78,11 @@ def _layouts(job: Job, columns: Sequence[str]) -> Iterator[Layout]:
 
 
 def _files(job: Job, letter: str, ends: Sequence[str]) -> dict[str, str]:
-    """Ids of files by path, one set after the other."""
     paths = [f"synthetic/set-{number}.{end}" for number in range(1, job.synthetic_sets + 1) for end in ends]
     return {path: f"{letter}{number}" for number, path in enumerate(paths, start=1)}
 
 
 def _study(job: Job, title: str, statement: Mapping[str, Any]) -> Element:
-    """The study: whose records they are, whom they describe, how they were made, and how they may be used."""
     text, study = job.presentation, Element("stdyDscr")
     cited = SubElement(study, "citation")
     named = SubElement(cited, "titlStmt")
@@ -130,7 +127,6 @@ def _method(job: Job, statement: Mapping[str, Any]) -> Element:
 
 
 def _file(public: Path, name: str, number: str, columns: int) -> Element:
-    """A file of records, with its size."""
     path, described = public / name, Element("fileDscr", {"ID": number, "URI": name})
     text = SubElement(described, "fileTxt")
     _text(text, "fileName", path.name)
@@ -169,7 +165,6 @@ def _variable(job: Job, layout: Layout, schema: pa.Schema, name: str) -> Element
 
 
 def _textual(layout: Layout, field: pa.Field) -> bool:
-    """True if the column holds texts in these files."""
     values = layout.levels.get(field.name)
     if values is None:
         return bool(pa.types.is_string(getattr(field.type, "value_type", field.type)))
@@ -177,6 +172,5 @@ def _textual(layout: Layout, field: pa.Field) -> bool:
 
 
 def _text(parent: Element, tag: str, text: str | None, **facts: str) -> None:
-    """An element with a text, if there is a text."""
     if text:
         SubElement(parent, tag, facts).text = text

@@ -1,6 +1,6 @@
 """Draws dot plots of a printed table: a line for each row, a dot for each estimate, a bar for its 90 % interval.
 
-Labels are text and each row is an SVG as wide as the page allows, with positions in per cent. So a plot fits on a phone.
+Positions are per cent of the page's width, so a plot fits on a phone.
 """
 
 from __future__ import annotations
@@ -118,7 +118,6 @@ def _look(group: int) -> str:
 
 
 def _legend(groups: Sequence[str]) -> str:
-    """Returns a dot and a name for each group, if there are several."""
     if len(groups) < 2:
         return ""
     dots = [

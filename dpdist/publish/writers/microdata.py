@@ -116,7 +116,6 @@ def _levels(job: Job) -> dict[str, dict[Level, int]]:
 
 
 def _coded(table: pa.Table, job: Job) -> pd.DataFrame:
-    """Replaces levels by their codes, and names by names that the packages accept."""
     columns: dict[str, Any] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()

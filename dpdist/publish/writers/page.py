@@ -292,7 +292,6 @@ def _doubtful(table: PrintedTable) -> str:
 
 
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
-    """Name, label, unit and levels with labels of every column in the release."""
     text, entries = job.presentation, []
     for name in dict.fromkeys([*job.cell_columns, *job.modelled_columns, *job.components, *job.microdata.columns]):
         levels = job.columns[name].levels if name in job.columns else None

@@ -64,7 +64,6 @@ def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[st
 
 
 def _slug(*texts: str) -> str:
-    """The texts in lower case for use in an address, with words joined by hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(texts).lower()).strip("-")
 
 
@@ -111,5 +110,4 @@ def _mechanism(job: Job, statement: Mapping[str, Any]) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """A Markdown list, one item for each text."""
     return "\n".join(f"- {text}" for text in texts)

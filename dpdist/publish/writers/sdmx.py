@@ -2,10 +2,9 @@
 
 One message holds structures; SDMX-CSV 2.0 files hold figures.
 
-There is one observation for each cell and statistic: the unrounded figure of the default estimator. OBS_STATUS and
-CONF_STATUS take codes from SDMX's cross-domain lists. OBS_STATUS is A for normal, U for low reliability, O for missing, and
-Q where the job's rules of quality do not print a figure that the long files have. CONF_STATUS is the same for all figures:
-F, free for publication, or N where nothing is promised or the statement says not to publish.
+An observation is the unrounded figure of the default estimator. Codes are of SDMX's cross-domain lists. OBS_STATUS: A
+normal, U low reliability, O missing, Q not printed by the job's rules of quality. CONF_STATUS, one for all figures: F free
+for publication, N where nothing is promised or the statement says not to publish.
 """
 
 from __future__ import annotations

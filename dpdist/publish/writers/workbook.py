@@ -118,7 +118,6 @@ def _cover(
 
 
 def _wrapped(sheet: Worksheet, styles: Styles, row: int, text: str) -> None:
-    """Writes a text into the wide column, and makes its row high enough."""
     sheet.write_string(row, 1, text, styles.wrapped)
     sheet.set_row(row, LINE * _number_of_lines(text, TEXT))
 
@@ -136,7 +135,6 @@ def _for_print(sheet: Worksheet, landscape: bool = True) -> None:
 
 
 def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: PrintedTable) -> None:
-    """Title, heads, figures and notes of a table."""
     sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.caption)
     universe = job.presentation.universe
     sheet.write_string(1, 0, ", ".join(filter(None, (job.dataset, job.period, universe))), styles.note)
