@@ -31,7 +31,7 @@ from dpdist.approval.acceptance import (
 from dpdist.approval.gate_limits import cautions, numerator
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError, NotAccepted, WorkspaceError
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.job import Statistic
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
