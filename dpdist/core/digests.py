@@ -10,6 +10,9 @@ from fractions import Fraction
 import numpy as np
 import scipy
 
+WRITTEN = "written"
+"""Key of a field's metadata: its name in checksums that were stored before the field was renamed."""
+
 
 def digest(value: object) -> str:
     """SHA-256 of arrays, numbers and texts, and of dataclasses, mappings and sequences of these, to the last bit.
@@ -27,7 +30,7 @@ def _parts(value: object) -> Iterator[bytes]:
     yield type(value).__name__.encode()
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield field.name.encode()
+            yield field.metadata.get(WRITTEN, field.name).encode()
             yield from _parts(getattr(value, field.name))
     elif isinstance(value, scipy.sparse.csr_array):
         for name in ("shape", "data", "indices", "indptr"):

@@ -1,18 +1,20 @@
 """Loads the parts of a mechanism from its package: its protection, model, texts and list of noisy figures.
 
-The specification names the package (`MechanismSpec.package`). This file itself imports no part. So publishing, which asks
-for models and texts only, loads no code that sees a record.
+The specification names the package (`MechanismSpec.package`). A part is imported when it is asked for. So publishing, which
+asks for models and texts only, loads no code that sees a record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from dpdist.job import SPECS
+from dpdist.job import SPECS, Job
+from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Builder
 
 T = TypeVar("T")
 REQUIRED = {
@@ -26,14 +28,6 @@ MEASURED = {
     "DEFINITIONS": ("post", "what each of its statistics is, by name"),
 }
 """The names that the package of a mechanism that adds noise must define as well."""
-FORMER = {
-    "MECHANISMS": "protect",
-    "model_of": "release",
-    "WORDS": "statement",
-    "figures": "measured",
-    "DEFINITIONS": "measured",
-}
-"""Modules of packages that are not yet in two halves."""
 
 
 class Incomplete(TypeError):
@@ -50,7 +44,7 @@ class Parts(Mapping[str, T], Generic[T]):
         self._part, self._module, self._what = part, module, what
 
     def __getitem__(self, name: str) -> T:
-        member: Any = getattr(_module(name, self._module, self._part, self._what), self._part, None)
+        member: Any = getattr(_module(name, self._module, self._what), self._part, None)
         if isinstance(member, Mapping) and self._module == "query":
             member = member.get(name)
         if member is None:
@@ -87,14 +81,88 @@ def _path(name: str, module: str) -> str:
     return f"{SPECS.named(name).package.replace('.', '/')}/{module}.py"
 
 
-def _module(name: str, module: str, part: str, what: str) -> ModuleType:
+def _module(name: str, module: str, what: str) -> ModuleType:
     path = f"{SPECS.named(name).package}.{module}"
-    if part in FORMER and find_spec(SPECS.named(name).package) is not None and find_spec(path) is None:
-        former = f"{SPECS.named(name).package}.{FORMER[part]}"
-        path = former if find_spec(former) is not None else path
     try:
         return import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or not path.startswith(error.name):
             raise
         raise Incomplete(f"mechanism '{name}' has no {module}: write {_path(name, module)} ({what})") from error
+
+
+WIDE = "Where most weights are well below their public bound, these intervals are too wide."
+"""A caution for mechanisms in which a record counts by its sampling weight over the weight's public upper bound."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The texts of a mechanism.
+
+    A mechanism that fits a likelihood may leave them empty. The texts of the likelihood and of its draws are then used.
+    """
+
+    density: str = ""
+    """Description of the parameters, with {outcome} and {weight}; empty: the likelihood's description."""
+    errors: str = ""
+    """Which errors are in the standard errors of estimates from parameters; empty: the errors of posterior draws."""
+    errors_of_records: str = ""
+    """Which errors are in the standard errors of estimates from synthetic records.
+
+    Empty: the errors of the parameters, and the error of synthesis.
+    """
+    steps: tuple[str, ...] = ()
+    """Processing steps after the statistics were released, of every job."""
+    settings: Mapping[str, Mapping[object, str]] = field(default_factory=dict)
+    """Further processing steps that depend on a setting: the setting's name, and a text for each of its values."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the statement's entries that only this mechanism has, by the entry's name."""
+
+    def density_of(self, release: ReleaseView) -> str:
+        """Description of the parameters, with {outcome} and {weight}."""
+        return self.density
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        """Processing steps after the statistics were released."""
+        return [*self.steps, *(texts[getattr(release.job.mechanism, name)] for name, texts in self.settings.items())]
+
+    def errors_of(self, release: ReleaseView) -> str:
+        """Which errors are in the standard errors of estimates from parameters."""
+        return self.errors
+
+
+WORDS: Parts[Words] = Parts("WORDS", *REQUIRED["WORDS"])
+
+
+def words_of(job: Job) -> Words:
+    """The texts of a job's mechanism."""
+    return WORDS[job.mechanism.name]
+
+
+MODELS: Parts[Callable[[Job], Builder]] = Parts("model_of", *REQUIRED["model_of"])
+"""By mechanism, a function of the job that returns the class of the model."""
+
+
+NOISY = {
+    "expect": "expected weight and weighted outcome, from which tables are made",
+    "simulate": "synthetic weight and outcome",
+    "resampled": "parameters of other samples; without them standard errors leave sampling out",
+    "noised_again": "parameters under other noise; without them standard errors leave noise out",
+}
+"""Methods that a model of noisy sums must have, each with what it gives.
+
+A model of whole tables does not need them, because such tables have standard errors of their own.
+"""
+
+
+def builder_of(job: Job) -> Builder:
+    """The class of a job's model: its likelihood, or the statistics that get noise.
+
+    Raises `Incomplete` if a model of noisy sums lacks a method that publishing needs.
+    """
+    name, builder = job.mechanism.name, MODELS[job.mechanism.name](job)
+    if job.mechanism.adds_noise and not job.mechanism.whole_tables:
+        for method, what in NOISY.items():
+            if not hasattr(builder, method):
+                raise missing(name, "post", f"{getattr(builder, '__name__', 'model')}.{method}", what)
+    return builder

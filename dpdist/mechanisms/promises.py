@@ -12,32 +12,6 @@ from typing import NamedTuple
 
 from dpdist.job import Job, budget_text
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.wording import (
-    BINNED,
-    CALIBRATED,
-    CHAINED,
-    CHAINS,
-    GATES,
-    MISFIT,
-    MOVED,
-    NO_AMPLIFICATION,
-    NOISY_FRAME,
-    NOT_REFUSED,
-    OF_FRAME,
-    PARALLEL,
-    PROVENANCE,
-    PUBLIC_X,
-    REFERENCE,
-    REFRESHED,
-    REJECTION,
-    SECRET_SIZES,
-    THIRD_PARTY,
-    TRUNCATED,
-    UNITS,
-    USERS_CLAMP,
-    USERS_PART,
-    WEIGHTS_ARE_ATTRIBUTES,
-)
 from dpdist.privacy.claims import delta_of_draws
 from dpdist.privacy.guarantees import (
     Asymptotic,
@@ -51,6 +25,107 @@ from dpdist.privacy.guarantees import (
 from dpdist.privacy.queries import record_epsilon
 from dpdist.sampling.clamped import VARIATION
 
+PUBLIC_X = (
+    "Predictors, strata, design strata and table columns are public, and the number of sample records in each combination "
+    "of them."
+)
+WEIGHTS_ARE_ATTRIBUTES = (
+    "A record's sampling weight is taken as its own attribute. Where weights were calibrated or adjusted for nonresponse "
+    "from the same sample, one person moves others' weights. No record-level claim covers that."
+)
+MISFIT = (
+    "Records are taken to have a {} law within cells. A real file may not: tables and synthetic records can then be off "
+    "by many standard errors. This bias is in no figure of the release."
+)
+MOVES_COST = "A record that changes cells is not covered: public counts show it. The noisy sums alone would cost {}."
+MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")
+MOVES_EXCHANGED = MOVES_COST.format("no more than an exchange at the same x")
+MOVES_OF_TWO = {
+    "zero_out": MOVES_COST.format("at most twice ε"),
+    "add_remove": MOVES_COST.format("at most twice ε"),
+    "substitution": MOVES_COST.format("at most ε"),
+}
+"""Texts by adjacency, for mechanisms in which a move to another cell costs as much as switching off two records."""
+MOVES_UNKNOWN = (
+    "A record that changes cells is not covered: public counts show it. Limits follow from these counts, so that no "
+    "figure is claimed for the noisy sums."
+)
+USERS_PART = (
+    "The user's program: its target is a log prior plus Σ alpha·log_lik, and the prior is proper. Neither it nor "
+    "transformed data that enter it use y, w or alpha.",
+    "The user's program: log_lik of a record depends on that record and the parameters alone. A Python log_lik is the "
+    "density that the program weighs.",
+    "The user's program: the rounding error of its log_lik is assumed, not known.",
+)
+USERS_CLAMP = (
+    "The user's program: its target weighs a record by exp(clamp(alpha(log_lik − reference), ±clamp)). Where the job has a "
+    "reference this was tried on its records, at some parameters."
+)
+NO_AMPLIFICATION = "No amplification by subsampling is claimed."
+GATES = "; ε = {epsilon} of it for the gates on which publishing it was decided"
+CHAINS = (
+    "The guarantee is strict for exact draws only. These are draws of Markov chains within an unknown total variation γ of "
+    "the clamped posterior, (ε, (1 + e^ε)γ)-private at best."
+)
+REJECTION = (
+    "The guarantee is strict for exact draws only. These are drawn by rejection, which is exact but where the density "
+    f"rises above its proposal. That was within a total variation γ of {VARIATION:g} in what was tried, not proven for "
+    f"every file. At that γ {{}}."
+)
+REFERENCE = "The reference file is declared public by the job: of people in it nothing is said."
+NOT_REFUSED = (
+    "The reference, or the file that its chain began with, was not refused as the current file itself, or one with nearly "
+    "its records. That it was not depends on the records and is in no ε."
+)
+PROVENANCE = "The reference, as the job says: {}"
+CALIBRATED = "The mechanism's constants were tuned on period {}, which the job declares public, and not touched since."
+SECRET_SIZES = (
+    "The columns of tables and their levels are public, and that the file holds a record. How many records there are, and "
+    "in which cells, is not public. The numbers published are the released sums'."
+)
+NOISY_FRAME = (
+    "The columns of the frame ({columns}) and their levels are public, and that the file holds a record. How many sample "
+    "records each combination has is not public. The numbers published, in tables, synthetic records and errors alike, are "
+    "noisy ones. They were drawn once, before anything else was computed (see protected_predictors)."
+)
+OF_FRAME = "; ε = {epsilon} of it for noisy sample counts by {columns}"
+CHAINED = (
+    "The reference is an earlier release, and a public function of it: for every value of that release this one costs its "
+    "own ε. So a person in files of several periods loses at most the sum of theirs (adaptive composition; the chain "
+    "stands under reference). What the first release was fixed on is public as that release says."
+)
+BINNED = (
+    "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups of "
+    "cells fixed by public sizes. A record enters one bin of the weight and one of every outcome. All have discrete "
+    "Laplace noise of scale h/ε₀ (2h/ε₀ under substitution) for h histograms. The table costs the rest for every value of "
+    "theirs, so that both together cost ε₀ + ε₁ (adaptive composition). A cell's limits have the least predicted error, "
+    "from the noisy histograms and the noise's law alone. The public bounds are among those tried. A cell's count is its "
+    "clipped sum, with what its group's histogram holds beyond the limit. Its mean is the clipped one, with what the "
+    "group's outcomes hold beyond the window. Weights and outcomes are taken to be independent within a group."
+)
+REFRESHED = (
+    "The earlier release's shapes are brought up to date by noisy histograms of the current file. Their bins lie at "
+    "orders of its points, cell by cell, for groups of cells fixed by public sizes. A record enters one bin of the weight "
+    "and one of every outcome that has more than two values. All have discrete Laplace noise of scale h/ε₀ (2h/ε₀ under "
+    "substitution) for h histograms. The table costs the rest for every value of theirs, so that both together cost ε₀ + "
+    "ε₁ (adaptive composition)."
+)
+UNITS = (
+    "The {symbol} stated is that of a {column}, of which at most {most} records count. What these assumptions say of one "
+    "record is at a record's {symbol}, {share} of it. Together {most} records move at most {most} times as much, wherever "
+    "they are."
+)
+THIRD_PARTY = (
+    "The mechanism is third-party: {distribution} {version}. Its authors state how far neighbouring files move its sums. "
+    "The guarantee is computed from that and from the noise that was drawn."
+)
+TRUNCATED = (
+    "Of a {column} with more than {most} records the first {most} in the file's order count. The others are left out. "
+    "Where they are unlike those, estimates have a bias that is in no figure."
+)
+PARALLEL = "; parallel over strata, whose membership is public"
+MOVED = "; a record is in one stratum, and an exchange for a record of another touches two, at half of ε each"
+
 
 class Repeated(NamedTuple):
     """Independent releases from the same records that a release is composed of, such as synthetic sets."""
@@ -62,7 +137,7 @@ class Repeated(NamedTuple):
     """What follows from them by post-processing, after a semicolon."""
 
 
-def promise_of(job: Job, each: Guarantee, *assumptions: str, repeated: Repeated | None = None) -> Promise:
+def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeated | None = None) -> Promise:
     """The promise of a release from the guarantee of one of its parts, with the conditions that depend on the job alone.
 
     Parts are synthetic sets, unless `repeated` says otherwise. What gates and noisy sample counts take is added to theirs.
@@ -75,24 +150,24 @@ def promise_of(job: Job, each: Guarantee, *assumptions: str, repeated: Repeated 
     )
     several = f"sequential over {parts.number} {parts.name}"
     composition = (several if repeated or parts.number > 1 else "one synthetic set") + parallel(job) + parts.after
-    total = each if isinstance(each, NoGuarantee) else each.sets(parts.number)
+    total = of_part if isinstance(of_part, NoGuarantee) else of_part.sets(parts.number)
     if job.accept is not None and isinstance(total, Strict):
         total += Strict(job.budget.adjacency, job.accept.epsilon, exchange=Fraction(1))
         composition += GATES.format(epsilon=budget_text(job.accept.epsilon))
     total, composition = with_frame(job, total), composition + of_frame(job)
-    target = None if isinstance(each, NoGuarantee) else target_of(job)
+    target = None if isinstance(of_part, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.weight else ()
     clamps = (USERS_CLAMP,) if job.mechanism.clamps else ()
     users = (*USERS_PART, *clamps) if family_facts(job).program else ()
     tuned = (CALIBRATED.format(job.calibration.period),) if job.calibration is not None else ()
-    known = SECRET_SIZES if job.sizes_secret else PUBLIC_X
+    sizes = SECRET_SIZES if job.sizes_secret else PUBLIC_X
     if job.predictors is not None:
-        known = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
+        sizes = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
     code = (THIRD_PARTY.format(**origin),) if (origin := job.mechanism.third_party.get("third_party")) else ()
-    said = (known, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
+    stated = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()
-    return Promise(total, each, composition, said, target, (*warned, *_truncated(job)))
+    return Promise(total, of_part, composition, stated, target, (*warned, *_truncated(job)))
 
 
 def per_set(total: Strict | Concentrated, job: Job) -> Strict | Concentrated:
@@ -128,18 +203,18 @@ def of_frame(job: Job) -> str:
 
 def units(job: Job) -> tuple[str, ...]:
     """A sentence on the part of a privacy unit's budget that remains for one record; none if the unit is a record."""
-    said = job.privacy_unit
-    if said is None:
+    unit = job.privacy_unit
+    if unit is None:
         return ()
     symbol, power = ("ε", 1) if job.budget.delta is None else ("ρ", 2)
-    return (UNITS.format(symbol=symbol, column=said.column, most=said.most, share=f"1/{said.most**power}"),)
+    return (UNITS.format(symbol=symbol, column=unit.column, most=unit.most, share=f"1/{unit.most**power}"),)
 
 
 def _truncated(job: Job) -> tuple[str, ...]:
-    said = job.privacy_unit
-    if said is None or said.beyond != "truncate":
+    unit = job.privacy_unit
+    if unit is None or unit.beyond != "truncate":
         return ()
-    return (TRUNCATED.format(column=said.column, most=said.most),)
+    return (TRUNCATED.format(column=unit.column, most=unit.most),)
 
 
 def parallel(job: Job) -> str:
@@ -163,17 +238,17 @@ def exactness(job: Job) -> str:
 
 def referred(job: Job) -> tuple[str, ...]:
     """The conditions that concern the job's reference."""
-    said = job.reference
+    reference = job.reference
     what = REFERENCE
-    if said is not None and not said.holds_records:
-        what = CHAINED if said.earlier is not None else BINNED
+    if reference is not None and not reference.holds_records:
+        what = CHAINED if reference.earlier is not None else BINNED
     refreshed = (REFRESHED,) if job.refreshes else ()
     refused = (NOT_REFUSED,) if job.strict and job.has_reference else ()
     return (
         what,
         *refreshed,
         *refused,
-        *((PROVENANCE.format(said.provenance),) if said is not None and said.provenance else ()),
+        *((PROVENANCE.format(reference.provenance),) if reference is not None and reference.provenance else ()),
     )
 
 

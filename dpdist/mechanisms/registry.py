@@ -1,4 +1,4 @@
-"""Lists the mechanisms that a job may name; a mechanism's `protect.py` is loaded on first use."""
+"""Lists the mechanisms that a job may name; a mechanism's `query.py` is loaded on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared code of mechanisms that add noise to sums of a stratum's records: a base class, queries, and summaries."""
+"""Mechanisms that add noise to sums of a stratum's records: their kernel, base class, queries and released sets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
+import numpy as np
+
+from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.digests import digest
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Measurement, Noise, Pass, Released, Rounds, Sample, StratumRecorder
+from dpdist.engine.protocol import (
+    BlockRecorder,
+    Carry,
+    Choice,
+    Columns,
+    Measurement,
+    Noise,
+    Pass,
+    Released,
+    Rounds,
+    Sample,
+    StratumRecorder,
+)
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, Strict
@@ -18,6 +33,35 @@ from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, lost, ne
 
 S = TypeVar("S", bound=MechanismSpec)
 M = TypeVar("M", bound=StratumModel)
+
+
+class Summing(ABC):
+    """Kernel, which runs on each block of records: sums statistics to which a mechanism then adds noise (METHODS §10).
+
+    A subclass is a frozen dataclass of public values.
+    """
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        recorder.bounds(Confidential(_without_bounds(records)))
+        return self.sums(records)
+
+    @abstractmethod
+    def sums(self, records: Records) -> Floats:
+        """Sums over the records: counts by bin, (1, bin), or sums by cell or frame row, (…, sum)."""
+
+
+def _without_bounds(records: Records) -> Columns:
+    # Noisy sums have neither bounds nor privacy weights. But bounds.parquet is a documented file, with one schema for all
+    # mechanisms. So it keeps a row for every record here: NaN bounds, and a privacy weight of 1.
+    none, ones = np.full(len(records), np.nan), np.ones(len(records))
+    return {
+        "record": records.record,
+        "sampling_weight": records.weight,
+        "unweighted_record_bound": none,
+        "privacy_weight": ones,
+        "record_bound": none,
+        "weighted_record_bound": none,
+    }
 
 
 class NoisySums(ABC, Generic[S, M]):
@@ -105,9 +149,9 @@ class Defined(NamedTuple):
     query: str
 
     @classmethod
-    def by(cls, query: object) -> Defined:
+    def by_content(cls, definition: object) -> Defined:
         """Queries that the model, or another definition of the figures, defines."""
-        return cls(digest(query))
+        return cls(digest(definition))
 
     def sums(self, exact: Floats, stated: NoisyQuery, number: int) -> Measurement:
         """The `number`-th query of a stratum: these sums plus noise of the stated law and scale."""
@@ -122,7 +166,7 @@ class Defined(NamedTuple):
         return Noise(scale, size, number, law, self.query, digest(exact))
 
 
-def released(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
+def released_sets(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: float, **diagnostics: float) -> Released:
     """The released parameters of a stratum, after their confidential summary was recorded.
 
     `epsilon` is the ε of one set; only the summary uses it.

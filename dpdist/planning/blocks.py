@@ -21,7 +21,7 @@ import numpy as np
 from dpdist.core.records import Frame, Ints
 from dpdist.job import Job
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import Additive, ManySums
 from dpdist.storage.arrays import RaggedAxis
 

@@ -27,7 +27,7 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job, budget_text
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.planning.plan import Plan
 
 DROWNED = 1.0

@@ -23,13 +23,12 @@ from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
 from dpdist.engine.in_memory import run_rounds
-from dpdist.engine.protocol import Pass, Sample
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.estimation.direct import Design, Replicated, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.counting import Count
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.models.on_reference import AsSampled, FitsOutright
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, expected_of
 from dpdist.planning.blocks import block_rows
@@ -204,7 +203,10 @@ def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Dr
 
 
 def _fit(model: Likelihood) -> Generator[Pass | Sample, Any, Draws]:
-    statistics = yield Pass(Count(model), model.combine)
+    def statistics_of(records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        return model.statistics(records, np.ones(len(records)))
+
+    statistics = yield Pass(statistics_of, model.combine)
     draws: Draws = yield Sample(statistics, "fit")
     return draws
 

@@ -16,7 +16,7 @@ from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
 from dpdist.job.families import family_facts, parametric
 from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA, SDMX_EXTRA
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout

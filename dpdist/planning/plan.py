@@ -11,7 +11,7 @@ import numpy as np
 from dpdist.core.records import Frame, Ints, SmallCounts
 from dpdist.core.table_cells import first_named
 from dpdist.job import Job, budget_text
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import Layout, log_lik_bytes

@@ -8,7 +8,7 @@ from itertools import combinations
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import DesignEffect, Job
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.statements import words_of
+from dpdist.mechanisms.parts import words_of
 from dpdist.models.protocol import Expectation
 from dpdist.publish.refit import Recentred
 from dpdist.publish.released import ReleasedObject

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpdist.core.records import Floats
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.statements import words_of
+from dpdist.mechanisms.parts import words_of
 from dpdist.models.on_reference import OnDistributions
 from dpdist.models.outputs import CellFacts
 from dpdist.publish.released import ReleasedObject

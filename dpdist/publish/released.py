@@ -24,7 +24,7 @@ from dpdist.estimation.frame_table import frame_table, read_frame, read_job
 from dpdist.estimation.weighted_points import REFERENCE_FILE, points_table, read_points
 from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
 from dpdist.models.on_reference import OnDistributions
 from dpdist.models.outputs import CellFacts, CompletedCells, PassesOn, SizedBySums

@@ -10,7 +10,7 @@ from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
 from dpdist.job import Job, budget_text
 from dpdist.job.families import FAMILIES, family_facts
-from dpdist.mechanisms.statements import words_of
+from dpdist.mechanisms.parts import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.noisy_counts import levels, noise_name

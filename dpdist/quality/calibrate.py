@@ -25,7 +25,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.core.this_process import single_threaded
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.job import Calibration, Job, Measure
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.on_reference import fixed_model

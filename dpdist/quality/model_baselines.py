@@ -29,7 +29,7 @@ from dpdist.engine.protocol import Carry, Pass, Released
 from dpdist.engine.rounds import combine, drive
 from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Improper
 from dpdist.planning.blocks import block_rows

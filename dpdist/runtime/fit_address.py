@@ -17,7 +17,7 @@ from dpdist.core.records import Floats, Frame, Ints
 from dpdist.engine.protocol import Learned, Noise, Rounds
 from dpdist.estimation.frame_table import frame_from_table
 from dpdist.job import Job
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import StratumModel

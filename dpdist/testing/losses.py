@@ -181,7 +181,7 @@ def problems_of_scale(name: str, case: Captured, mechanism: Any = None) -> list[
     job = case.job
     base = answered(case, case.records, exactly(), mechanism)
     if not base.queries:
-        return [f"{name}: it asks for no noise: yield Defined.by(model).sums(sums, scale, number)"]
+        return [f"{name}: it asks for no noise: yield Defined.by_content(model).sums(sums, scale, number)"]
     gaussian = base.queries[0].noise.law == "gaussian"
     budget = float(job.rho_of_tables if gaussian else job.budget.epsilon - job.epsilon_of_frame)
     files, pairs = neighbours(job, case.records)

@@ -15,7 +15,7 @@ from dpdist.core.plugins import MECHANISMS as GROUP
 from dpdist.core.plugins import Refused
 from dpdist.job import Job, MechanismSpec
 from dpdist.job.specs import SPECS
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.release import run
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise

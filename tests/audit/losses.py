@@ -24,7 +24,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.histograms import Histograms, Refresh
 from dpdist.mechanisms.reference_tables.post import ReferenceCells

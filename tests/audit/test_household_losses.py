@@ -22,7 +22,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import Pass, Sample
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.clamped import Clamped
 from dpdist.privacy.queries import record_epsilon, record_rho

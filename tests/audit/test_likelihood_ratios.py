@@ -19,7 +19,7 @@ from dpdist.audit.metering import Meter, NotAdded
 from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.job import NoiseName
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.privacy.queries import Moved
 from dpdist.sampling import sampler_of
 from dpdist.testing.intake import taken_in

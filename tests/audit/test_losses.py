@@ -15,8 +15,8 @@ import pytest
 from losses import SIZE, Case, Loss, grid, records, worst
 
 from dpdist.core.records import Floats
+from dpdist.mechanisms.promises import PUBLIC_X, SECRET_SIZES
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.wording import PUBLIC_X, SECRET_SIZES
 
 pytestmark = pytest.mark.quick
 

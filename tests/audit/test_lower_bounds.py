@@ -38,7 +38,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
 from dpdist.job import epsilon_of
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import query as presets
 from dpdist.models.protocol import Improper
 from dpdist.privacy import noise

@@ -28,7 +28,7 @@ from dpdist.core.records import Floats, Frame
 from dpdist.job import Job, epsilon_of
 from dpdist.job.loading import parse_job
 from dpdist.job.specs import SPECS
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.privbayes.spec import SELECTION as PARENTS
 from dpdist.mechanisms.weighted_marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, ROUNDS, SELECTION, SINGLES
 from dpdist.sampling import sampler_of

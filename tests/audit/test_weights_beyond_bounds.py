@@ -18,9 +18,9 @@ from dpdist.core.records import UNIT, Floats
 from dpdist.engine.in_memory import Unwatched, fresh_noise, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.post import Sanitized
 from dpdist.mechanisms.modips.truncation import OutsideDomain
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.sampling.samplers import ExactSampler
 from dpdist.survey.census import take_census

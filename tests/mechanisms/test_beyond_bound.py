@@ -19,7 +19,7 @@ from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights, beyond
 from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.models.protocol import Draws

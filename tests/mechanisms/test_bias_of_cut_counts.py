@@ -14,8 +14,8 @@ from scipy.stats import binom
 
 from dpdist.core.records import Floats, Frame
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.models.protocol import Draws
 from dpdist.publish.standard_errors import normal_variance

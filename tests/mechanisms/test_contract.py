@@ -19,8 +19,7 @@ from dpdist.job.names import complete
 from dpdist.mechanisms.figures import measured_of
 from dpdist.mechanisms.laplace_cells import post
 from dpdist.mechanisms.laplace_cells.post import CellSums
-from dpdist.mechanisms.models import builder_of
-from dpdist.mechanisms.parts import Incomplete
+from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict

@@ -27,7 +27,7 @@ from dpdist.mechanisms.laplace_cells.query import BaseCells, LaplaceStrict
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
 from dpdist.mechanisms.perturbed_histogram.query import BinCounts, PerturbedHistogram
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts
-from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released
+from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import cell_sums, scale_of
 from dpdist.privacy.queries import Moved, NoisyQuery
@@ -152,9 +152,9 @@ class Understated(LaplaceStrict):
     def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
         sums, drawn = (yield Pass(BaseCells(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
-            found = yield Defined.by(model).sums(sums, _understated(cell_sums(model.scale)), number)
+            found = yield Defined.by_content(model).sums(sums, _understated(cell_sums(model.scale)), number)
             drawn.append(Draws({"sums": found[None]}))
-        return released(recorder, drawn, 0.0)
+        return released_sets(recorder, drawn, 0.0)
 
 
 def _understated(query: NoisyQuery) -> NoisyQuery:
@@ -202,9 +202,9 @@ class OfOneRecord(PerturbedHistogram):
     def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
         counts, drawn = (yield Pass(BinCounts(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
-            noisy = yield Defined.by(model).sums(counts, bin_counts(1 / job.epsilon_per_set), number)
+            noisy = yield Defined.by_content(model).sums(counts, bin_counts(1 / job.epsilon_per_set), number)
             drawn.append(Draws({"counts": noisy}))
-        return released(recorder, drawn, 0.0)
+        return released_sets(recorder, drawn, 0.0)
 
 
 def test_noise_that_is_too_little_under_substitution_alone_is_refused(case_of: Cases) -> None:
@@ -224,9 +224,9 @@ class Rewritten(LaplaceStrict):
     def rounds(self, job: Job, settings: Any, model: CellSums, recorder: Any, learned: None) -> Any:
         sums, drawn = (yield Pass(BaseCells(model), "sum")), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
-            found = yield from self.noisy(sums, Defined.by(model), model, number)
+            found = yield from self.noisy(sums, Defined.by_content(model), model, number)
             drawn.append(Draws({"sums": found[None]}))
-        return released(recorder, drawn, 0.0)
+        return released_sets(recorder, drawn, 0.0)
 
 
 def _as_it_should(sums: Floats, own: Defined, model: CellSums, number: int) -> Any:

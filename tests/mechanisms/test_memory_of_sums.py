@@ -18,7 +18,7 @@ from dpdist.engine.protocol import Pass
 from dpdist.engine.rounds import visit_blocks
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.query import TableSums
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.privbayes.post import Network
 from dpdist.mechanisms.privbayes.query import candidates
 from dpdist.mechanisms.privbayes.spec import MOST_CELLS

@@ -16,8 +16,8 @@ from dpdist.core.records import Floats, Frame
 from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.post import Moments
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling.samplers import ExactSampler
 

@@ -25,7 +25,8 @@ from dpdist.engine.rounds import drive
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms import stratum_sums
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
+from dpdist.mechanisms.promises import NOT_REFUSED
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.query import (
@@ -40,7 +41,6 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.mechanisms.stratum_sums import LossExceeded
-from dpdist.mechanisms.wording import NOT_REFUSED
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.sampling import facts
 from dpdist.sampling.samplers import ExactSampler

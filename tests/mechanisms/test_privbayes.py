@@ -23,7 +23,7 @@ from dpdist.engine.protocol import Noise
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.sensitivity import moved
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.privbayes.post import Network
 from dpdist.mechanisms.privbayes.query import PrivBayes, candidates, score
 from dpdist.mechanisms.privbayes.sensitivity import SCORE_SENSITIVITY, SLACK, score_scale

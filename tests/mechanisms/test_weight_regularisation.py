@@ -19,7 +19,7 @@ from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
 from dpdist.core.records import UNIT, Floats, Frame
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.weight_regularisation.post import RegularisedCells
 from dpdist.mechanisms.weight_regularisation.query import Distances, MovedSums, WeightRegularisation, WeightSum
 from dpdist.mechanisms.weight_regularisation.sensitivity import CHOICE, MEAN, MOVED_BY, least_error

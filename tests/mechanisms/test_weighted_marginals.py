@@ -25,7 +25,7 @@ from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.fitting import fit, onto_simplex
 from dpdist.mechanisms.coded_tables.sensitivity import moved, table_scale
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums, chosen, scores

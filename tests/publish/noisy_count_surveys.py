@@ -16,7 +16,7 @@ from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.estimators import Interval
 from dpdist.job import Job
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise

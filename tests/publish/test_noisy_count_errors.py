@@ -14,8 +14,8 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.post import Sanitized
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal

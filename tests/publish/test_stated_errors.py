@@ -16,8 +16,8 @@ from dpdist.core.records import Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.partitions.post import PartitionCounts
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import SELECTION, choice_scale
 from dpdist.privacy.noise import LARGEST_SCALE

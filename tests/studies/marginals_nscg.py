@@ -45,7 +45,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.post import CodedTables
 from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.quality.microdata.coded import Coded
 from dpdist.quality.microdata.marginals import total_variation

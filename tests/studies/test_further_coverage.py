@@ -26,7 +26,7 @@ from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.estimation.linear import Figures, figures_of
 from dpdist.estimation.unit_sums import Units
 from dpdist.job import Job
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised

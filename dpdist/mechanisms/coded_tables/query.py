@@ -16,8 +16,7 @@ from dpdist.engine.protocol import Measurement, Pass
 from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.post import CodedTables
 from dpdist.mechanisms.coded_tables.sensitivity import tables
-from dpdist.mechanisms.counting import Summing
-from dpdist.mechanisms.stratum_sums import Defined
+from dpdist.mechanisms.stratum_sums import Defined, Summing
 
 ENTERED = (
     "A record enters one cell of every measured table, by its weight in units of the weight's public upper bound, to "
@@ -56,5 +55,5 @@ def under_noise(kernel: TableSums, numbers: count[int]) -> Generator[Pass | Meas
     model = kernel.model
     exact = yield Pass(kernel, "sum")
     query = tables(model.tables_summed, model.scale_of(model.measured[0]))
-    noisy: Floats = yield Defined.by(model).sums(exact, query, next(numbers))
+    noisy: Floats = yield Defined.by_content(model).sums(exact, query, next(numbers))
     return noisy

@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.core.records import UNIT, Codes, Floats, Frame
 from dpdist.job import Job
 from dpdist.mechanisms.figures import SUM_OF_A, SUM_OF_B, Figures, cells_of
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.parts import Words
 from dpdist.models.design import counted, counted_again, design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter

@@ -10,11 +10,9 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
-from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.laplace_cells.post import CellSums
-from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
-from dpdist.mechanisms.wording import MOVES_TWICE
+from dpdist.mechanisms.promises import MOVES_TWICE, per_set, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import SENSITIVITY, cell_sums, scale_of
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
@@ -58,11 +56,11 @@ class LaplaceStrict(NoisySums[MechanismSpec, CellSums]):
         self, job: Job, settings: MechanismSpec, model: CellSums, recorder: StratumRecorder, learned: None
     ) -> Rounds:
         sums = yield Pass(BaseCells(model), "sum")
-        defined, query, drawn = Defined.by(model), cell_sums(scale_of(job)), list[Draws]()
+        defined, query, drawn = Defined.by_content(model), cell_sums(scale_of(job)), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield defined.sums(sums, query, number)
             drawn.append(Draws({"sums": noisy[None]}))
-        return released(recorder, drawn, float(job.epsilon_per_set), cells=float(len(sums)))
+        return released_sets(recorder, drawn, float(job.epsilon_per_set), cells=float(len(sums)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"laplace_strict": LaplaceStrict()}

@@ -21,7 +21,7 @@ from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.figures import NO_LIMITS, SUM_OF_A, SUM_OF_B, Figures
 from dpdist.mechanisms.laplace_tables.sensitivity import local_scale, outcome_needed, public_scale
 from dpdist.mechanisms.laplace_tables.spec import WholeTables
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.parts import Words
 from dpdist.models.design import design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter
@@ -101,18 +101,18 @@ class NoisyTables(PublicModel):
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
         (low, high), local = job.outcome_column.bounds or (0.0, 1.0), job.local
-        count, found = frame.count.astype(np.float64), []
+        count, noisy_tables = frame.count.astype(np.float64), list[NoisyTable]()
         sums: tuple[StatisticName, ...] = ("count", "total") if outcome_needed(job.tables) else ("count",)
-        for said in job.tables:
-            cells = cross(frame, said.by, said.margins)
-            own = tuple(dict.fromkeys(statistic.name for statistic in said.statistics)) if local else sums
+        for table in job.tables:
+            cells = cross(frame, table.by, table.margins)
+            statistics = tuple(dict.fromkeys(statistic.name for statistic in table.statistics)) if local else sums
             held = np.ones(len(cells)) if job.predictors is not None else cells.membership @ count
-            found.append(NoisyTable(said.name, cells, own, (held > 0).astype(np.float64)))
+            noisy_tables.append(NoisyTable(table.name, cells, statistics, (held > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
         scale = local_scale(job, frame) if local else public_scale(job, frame)
         assert isinstance(job.mechanism, WholeTables)
         consistency = job.mechanism.consistency == "least_squares"
-        return cls(design(frame, (), rows), (low, high), tuple(found), count, bounds, consistency, scale)
+        return cls(design(frame, (), rows), (low, high), tuple(noisy_tables), count, bounds, consistency, scale)
 
     @property
     def public_noise(self) -> bool:
@@ -146,9 +146,9 @@ class NoisyTables(PublicModel):
         values, start = {}, 0
         for table in self.tables:
             parameter = table.parameter
-            own, start = noisy[start : start + parameter.size].reshape(parameter.shape), start + parameter.size
-            known = np.array([np.nan if name == "mean" else 0.0 for name in table.statistics])
-            values[parameter.name] = np.where(table.occupied[:, None] > 0, own, known)[None]
+            figures, start = noisy[start : start + parameter.size].reshape(parameter.shape), start + parameter.size
+            without_noise = np.array([np.nan if name == "mean" else 0.0 for name in table.statistics])
+            values[parameter.name] = np.where(table.occupied[:, None] > 0, figures, without_noise)[None]
         return Draws(values)
 
     def figures(self, theta: Draws, name: str) -> dict[StatisticName, Floats]:
@@ -158,15 +158,15 @@ class NoisyTables(PublicModel):
         bounds.
         """
         (table,) = (table for table in self.tables if table.name == name)
-        found = self._noised(theta, table)
+        figures = self._noised(theta, table)
         if self.consistency:
             membership = table.cells.membership
-            adding = [name for name in found if name != "mean"]
-            found |= {name: (membership @ self.rows(theta, name).T).T for name in adding}
+            adding = [name for name in figures if name != "mean"]
+            figures |= {name: (membership @ self.rows(theta, name).T).T for name in adding}
         if self.bounds is None:
-            return ratios(found) if self.consistency else found
-        empty: Floats = np.full_like(found["count"], np.nan)
-        return found | {"mean": self.bounds.mean(found["count"], found["total"]) if "total" in found else empty}
+            return ratios(figures) if self.consistency else figures
+        empty: Floats = np.full_like(figures["count"], np.nan)
+        return figures | {"mean": self.bounds.mean(figures["count"], figures["total"]) if "total" in figures else empty}
 
     def fitted(self, theta: Draws) -> Draws:
         """The parameters, with counts and totals of every frame row, (draw, row), that are nearest to the noisy figures.
@@ -177,7 +177,7 @@ class NoisyTables(PublicModel):
         values, unmet = dict(theta.values), [0.0]
         for having, group in self._alike(list(names)).items():
             noisy = [[self._noised(theta, self.tables[k])[name] for k in having] for name in group]
-            stack = np.concatenate([np.concatenate(own, axis=1) for own in noisy])
+            stack = np.concatenate([np.concatenate(tables, axis=1) for tables in noisy])
             solution = LeastSquares.of(stacked([self.tables[k].cells for k in having])).solve(stack)
             unmet.append(solution.unmet)
             values |= dict(zip((_ROWS.format(name) for name in group), np.split(solution.rows, len(group)), strict=True))
@@ -185,11 +185,11 @@ class NoisyTables(PublicModel):
 
     def _alike(self, names: Sequence[StatisticName]) -> dict[tuple[int, ...], list[StatisticName]]:
         """Statistics by the positions of the tables that have them; those of the same tables share one factor."""
-        found: dict[tuple[int, ...], list[StatisticName]] = {}
+        alike: dict[tuple[int, ...], list[StatisticName]] = {}
         for name in names:
             having = tuple(k for k, table in enumerate(self.tables) if name in table.statistics)
-            found.setdefault(having, []).append(name)
-        return found
+            alike.setdefault(having, []).append(name)
+        return alike
 
     def rows(self, theta: Draws, name: StatisticName) -> Floats:
         """Counts or totals of every frame row that are nearest to the noisy ones of all tables, (draw, row)."""
@@ -200,8 +200,8 @@ class NoisyTables(PublicModel):
         """E(w|x) and E(wy|x) of every frame row from `rows`, (draw, row) each; 0 for an outcome that no table needs."""
         count, fitted = np.maximum(self.count, 1.0), theta if UNMET in theta.values else self.fitted(theta)
         weight = self.rows(fitted, "count") / count
-        known = "total" in self.tables[0].statistics
-        return weight, self.rows(fitted, "total") / count if known else np.zeros_like(weight)
+        has_totals = "total" in self.tables[0].statistics
+        return weight, self.rows(fitted, "total") / count if has_totals else np.zeros_like(weight)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The released sums with further noise of the same law, for standard errors only."""
@@ -267,4 +267,4 @@ def figures(release: ReleaseView, model: NoisyTables, stratum: int, theta: Draws
             bounds = model.bounds
             limits = (bounds.centre, bounds.weight, bounds.half_width)
             statistics, scales = ["a", "b"][: values.shape[1]], [model.scale] * values.shape[1]
-            yield Figures(cells, statistics, values, scales, lambda *_, own=limits: own, table=table.name)
+            yield Figures(cells, statistics, values, scales, lambda *_, limits=limits: limits, table=table.name)

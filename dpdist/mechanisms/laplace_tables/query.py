@@ -14,12 +14,10 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, StatisticName, budget_text
-from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
 from dpdist.mechanisms.laplace_tables.sensitivity import figures
-from dpdist.mechanisms.promises import of_frame, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, within_loss
-from dpdist.mechanisms.wording import MOVES_TWICE
+from dpdist.mechanisms.promises import MOVES_TWICE, of_frame, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, Summing, within_loss
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
 from dpdist.privacy.local_sensitivity import sensitivities
@@ -132,7 +130,7 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     if model.bounds is None:
         high_w, low_w, high_p, low_p = (yield Pass(Extremes(len(sums)), "max")).T
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
-    defined, values = Defined.by(model), exact(model, sums, local)
+    defined, values = Defined.by_content(model), exact(model, sums, local)
     if local is None:
         noisy = yield defined.sums(values, query_of(model), 1)
     else:

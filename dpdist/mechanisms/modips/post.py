@@ -24,7 +24,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.figures import LAPLACE, SUM_OF_ABSENT, Figures, cells_of
 from dpdist.mechanisms.modips.sensitivity import by_group, groups, sums_of, together
 from dpdist.mechanisms.modips.spec import Law, Modips, Truncation
-from dpdist.mechanisms.words import WIDE, Words
+from dpdist.mechanisms.parts import WIDE, Words
 from dpdist.models.design import counted, counted_again, design, patterns
 from dpdist.models.lognormal.model import limited_lognormal_mean
 from dpdist.models.numerics.chi import chi_quantiles

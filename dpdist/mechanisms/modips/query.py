@@ -13,13 +13,12 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Codes, Floats
 from dpdist.engine.protocol import Mechanism, Pass, Query, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.modips.post import LevelCounts, Moments, Sanitized
 from dpdist.mechanisms.modips.sensitivity import queries_of
 from dpdist.mechanisms.modips.spec import Modips as Settings
 from dpdist.mechanisms.modips.truncation import CANDIDATES, Truncated, clamped
 from dpdist.mechanisms.promises import Repeated, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
@@ -135,13 +134,13 @@ class Modips(NoisySums[Settings, Sanitized]):
     def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
         """Algorithms 1 and 2 of [M], with `nested` sets a sanitization; what follows its sums is post-processing."""
         sums = yield Pass(summing(model), "sum")
-        defined, numbers, drawn = Defined.by(model), count(1), list[Draws]()
+        defined, numbers, drawn = Defined.by_content(model), count(1), list[Draws]()
         for number in range(0, job.synthetic_sets, settings.nested):
             noisy = yield from _sanitized(model, sums, defined, numbers)
             for inner in range(settings.nested):
                 theta = yield Sample(noisy, "release", number + inner + 1, model)
                 drawn.append(theta)
-        return released(recorder, drawn, float(job.epsilon_of_tables), statistics=float(len(sums)))
+        return released_sets(recorder, drawn, float(job.epsilon_of_tables), statistics=float(len(sums)))
 
 
 def _repeated(job: Job, settings: Settings) -> Repeated | None:

@@ -25,7 +25,7 @@ from dpdist.mechanisms.figures import (
 from dpdist.mechanisms.partitions.sensitivity import scales_of
 from dpdist.mechanisms.partitions.spec import Partitioned, Steps, UniversalHistogram
 from dpdist.mechanisms.partitions.tree import Tree, chosen, codes_of, consistent, ordered
-from dpdist.mechanisms.words import WIDE, Words
+from dpdist.mechanisms.parts import WIDE, Words
 from dpdist.models.design import design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter

@@ -14,13 +14,12 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.sensitivity import layer_counts, scales_of, selection
 from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.mechanisms.partitions.tree import codes_of, grown
 from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
@@ -113,9 +112,9 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
         selected = yield from _selected(model, sums, numbers)
         tree = model.tree(selected)
         stated = layer_counts(model.scale, len(tree.sizes))
-        noisy = yield Defined.by((model, selected)).sums(model.layered(tree, sums), stated, next(numbers))
+        noisy = yield Defined.by_content((model, selected)).sums(model.layered(tree, sums), stated, next(numbers))
         drawn.append(model.released(selected, noisy))
-    return released(recorder, drawn, epsilon, cells=float(model.cells))
+    return released_sets(recorder, drawn, epsilon, cells=float(model.cells))
 
 
 def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
@@ -124,7 +123,7 @@ def _selected(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Gene
     for _ in range(model.selections):
         assert model.score_scale is not None
         aics = scores(sums[-model.cells :], attributes, model.shape)
-        defined = Defined.by((model, attributes, "scores"))
+        defined = Defined.by_content((model, attributes, "scores"))
         best = yield defined.scores(-aics, selection(model.score_scale), next(numbers))  # the smallest AIC
         attributes = (*attributes, best)
     return attributes

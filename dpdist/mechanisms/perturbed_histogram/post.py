@@ -18,9 +18,9 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
 from dpdist.mechanisms.figures import Figures, cells_of
+from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.perturbed_histogram.sensitivity import scale_of
 from dpdist.mechanisms.perturbed_histogram.spec import PerturbedHistogram
-from dpdist.mechanisms.words import Words
 from dpdist.models.design import design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter

@@ -10,12 +10,10 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
-from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
-from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
-from dpdist.mechanisms.wording import MOVES_EXCHANGED
+from dpdist.mechanisms.promises import MOVES_EXCHANGED, per_set, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
@@ -56,13 +54,13 @@ class PerturbedHistogram(NoisySums[MechanismSpec, Histogram]):
         self, job: Job, settings: MechanismSpec, model: Histogram, recorder: StratumRecorder, learned: None
     ) -> Rounds:
         counts = yield Pass(BinCounts(model), "sum")
-        defined, query, drawn = Defined.by(model), bin_counts(scale_of(job)), list[Draws]()
+        defined, query, drawn = Defined.by_content(model), bin_counts(scale_of(job)), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield defined.sums(counts, query, number)
             drawn.append(Draws({"counts": noisy}))
         empty = float(np.mean([(theta["counts"] <= 0).mean() for theta in drawn]))
         epsilon = float(job.epsilon_per_set)
-        return released(recorder, drawn, epsilon, bins=float(model.bins), share_of_empty_bins=empty)
+        return released_sets(recorder, drawn, epsilon, bins=float(model.bins), share_of_empty_bins=empty)
 
 
 MECHANISMS: dict[str, Mechanism] = {"perturbed_histogram": PerturbedHistogram()}

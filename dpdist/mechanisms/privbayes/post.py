@@ -16,9 +16,9 @@ from dpdist.mechanisms.coded_tables.fitting import Marginal
 from dpdist.mechanisms.coded_tables.post import DEFINITIONS, SAMPLED, CodedTables, figures
 from dpdist.mechanisms.coded_tables.sensitivity import table_scale
 from dpdist.mechanisms.coded_tables.synthetic_records import Filling
+from dpdist.mechanisms.parts import WIDE, Words
 from dpdist.mechanisms.privbayes.sensitivity import score_scale
 from dpdist.mechanisms.privbayes.spec import MOST_CELLS, PrivBayes
-from dpdist.mechanisms.words import WIDE, Words
 
 __all__ = ["DEFINITIONS", "WORDS", "Network", "figures", "model_of"]
 UNEXPLAINED = (

@@ -18,9 +18,8 @@ from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
 from dpdist.mechanisms.privbayes.post import Network
 from dpdist.mechanisms.privbayes.sensitivity import parents, score_scale
 from dpdist.mechanisms.privbayes.spec import PrivBayes as Settings
-from dpdist.mechanisms.promises import promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
-from dpdist.mechanisms.wording import MOVES_OF_TWO
+from dpdist.mechanisms.promises import MOVES_OF_TWO, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released_sets
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
@@ -77,7 +76,7 @@ def chosen(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass 
         if len(keys) > 1:
             exact = yield Pass(TableSums(model.measuring(keys)), "sum")
             values = np.array([score(table[0]) for table in model.split(keys, exact[None]).values()])
-            defined = Defined.by((model, keys, "scores"))
+            defined = Defined.by_content((model, keys, "scores"))
             (best,) = yield defined.scores(values[None], parents(model.score_scale), next(numbers))
         network_tables.append(keys[int(best)])
         met.append(network_tables[-1][-1])
@@ -115,7 +114,7 @@ def network(model: Network, epsilon: float, recorder: StratumRecorder) -> Rounds
     keys = yield from chosen(model, root, numbers)
     others = yield from measured(model, keys, numbers)
     sums = np.concatenate([root, others])
-    return released(recorder, [model.released((*first, *keys), sums)], epsilon, cells=float(len(sums)))
+    return released_sets(recorder, [model.released((*first, *keys), sums)], epsilon, cells=float(len(sums)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"privbayes": PrivBayes()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdist.job import Job, WeightRule
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.parts import Words
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
 

@@ -57,10 +57,10 @@ class Weighted:
         weights = job.mechanism.weights
         if weights.rule == "none" or not self.enforced:
             return promise_of(job, NoGuarantee())
-        said = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
-        said += [SCORED] if family_facts(job).on_reference else []
-        said.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
-        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
+        assumptions = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
+        assumptions += [SCORED] if family_facts(job).on_reference else []
+        assumptions.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
+        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *assumptions))
 
     def protect(
         self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | Distributions | None = None
@@ -135,8 +135,8 @@ class CensorW:
     def promise(self, job: Job) -> Promise:
         if job.frozen:
             return promise_of(job, strict(job), CLAMPED, FROZEN, *referred(job), exactness(job))
-        said = (CLAMPED, WEIGHTS_MOVE, REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
-        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *said))
+        assumptions = (CLAMPED, WEIGHTS_MOVE, REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
+        return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *assumptions))
 
     def protect(
         self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | None = None

@@ -13,8 +13,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, budget_text
-from dpdist.mechanisms.counting import Summing
-from dpdist.mechanisms.promises import per_set, promise_of, referred
+from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.reference_tables.histograms import Histograms, Refresh
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
@@ -27,8 +26,7 @@ from dpdist.mechanisms.reference_tables.sensitivity import (
     noise_scales,
     simplex,
 )
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
-from dpdist.mechanisms.wording import MOVES_UNKNOWN
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
@@ -169,14 +167,14 @@ def reference_tables(
     """
     if isinstance(source, Histograms | Refresh):
         counts = yield Pass(HistogramCounts(source), "sum")
-        noisy_counts = yield Defined.by(source).sums(counts, source.query, 0)
+        noisy_counts = yield Defined.by_content(source).sums(counts, source.query, 0)
         cells = source.summarise(noisy_counts)
         limits = model.limited(cells)
     else:
         cells, limits = source.cells, source.limits
     model = model.within(limits, model.units(cells))
     sums = yield Pass(ClippedSums(model), "sum")
-    (first, other), bound = model.scales, Defined.by(model)
+    (first, other), bound = model.scales, Defined.by_content(model)
     stated = clipped_sums(first)
     if first == other:
         noisy = yield bound.sums(sums, stated, 1)
@@ -184,7 +182,7 @@ def reference_tables(
         of_weight = yield bound.sums(sums[:, 0], stated, 1)
         others = yield bound.sums(sums[:, 1:], stated.further(other), 2)
         noisy = np.column_stack([of_weight, others])
-    return released(recorder, [model.clipping_inverted(noisy, cells)], epsilon, cells=float(len(sums)))
+    return released_sets(recorder, [model.clipping_inverted(noisy, cells)], epsilon, cells=float(len(sums)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"reference_tables": ReferenceTables()}

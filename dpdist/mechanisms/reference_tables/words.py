@@ -9,8 +9,8 @@ import numpy as np
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.estimation.weighted_points import REFERENCE_FILE
+from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.reference_tables.spec import ReferenceTables
-from dpdist.mechanisms.words import Words
 from dpdist.models.outputs import ReleaseView
 from dpdist.reference.saturation import ALARM
 

@@ -9,16 +9,18 @@ Synthetic records, by FBS or FBP, use the draw. Draws need the noisy sums only, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dpdist.core.digests import WRITTEN
 from dpdist.core.records import UNIT, Codes, Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, NO_LIMITS, Figures, cells_of
+from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     REACH,
     SENSITIVITY_2,
@@ -38,7 +40,6 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     sampling_errors,
     whitening_of,
 )
-from dpdist.mechanisms.words import Words
 from dpdist.models.design import Design, counted, counted_again, design
 from dpdist.models.lognormal.conjugate import conjugate_prior, of
 from dpdist.models.lognormal.model import Lognormal
@@ -104,7 +105,7 @@ class SanitizedLognormal(PublicModel):
     shrinkage: bool
     law: CellLognormal
     noise: NoiseName
-    told: Whitened | None = None
+    whitened: Whitened | None = field(default=None, metadata={WRITTEN: "told"})
     noisy_counts: bool = False
     """True if sample counts have noise too (`predictors: {protect}`)."""
 
@@ -168,31 +169,34 @@ class SanitizedLognormal(PublicModel):
         return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
 
     def within(self, whitening: Whitened) -> SanitizedLognormal:
-        return replace(self, told=whitening)
+        return replace(self, whitened=whitening)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Parameters of synthetic sets from noisy `released` sums: all sets share the fit; each has its own draw."""
-        assert self.told is not None
-        found = self._fit(statistics, self.told, self.count)
+        assert self.whitened is not None
+        solved = self._fit(statistics, self.whitened, self.count)
         whole = {
             "sums": statistics[:-3].reshape(-1, 2),
             "scatter": statistics[-3:],
-            "reference": self.told.whitening.centre,
-            "whitening": self.told.whitening.matrix,
-            "shift": found.shift,
-            "stretch": found.stretch,
-            "errors": np.stack([found.kept, found.share, found.prior, found.sampling, found.noise], axis=1),
-            "rate": found.rate,
-            "tail": found.tail,
-            "scatter_sampling": found.scatter_sampling,
-            "scatter_noise": found.scatter_noise,
+            "reference": self.whitened.whitening.centre,
+            "whitening": self.whitened.whitening.matrix,
+            "shift": solved.shift,
+            "stretch": solved.stretch,
+            "errors": np.stack([solved.kept, solved.share, solved.prior, solved.sampling, solved.noise], axis=1),
+            "rate": solved.rate,
+            "tail": solved.tail,
+            "scatter_sampling": solved.scatter_sampling,
+            "scatter_noise": solved.scatter_noise,
         }
         if self.noisy_counts:
-            more, less = (self._fit(statistics, self.told, self.count * step).stretch for step in np.exp([STEP, -STEP]))
+            more, less = (self._fit(statistics, self.whitened, self.count * step).stretch for step in np.exp([STEP, -STEP]))
             whole["elasticity"] = (more - less) / (2.0 * STEP)
         values = {name: np.repeat(value[None], draws, axis=0) for name, value in whole.items()}
         fitted = Draws({name: value[:1] for name, value in values.items()})
-        centre, drawn = self._laws(fitted, found.shift[None], found.stretch[None]), self._varied(fitted, draws, rng)
+        centre, drawn = (
+            self._laws(fitted, solved.shift[None], solved.stretch[None]),
+            self._varied(fitted, draws, rng),
+        )
         values |= {"means": np.repeat(centre["coefficients"], draws, axis=0)}
         values |= {"covariance": np.repeat(centre["covariance"], draws, axis=0)}
         values |= {"drawn_means": drawn["coefficients"], "drawn_covariance": drawn["covariance"]}
@@ -227,10 +231,10 @@ class SanitizedLognormal(PublicModel):
 
         A cell's mean location is proportional to one over its count, and the stretch depends on the total of counts.
         """
-        count, found = counted_again(self.design, counts), _fitted(theta)
+        count, as_released = counted_again(self.design, counts), _fitted(theta)
         sums = np.concatenate([theta["sums"][0].reshape(-1), theta["scatter"][0]])
         location = moments(sums, float(self.count.sum()), self.noise).location / self.count[:, None]
-        moved = moved_by(found, (self.count / count - 1.0)[..., None] * location)
+        moved = moved_by(as_released, (self.count / count - 1.0)[..., None] * location)
         of_total = np.log(count.sum(axis=1) / self.count.sum())
         return self._about(theta, moved, of_total[:, None, None] * theta["elasticity"][0])
 
@@ -243,10 +247,10 @@ class SanitizedLognormal(PublicModel):
 
     def _varied(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
         """Draws from the law of all errors of the fit."""
-        found = _fitted(theta)
-        both = sampling_errors(found, draws, rng), noise_errors(found, draws, rng)
+        as_released = _fitted(theta)
+        both = sampling_errors(as_released, draws, rng), noise_errors(as_released, draws, rng)
         moved, bent = (one + other for one, other in zip(*both, strict=True))
-        return self._laws(theta, found.shift + moved, found.stretch + bent)
+        return self._laws(theta, as_released.shift + moved, as_released.stretch + bent)
 
     def _about(self, theta: Draws, moved: Floats, bent: Floats) -> Draws:
         """The law after the released shifts changed by `moved` (draw, cell, 2) and the stretch by `bent` (draw, 2, 2)."""

@@ -10,14 +10,12 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.counting import Summing
-from dpdist.mechanisms.promises import of_frame, parallel, promise_of, referred, with_frame
+from dpdist.mechanisms.promises import MOVES_EXCHANGED, of_frame, parallel, promise_of, referred, with_frame
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, scale_of, whitened_sums
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics as Settings
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
-from dpdist.mechanisms.wording import MOVES_EXCHANGED
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
@@ -50,7 +48,7 @@ class WhitenedSums(Summing):
     model: SanitizedLognormal
 
     def sums(self, records: Records) -> Floats:
-        model, reference = self.model, self.model.told
+        model, reference = self.model, self.model.whitened
         assert reference is not None
         cell, cells = model.pattern(records.frame), len(model.labels)
         units = reference.whitening.units(cell, records.outcome, records.weight, noise=model.noise)
@@ -91,12 +89,12 @@ class SanitizedStatistics(NoisySums[Settings, SanitizedLognormal]):
         # One location for each cell, and one scatter for all.
         sums = np.concatenate([exact[:, :2].reshape(-1), exact[:, 2:].sum(axis=0)])
         query = whitened_sums(scale_of(job, settings.noise), settings.noise)
-        noisy = yield Defined.by(model).sums(sums, query, 1)
+        noisy = yield Defined.by_content(model).sums(sums, query, 1)
         drawn = []
         for number in range(1, job.synthetic_sets + 1):
             theta = yield Sample(noisy, "release", number, model)
             drawn.append(theta)
-        return released(recorder, drawn, float(job.epsilon_of_tables), cells=float(len(exact)))
+        return released_sets(recorder, drawn, float(job.epsilon_of_tables), cells=float(len(exact)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"sanitized_statistics": SanitizedStatistics()}

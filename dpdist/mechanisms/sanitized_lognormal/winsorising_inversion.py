@@ -77,8 +77,8 @@ def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Whi
         raise Improper(CONSTANT)
     some = residual[np.linspace(0, len(residual) - 1, min(KEPT, len(residual))).astype(np.int64)]
     some = some - some.mean(axis=0)
-    own = np.linalg.cholesky(some.T @ some / len(some) + 1e-12 * np.diag(np.diag(scatter)))
-    whitened = np.linalg.solve(own, some.T).T / REACH
+    root = np.linalg.cholesky(some.T @ some / len(some) + 1e-12 * np.diag(np.diag(scatter)))
+    whitened = np.linalg.solve(root, some.T).T / REACH
     return Whitened(Whitening(centre, np.linalg.inv(np.linalg.cholesky(scatter))), whitened, count)
 
 
@@ -152,8 +152,8 @@ def _solve(
     for _ in range(ROUNDS):
         moved = x @ stretch
         left, met = location.copy(), np.zeros(3)
-        for k, own in enumerate(shift):
-            within = _winsorised(moved + own)
+        for k, cell_shift in enumerate(shift):
+            within = _winsorised(moved + cell_shift)
             left[k] -= within.mean(axis=0)
             met += share[k] * _terms(within).mean(axis=0)
         before, shift = shift, np.clip(shift + left @ rate.T, -LARGEST_SHIFT, LARGEST_SHIFT)

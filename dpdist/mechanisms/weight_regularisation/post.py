@@ -76,11 +76,11 @@ class RegularisedCells(PublicModel):
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> RegularisedCells:
-        said, plain = job.mechanism, CellSums.build(job, frame, rows)
-        assert isinstance(said, WeightRegularisation)
+        settings, plain = job.mechanism, CellSums.build(job, frame, rows)
+        assert isinstance(settings, WeightRegularisation)
         epsilon = record_epsilon(job, job.epsilon_per_set) / moves(job)
-        plain = replace(plain, scale=scales_of(job, said)[-1])
-        return cls(plain.design, plain.outcome_bounds, plain, epsilon, said.towards, said.regularisation)
+        plain = replace(plain, scale=scales_of(job, settings)[-1])
+        return cls(plain.design, plain.outcome_bounds, plain, epsilon, settings.towards, settings.regularisation)
 
     @property
     def scale(self) -> Fraction:
@@ -98,8 +98,8 @@ class RegularisedCells(PublicModel):
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Names of the parameters; `asked` is null where the job itself fixes the common weight or the degree."""
-        asked, used = Parameter("asked", (("sum", ASKED),)), Parameter("used", (("weight", ("common", "regularisation")),))
-        return (*self.plain.parameters, asked, used)
+        used = Parameter("used", (("weight", ("common", "regularisation")),))
+        return (*self.plain.parameters, Parameter("asked", (("sum", ASKED),)), used)
 
     def common(self, noisy_sum: float) -> float:
         """The mean weight from a noisy sum, clipped to the weight's upper bound and to `least_common`.
@@ -110,10 +110,10 @@ class RegularisedCells(PublicModel):
         mean = noisy_sum * cap / UNIT / float(self.plain.count.sum())
         return float(np.clip(mean, least_common(self.plain), cap))
 
-    def chosen(self, apart: Floats, common: float) -> float:
+    def chosen(self, distances: Floats, common: float) -> float:
         """The degree λ to which weights are moved, from the noisy distances in units of 1/UNIT."""
         cap = self.plain.bounds.weight
-        squares = self._squares(apart)
+        squares = self._squares(distances)
         return least_error(float(squares.sum()), self._shares(), float(self.scale) / UNIT, common / cap)
 
     def under(self, theta: Draws) -> CellSums:
@@ -176,10 +176,10 @@ class RegularisedCells(PublicModel):
         common, regularisation = theta["used"][0]
         cap, half = self.plain.bounds.weight, self.plain.bounds.half_width
         noise = sqrt(2.0) * float(self.choice_scale)
-        found = cap / UNIT * np.hypot(np.maximum(theta["asked"][0, 1:], 0.0), noise) / float(self.plain.count.sum())
+        distances = cap / UNIT * np.hypot(np.maximum(theta["asked"][0, 1:], 0.0), noise) / float(self.plain.count.sum())
         most = common + (cap if self.towards is not None else min(cap, common + sqrt(2.0) * self._mean_error))
-        each = np.nan_to_num(np.minimum(found, most), nan=0.0)
-        return np.asarray(regularisation * sqrt(pi / 2.0) * each * np.array([1.0, half]))
+        bias = np.nan_to_num(np.minimum(distances, most), nan=0.0)
+        return np.asarray(regularisation * sqrt(pi / 2.0) * bias * np.array([1.0, half]))
 
     @property
     def _mean_error(self) -> float:
@@ -209,10 +209,10 @@ class RegularisedCells(PublicModel):
         noise = f"discrete Laplace, scale {self.scale}, in units of 2^-20 of the bounds that moved weights have"
         return {**super().describe(theta), "noise": noise}
 
-    def _squares(self, apart: Floats) -> Floats:
+    def _squares(self, distances: Floats) -> Floats:
         """Squares of both noisy distances, less the variance of their noise, in squared units of the weight's bound."""
-        found = np.maximum(apart, 0.0) ** 2 - 2.0 * float(self.choice_scale) ** 2
-        return np.asarray(np.nan_to_num(np.maximum(found, 0.0), nan=0.0) / UNIT**2)
+        squares = np.maximum(distances, 0.0) ** 2 - 2.0 * float(self.choice_scale) ** 2
+        return np.asarray(np.nan_to_num(np.maximum(squares, 0.0), nan=0.0) / UNIT**2)
 
     def _shares(self) -> Floats:
         """Every cell's share of the sample records, as published."""
@@ -254,9 +254,9 @@ def figures(release: ReleaseView, model: RegularisedCells, stratum: int, theta: 
     whole = {name: level for name, level in cells[0].items() if name in release.frame.strata}
     scales = (model.mean_scale, model.choice_scale, model.choice_scale)
     for name, value, scale, moved_by in zip(ASKED, theta["asked"][0], scales, MOVED_BY, strict=True):
-        limits = (None, model.plain.bounds.weight, None)
+        ends = (None, model.plain.bounds.weight, None)
         if np.isfinite(value):
             one = np.array([[value]])
-            yield Figures([whole], [name], one, [scale], lambda *_, own=limits: own, sensitivity=float(moved_by * twice))
-    own = (bounds.centre, model.plain.bounds.weight, bounds.half_width)
-    yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: own, sensitivity=2.0 * twice)
+            yield Figures([whole], [name], one, [scale], lambda *_, ends=ends: ends, sensitivity=float(moved_by * twice))
+    limits = (bounds.centre, model.plain.bounds.weight, bounds.half_width)
+    yield Figures(cells, ["a_r", "b_r"], theta["sums"][0], [model.scale] * 2, lambda *_: limits, sensitivity=2.0 * twice)

@@ -10,15 +10,13 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.laplace_cells.post import CellSums
 from dpdist.mechanisms.laplace_cells.query import BaseCells
-from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.promises import MOVES_TWICE, per_set, promise_of
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.mechanisms.weight_regularisation.post import RegularisedCells, moved
 from dpdist.mechanisms.weight_regularisation.sensitivity import MOVED_BY, left, scales_of, stage
 from dpdist.mechanisms.weight_regularisation.spec import WeightRegularisation as Settings
-from dpdist.mechanisms.wording import MOVES_TWICE
 from dpdist.models.protocol import Draws
 from dpdist.privacy.cell_sums import SENSITIVITY
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
@@ -122,21 +120,21 @@ class WeightRegularisation(NoisySums[Settings, RegularisedCells]):
         if mean_scale is not None:
             mean = WeightSum(model.plain.bounds.weight)
             exact = yield Pass(mean, "sum")
-            measured[:1] = yield Defined.by(mean).sums(exact[0], stage(1, mean_scale), 1)
+            measured[:1] = yield Defined.by_content(mean).sums(exact[0], stage(1, mean_scale), 1)
             common = model.common(float(measured[0]))
         assert common is not None
         if choice_scale is not None:
             distances = Distances(model.plain, common)
             exact = yield Pass(distances, "sum")
-            measured[1:] = yield Defined.by(distances).sums(np.abs(exact).sum(axis=0), stage(2, choice_scale), 2)
+            measured[1:] = yield Defined.by_content(distances).sums(np.abs(exact).sum(axis=0), stage(2, choice_scale), 2)
             regularisation = model.chosen(measured[1:], common)
         assert regularisation is not None
         under = MovedSums.of(model, common, regularisation)
         sums = yield Pass(under, "sum")
-        noisy = yield Defined.by(under).sums(sums, stage(3, scale), 3)
+        noisy = yield Defined.by_content(under).sums(sums, stage(3, scale), 3)
         used = np.array([[common, regularisation]])
         theta = Draws({"sums": noisy[None], "asked": measured[None], "used": used})
-        return released(recorder, [theta], float(job.epsilon_per_set), cells=float(len(sums)))
+        return released_sets(recorder, [theta], float(job.epsilon_per_set), cells=float(len(sums)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"weight_regularisation": WeightRegularisation()}

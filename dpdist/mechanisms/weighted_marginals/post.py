@@ -26,6 +26,7 @@ from dpdist.mechanisms.coded_tables.post import figures as figures_of_tables
 from dpdist.mechanisms.coded_tables.sensitivity import moved, table_scale
 from dpdist.mechanisms.coded_tables.synthetic_records import Filling
 from dpdist.mechanisms.figures import Figures, cells_of
+from dpdist.mechanisms.parts import WIDE, Words
 from dpdist.mechanisms.weighted_marginals.sensitivity import (
     OUTRIGHT,
     PAIRS,
@@ -36,7 +37,6 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import (
     scales_of_round,
 )
 from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals, candidates, forest
-from dpdist.mechanisms.words import WIDE, Words
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws
 

@@ -19,8 +19,8 @@ from dpdist.mechanisms.coded_tables.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.coded_tables.fitting import Fitted, Marginal, positions
 from dpdist.mechanisms.coded_tables.query import ENTERED, TableSums, measured, under_noise
 from dpdist.mechanisms.coded_tables.sensitivity import table_scale, tables
-from dpdist.mechanisms.promises import promise_of, referred
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.promises import MOVES_EXCHANGED, promise_of, referred
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released_sets
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.mechanisms.weighted_marginals.sensitivity import OUTRIGHT as NONE_CHOSEN
 from dpdist.mechanisms.weighted_marginals.sensitivity import (
@@ -34,7 +34,6 @@ from dpdist.mechanisms.weighted_marginals.sensitivity import (
 )
 from dpdist.mechanisms.weighted_marginals.spec import WeightedMarginals as Settings
 from dpdist.mechanisms.weighted_marginals.spec import candidates, forest
-from dpdist.mechanisms.wording import MOVES_EXCHANGED
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
@@ -115,7 +114,7 @@ def chosen(
     keys, values = model.candidates, scores(model, margins, exact)
     groups, pairs = list(range(len(model.columns))), list[Marginal]()
     query = best_pair(choice_scale(model.epsilon * SELECTION, model.pairs, model.adjacency))
-    defined = Defined.by((model, [list(margin) for margin in margins], "choice"))
+    defined = Defined.by_content((model, [list(margin) for margin in margins], "choice"))
     for _ in range(model.pairs):
         open_ones = [k for k, (a, b) in enumerate(keys) if groups[a] != groups[b]]
         (first,) = yield defined.scores(values[None, open_ones], query, next(numbers))
@@ -152,7 +151,7 @@ def in_rounds(model: Marginals, singles: Floats, numbers: count[int]) -> Generat
     while left:
         units = taken if left >= 2 * taken else left
         choice, scale = model.unit_scales(units)
-        fitted, defined = model.fitted(model.of_rounds(*so_far)), Defined.by((model, so_far, units))
+        fitted, defined = model.fitted(model.of_rounds(*so_far)), Defined.by_content((model, so_far, units))
         open_ones = [key for key in model.candidates if key in so_far.keys or groups[key[0]] != groups[key[1]]]
         expected = {key: expected_of(model, fitted, key) for key in open_ones}
         values = [_score(exact_tables[key], np.rint(expected[key]), scale) for key in open_ones]
@@ -224,7 +223,7 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
         theta = yield from weighted_marginals(model)
         if learned is not None:
             theta = model.with_weights_beyond(theta, learned)
-        return released(recorder, [theta], float(job.epsilon_per_set), cells=float(theta["sums"].size))
+        return released_sets(recorder, [theta], float(job.epsilon_per_set), cells=float(theta["sums"].size))
 
 
 def _words_on_sums(job: Job, settings: Settings) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.files import write_json
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.models.outputs import CodedRecords
 from dpdist.planning.plan import Plan
 from dpdist.quality.microdata.coded import Coded

@@ -20,7 +20,7 @@ from dpdist.core.records import POOLED, Floats
 from dpdist.estimation.direct import Design, direct, errors_given_sizes
 from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.job import Budget, Frozen, Job, Name, StatisticName, budget_text
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary, summary_of
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.models.protocol import StratumModel

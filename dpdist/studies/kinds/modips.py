@@ -15,9 +15,9 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name
-from dpdist.mechanisms.models import builder_of
 from dpdist.mechanisms.modips.post import Moments, limited_normal_mean
 from dpdist.mechanisms.modips.spec import Truncation
+from dpdist.mechanisms.parts import builder_of
 from dpdist.studies.kinds.one_stratum import released
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms

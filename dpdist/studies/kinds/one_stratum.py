@@ -12,7 +12,7 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.job import Job
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata.coded import Coded

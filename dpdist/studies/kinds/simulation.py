@@ -23,7 +23,7 @@ from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
 from dpdist.job import Job, budget_text
 from dpdist.job.checks import contradictions
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.query import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS

@@ -24,7 +24,7 @@ from dpdist.engine.protocol import Learned
 from dpdist.estimation.direct import direct
 from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.job import Frozen, Job, Name, StatisticName, Synthesis
-from dpdist.mechanisms.models import builder_of
+from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.public_bounds import expectations

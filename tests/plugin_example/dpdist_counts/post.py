@@ -12,7 +12,7 @@ import numpy as np
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.job import Job
 from dpdist.mechanisms.figures import NO_LIMITS, Figures, cells_of
-from dpdist.mechanisms.words import Words
+from dpdist.mechanisms.parts import Words
 from dpdist.models.design import counted, design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Parameter

@@ -11,9 +11,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.counting import Summing
 from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
@@ -50,11 +49,11 @@ class NoisyCounts(NoisySums[YesNoCounts, Counts]):
 
     def rounds(self, job: Job, settings: YesNoCounts, model: Counts, recorder: StratumRecorder, learned: Any) -> Rounds:
         exact = yield Pass(ValueCounts(model), "sum")
-        defined, query, drawn = Defined.by(model), counts(scale_of(job)), list[Draws]()
+        defined, query, drawn = Defined.by_content(model), counts(scale_of(job)), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield defined.sums(exact, query, number)
             drawn.append(Draws({"counts": noisy[None]}))
-        return released(recorder, drawn, float(job.epsilon_per_set), cells=float(len(exact)))
+        return released_sets(recorder, drawn, float(job.epsilon_per_set), cells=float(len(exact)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"yes_no_counts": NoisyCounts()}
