@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from dpdist.core.digests import digest
+from dpdist.core.digests import WRITTEN, digest
+from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 
 
 class Pair(NamedTuple):
@@ -71,3 +72,14 @@ def test_another_process_finds_the_same_checksum() -> None:
 def test_what_has_no_content_to_check_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="checksum"):
         digest(value)
+
+
+def test_a_renamed_field_keeps_the_name_that_stored_checksums_have():
+    earlier = make_dataclass("Model", [("told", float)])(0.5)
+    renamed = make_dataclass("Model", [("whitened", float, field(metadata={WRITTEN: "told"}))])(0.5)
+    unmapped = make_dataclass("Model", [("whitened", float)])(0.5)
+    assert digest(renamed) == digest(earlier) != digest(unmapped)
+
+
+def test_noise_of_sanitized_statistics_is_found_under_the_written_name():
+    assert SanitizedLognormal.__dataclass_fields__["whitened"].metadata[WRITTEN] == "told"
