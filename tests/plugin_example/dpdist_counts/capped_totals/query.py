@@ -12,7 +12,7 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
@@ -57,7 +57,7 @@ class NoisyTotals(NoisySums[CappedTotals, Totals]):
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield defined.sums(exact, query, number)
             drawn.append(Draws({"sums": noisy[None]}))
-        return released(recorder, drawn, float(job.epsilon_per_set), cells=float(len(exact)))
+        return released_sets(recorder, drawn, float(job.epsilon_per_set), cells=float(len(exact)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"capped_totals": NoisyTotals()}
