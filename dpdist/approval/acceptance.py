@@ -114,30 +114,29 @@ def measure(
     kept = space.confidential / f"{ACCEPTED}.json"
     if not space.finished(ACCEPTED):
         assert job.accept is not None
-        found = [
+        results = [
             gate_value(job, gate, frame, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
         ]
-        write_json(kept, [asdict(each) for each in found])
+        write_json(kept, [asdict(result) for result in results])
         space.mark(ACCEPTED, [kept])
     space.store.take(kept)
-    return [Measured(**each) for each in json.loads(kept.read_text(encoding="utf-8"))]
+    return [Measured(**result) for result in json.loads(kept.read_text(encoding="utf-8"))]
 
 
 def refuse_unmet(measured: Iterable[Measured]) -> None:
     """Raises `NotAccepted` where a gate is not met. The message shows noisy values only, which ε covers."""
-    if unmet := [each for each in measured if not each.accepted]:
+    if unmet := [result for result in measured if not result.accepted]:
         raise NotAccepted(
-            "; ".join(map(_beyond, unmet)), "; ".join(f"{each.gate}: at most {each.limit:g}" for each in unmet)
+            "; ".join(map(_beyond, unmet)), "; ".join(f"{result.gate}: at most {result.limit:g}" for result in unmet)
         )
 
 
-def _beyond(each: Measured) -> str:
-    if each.measured is not None:
-        return f"{each.gate}: {each.measured:.3g} (noise sd {each.noise_sd:.2g})"
-    verb = "has" if each.without_figure == 1 else "have"
-    return (
-        f"{each.gate}: beyond every limit, for {each.without_figure} of {each.figures} cells {verb} no figure, or one of 0"
-    )
+def _beyond(result: Measured) -> str:
+    if result.measured is not None:
+        return f"{result.gate}: {result.measured:.3g} (noise sd {result.noise_sd:.2g})"
+    verb = "has" if result.without_figure == 1 else "have"
+    cells = f"{result.without_figure} of {result.figures} cells {verb} no figure"
+    return f"{result.gate}: beyond every limit, for {cells}, or one of 0"
 
 
 IN_WORDS = (
@@ -155,8 +154,8 @@ def described(job: Job, measured: Iterable[Measured]) -> dict[str, Any]:
     """Returns the statement's entry on the gates, all of which were met."""
     assert job.accept is not None
     tables = [table.name for table in gated_tables(job)]
-    own = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
-    return own | {"gates": [asdict(each) for each in measured]}
+    entry = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
+    return entry | {"gates": [asdict(result) for result in measured]}
 
 
 def gated_tables(job: Job) -> list[Table]:
@@ -189,8 +188,8 @@ def gate_value(
     for table in gated_tables(job):
         cells = cross(frame, table.by, table.margins)
         figures = _figures(gate, table, published[table.name])
-        own = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
-        errors, lengths = [*errors, own[0]], [*lengths, own[1]]
+        scaled = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
+        errors, lengths = [*errors, scaled[0]], [*lengths, scaled[1]]
     value, length = np.concatenate(errors), np.concatenate(lengths)
     usable = np.isfinite(value) & np.isfinite(length)
     every, gaps = len(value), int((~usable).sum())

@@ -48,11 +48,11 @@ def refuse_unreachable(job: Job, frame: Frame) -> None:
     problems = []
     for i, gate in enumerate(job.accept.gates):
         if gate.measure != "coverage" and (least := _least_sd(job, gate, frame)) > gate.limit:
-            found = (
+            fault = (
                 f"noise with a standard deviation of at least {least:.2g}, which the limit {gate.limit:g} does not allow"
             )
             remedy = "list tables of larger cells, take fewer gates, narrower bounds or more of the budget for them"
-            problems.append(Problem(f"accept.gates[{i}]", found, "a limit a few times the noise", remedy))
+            problems.append(Problem(f"accept.gates[{i}]", fault, "a limit a few times the noise", remedy))
     if problems:
         raise JobError(job.dataset, problems)
 

@@ -49,17 +49,17 @@ def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
         approval is completed by the same command.
     """
     name = UNSIGNED if key is None else key.public.text.splitlines()[-1]
-    with _held(workspace, reason, name) as (space, said):
+    with _held(workspace, reason, name) as (space, manifest):
         if _published(space) is None:
             _refuse_unlisted(space, name)
             made = space.held / MANIFEST
             if key is None:
                 material_of(space)  # whoever approves without a key decides on the verdict: there must be one
-                _decide(space, said["release"], "approved", reason, manifest=sha256(made))
+                _decide(space, manifest["release"], "approved", reason, manifest=sha256(made))
             else:
-                comment = " ".join(f"{each}:{said[each]}" for each in ("dataset", "period", "release"))
+                comment = " ".join(f"{name}:{manifest[name]}" for name in ("dataset", "period", "release"))
                 signature = key.sign(made.read_bytes(), f"{comment} approved")
-                _decide(space, said["release"], "approved", reason, key=name, signature=signature)
+                _decide(space, manifest["release"], "approved", reason, key=name, signature=signature)
         publish_approved(space)
         return space.shown(space.public) if not space.store.shared else str(space.public)
 
@@ -69,8 +69,8 @@ def refuse(workspace: str | Path, reason: str) -> None:
 
     It can be approved later; its budget stays spent. The errors are those of `approve`.
     """
-    with _held(workspace, reason) as (space, said):
-        _decide(space, said["release"], "refused", reason)
+    with _held(workspace, reason) as (space, manifest):
+        _decide(space, manifest["release"], "refused", reason)
 
 
 @contextmanager
@@ -81,14 +81,14 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
     """
     with Workspace.opened(workspace) as space:
         if not reason.strip() or len(reason) > LONGEST or control(reason):
-            found = "no reason, or none of a line"
-            raise WorkspaceError(space.place, found, f"say why, in one line of at most {LONGEST} characters", 2)
+            fault = "no reason, or none of a line"
+            raise WorkspaceError(space.place, fault, f"say why, in one line of at most {LONGEST} characters", 2)
         if not space.store.take(space.held / MANIFEST) and (key is None or _published(space) != key):
             remedy = "name the workspace of a run that ended in hold, and that nobody has approved yet"
             raise WorkspaceError(space.place, "nothing is held in it", remedy, 2)
         if space.replayed:
-            found = "it repeats another run's draws, which are not for publication"
-            raise WorkspaceError(space.place, found, "approve the run that it repeats", 2)
+            fault = "it repeats another run's draws, which are not for publication"
+            raise WorkspaceError(space.place, fault, "approve the run that it repeats", 2)
         with space.publishing(replacing=True), publishing(space.held):
             made = space.public if key is not None and _published(space) == key else space.held
             refuse_unverified(made)
@@ -101,17 +101,17 @@ def _published(space: Workspace) -> str | None:
     A killed approval may leave the held folder, or a part of it, beside the public one. If the held folder is of another
     release, that one is not public.
     """
-    own = [each for each in decisions(space) if each["decision"] == "approved"]
-    if not own or not space.store.take(space.public / MANIFEST):
+    approvals = [decision for decision in decisions(space) if decision["decision"] == "approved"]
+    if not approvals or not space.store.take(space.public / MANIFEST):
         return None
     manifest, held = (space.public / MANIFEST).read_bytes(), space.held / MANIFEST
     if held.exists() and held.read_bytes() != manifest:
         return None
-    if "signature" not in own[-1]:
-        return UNSIGNED if own[-1].get("manifest") == sha256(space.public / MANIFEST) else None
+    if "signature" not in approvals[-1]:
+        return UNSIGNED if approvals[-1].get("manifest") == sha256(space.public / MANIFEST) else None
     signed = space.public / SIGNATURE
-    same = space.store.take(signed) and signed.read_bytes() == str(own[-1]["signature"]).encode()
-    return str(own[-1].get("key")) if same else None
+    same = space.store.take(signed) and signed.read_bytes() == str(approvals[-1]["signature"]).encode()
+    return str(approvals[-1].get("key")) if same else None
 
 
 def decisions(space: Workspace) -> list[dict[str, Any]]:
@@ -119,21 +119,21 @@ def decisions(space: Workspace) -> list[dict[str, Any]]:
     if not space.store.take(space.decisions):
         return []
     try:
-        said = json.loads(space.decisions.read_text(encoding="utf-8"))
-        return [{**each, "release": str(each["release"]), "decision": str(each["decision"])} for each in said]
+        entries = json.loads(space.decisions.read_text(encoding="utf-8"))
+        return [{**entry, "release": str(entry["release"]), "decision": str(entry["decision"])} for entry in entries]
     except (ValueError, KeyError, TypeError):
         raise space.damaged(space.decisions, "is damaged") from None
 
 
 def _decide(space: Workspace, release: str, decision: Decision, reason: str, **more: str) -> None:
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    said = {"release": release, "decision": decision, "reason": reason, "date": date, **more}
+    entry = {"release": release, "decision": decision, "reason": reason, "date": date, **more}
     before = decisions(space)
-    if before and {**before[-1], "date": date} == said:  # a killed command had stored the same decision
+    if before and {**before[-1], "date": date} == entry:  # a killed command had stored the same decision
         return
     with private():
         space.confidential.mkdir(exist_ok=True)
-        write_json(space.decisions, [*before, said])
+        write_json(space.decisions, [*before, entry])
     space.store.keep([space.decisions])
 
 
@@ -178,7 +178,7 @@ def _same_manifest(space: Workspace) -> bool:
 def _last_decision(space: Workspace) -> dict[str, Any] | None:
     """The last decision on the held release; None where nobody has decided."""
     release = read_object(space.held, MANIFEST)["release"]
-    return next((each for each in reversed(decisions(space)) if each["release"] == release), None)
+    return next((decision for decision in reversed(decisions(space)) if decision["release"] == release), None)
 
 
 def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
@@ -226,10 +226,10 @@ def _refuse_unlisted(space: Workspace, key: str) -> None:
     listed = job.approvers
     if key == UNSIGNED:
         if job.approval is not None:
-            found = "its job says `approval: required`, and there is no key to approve with"
-            raise WorkspaceError(space.place, found, "approve it with --key FILE, or refuse it with --refuse", 2)
+            fault = "its job says `approval: required`, and there is no key to approve with"
+            raise WorkspaceError(space.place, fault, "approve it with --key FILE, or refuse it with --refuse", 2)
         return
     if listed and key not in listed:
-        names = ", ".join(PublicKey.parse(each).name for each in listed)
-        found = f"its job does not list the key {PublicKey.parse(key).name} among those that may approve ({names})"
-        raise WorkspaceError(space.place, found, "approve it under a listed key", 2)
+        names = ", ".join(PublicKey.parse(text).name for text in listed)
+        fault = f"its job does not list the key {PublicKey.parse(key).name} among those that may approve ({names})"
+        raise WorkspaceError(space.place, fault, "approve it under a listed key", 2)

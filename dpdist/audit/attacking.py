@@ -81,31 +81,31 @@ def _attacked(space: Workspace, holdout: Input, listener: Listener) -> Confident
         others = _points(job, census.frame, [place(job.by_record, source, census, Path(folder))], names)
     members = _points(job, fit.frame, list(each_block(space.records)), names)
     made = _synthetic(job, sets, names)
-    known = np.concatenate([members.values, others.values])
-    files = [Points(each.codes, scaled(each.values, known)) for each in (made, members, others)]
+    reference = np.concatenate([members.values, others.values])
+    files = [Points(points.codes, scaled(points.values, reference)) for points in (made, members, others)]
     rows = list[tuple[str, str, float, float, bool]]()
     with stage(listener, "audit", 3) as tick:
         for one in (_nearest, _singled, _membership):
             rows += one(job, files, Key.from_os().generator("attack"))
             tick(1)
-    found = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
-    keep_audit(space, "attacks", found)
-    return found
+    results = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
+    keep_audit(space, "attacks", results)
+    return results
 
 
 Rows = list[tuple[str, str, float, float, bool]]
 
 
 def _nearest(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
-    found = nearest(files[0], files[1], files[2], rng)
+    result = nearest(files[0], files[1], files[2], rng)
     names = ("share_nearer_to_members", "chance", "distance_to_members", "distance_to_others")
-    return [("nearest record", name, value, np.nan, False) for name, value in zip(names, found, strict=True)]
+    return [("nearest record", name, value, np.nan, False) for name, value in zip(names, result, strict=True)]
 
 
 def _singled(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
-    found = singling_out(files[0], files[1], files[2], rng)
+    result = singling_out(files[0], files[1], files[2], rng)
     names = ("predicates", "single_out_members", "single_out_others", "excess")
-    return [("singling out", name, float(value), np.nan, False) for name, value in zip(names, found, strict=True)]
+    return [("singling out", name, float(value), np.nan, False) for name, value in zip(names, result, strict=True)]
 
 
 def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
@@ -113,11 +113,11 @@ def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows
 
     The result is compared with the claimed ε of an exchange of one record. It is not compared if the claim has a δ too.
     """
-    found, total = membership(files[0], files[1], files[2], rng), mechanism_of(job).promise(job).total
+    result, total = membership(files[0], files[1], files[2], rng), mechanism_of(job).promise(job).total
     claimed = float(record_epsilon(job, total.substitution_epsilon)) if isinstance(total, Strict) else np.nan
-    rows: Rows = [("membership", name, float(found[k]), np.nan, False) for k, name in enumerate(("pairs", "right"))]
-    rows.append(("membership", "most_that_can_be_shown", shown_by(found.answered, found.answered), np.nan, False))
-    return [*rows, ("membership", "at_least", found.at_least, claimed, found.at_least > claimed)]
+    rows: Rows = [("membership", name, float(result[k]), np.nan, False) for k, name in enumerate(("pairs", "right"))]
+    rows.append(("membership", "most_that_can_be_shown", shown_by(result.answered, result.answered), np.nan, False))
+    return [*rows, ("membership", "at_least", result.at_least, claimed, result.at_least > claimed)]
 
 
 def _points(job: Job, frame: Frame, blocks: list[Records], names: list[str]) -> Points:

@@ -74,42 +74,45 @@ class Membership(NamedTuple):
     at_least: float
 
 
-def scaled(values: Floats, known: Floats) -> Floats:
-    """Returns numbers as ranks from 0 to 1 among `known` ones, those of members and others, (record, variable)."""
-    columns = [np.searchsorted(np.sort(own), each, side="right") for own, each in zip(known.T, values.T, strict=True)]
-    return np.column_stack([*columns, np.empty((len(values), 0))]) / len(known)
+def scaled(values: Floats, reference: Floats) -> Floats:
+    """Returns numbers as ranks from 0 to 1 among `reference` ones, those of members and others, (record, variable)."""
+    columns = [
+        np.searchsorted(np.sort(reference_column), column, side="right")
+        for reference_column, column in zip(reference.T, values.T, strict=True)
+    ]
+    return np.column_stack([*columns, np.empty((len(values), 0))]) / len(reference)
 
 
 def distances(one: Points, other: Points) -> Floats:
     """Returns the number of differing categories plus the distances between numbers, (one, other)."""
-    found = (
+    total = (
         scipy.spatial.distance.cdist(one.values, other.values, "cityblock")
         if one.values.shape[1]
         else np.zeros((len(one[0]), len(other[0])))
     )
     for mine, theirs in zip(one.codes.T, other.codes.T, strict=True):
-        found += mine[:, None] != theirs[None]
-    return np.asarray(found)
+        total += mine[:, None] != theirs[None]
+    return np.asarray(total)
 
 
 def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Nearest:
     """Compares the distances to members with the distances to an equal number of others; a tie counts one half."""
     number = min(len(members.codes), len(others.codes), MOST)
-    mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
+    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
     made = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
-    found = np.concatenate([distances(made, mine), distances(made, theirs)], axis=1)
-    closest = found.min(axis=1, keepdims=True)
-    at = found <= closest
+    distance = np.concatenate([distances(made, mine), distances(made, theirs)], axis=1)
+    closest = distance.min(axis=1, keepdims=True)
+    closest_ones = distance <= closest
     inside = np.arange(2 * number) < number
 
     def share(label: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-        one, other = at[:, label].any(axis=1), at[:, ~label].any(axis=1)
+        one, other = closest_ones[:, label].any(axis=1), closest_ones[:, ~label].any(axis=1)
         return float((one / (one.astype(float) + other)).mean())
 
-    own, random = share(inside), [share(rng.permutation(inside)) for _ in range(LABELS)]
-    chance = (1 + sum(each >= own for each in random)) / (LABELS + 1)
-    medians = [float(np.median(found[:, label].min(axis=1))) for label in (inside, ~inside)]
-    return Nearest(own, chance, *medians)
+    observed, random = share(inside), [share(rng.permutation(inside)) for _ in range(LABELS)]
+    chance = (1 + sum(by_chance >= observed for by_chance in random)) / (LABELS + 1)
+    medians = [float(np.median(distance[:, label].min(axis=1))) for label in (inside, ~inside)]
+    return Nearest(observed, chance, *medians)
 
 
 def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
@@ -119,10 +122,10 @@ def singling_out(synthetic: Points, members: Points, others: Points, rng: np.ran
     the median as the record's number, and at least as far from it.
     """
     number = min(len(members.codes), len(others.codes))
-    mine, theirs = (each.take(rng.permutation(len(each.codes))[:number]) for each in (members, others))
+    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
     categories, middle = synthetic.codes.shape[1], np.median(synthetic.values, axis=0)
     columns = categories + synthetic.values.shape[1]
-    found = list[tuple[bool, bool]]()
+    outcomes = list[tuple[bool, bool]]()
     for _ in range(GUESSES):
         record = int(rng.integers(len(synthetic.codes)))
         chosen = rng.permutation(columns)[:COLUMNS]
@@ -133,14 +136,21 @@ def singling_out(synthetic: Points, members: Points, others: Points, rng: np.ran
                 if column < categories:
                     inside &= points.codes[:, column] == synthetic.codes[record, column]
                 else:
-                    own, at = points.values[:, column - categories], synthetic.values[record, column - categories]
-                    inside &= own >= at if at > middle[column - categories] else own <= at
+                    column_values, threshold = (
+                        points.values[:, column - categories],
+                        synthetic.values[record, column - categories],
+                    )
+                    inside &= (
+                        column_values >= threshold
+                        if threshold > middle[column - categories]
+                        else column_values <= threshold
+                    )
             return int(inside.sum())
 
         if met(synthetic) == 1:
-            found.append((met(mine) == 1, met(theirs) == 1))
-    of_members, of_others = np.array(found).mean(axis=0).tolist() if found else (0.0, 0.0)
-    return SinglingOut(len(found), of_members, of_others, (of_members - of_others) / max(1.0 - of_others, 1e-9))
+            outcomes.append((met(mine) == 1, met(theirs) == 1))
+    of_members, of_others = np.array(outcomes).mean(axis=0).tolist() if outcomes else (0.0, 0.0)
+    return SinglingOut(len(outcomes), of_members, of_others, (of_members - of_others) / max(1.0 - of_others, 1e-9))
 
 
 def membership(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Membership:
@@ -149,19 +159,19 @@ def membership(synthetic: Points, members: Points, others: Points, rng: np.rando
     Half of the others stand for the population. The rest are paired with members of the same categories.
     """
     order = rng.permutation(len(others.codes))
-    known, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
+    population, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
     made = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
     one, other = _paired(members, rest, rng)
     if not len(one):
         return Membership(0, 0, 0.0)
     scores = [
-        np.log(np.maximum(distances(each, known).min(axis=1), LEAST_DISTANCE))
-        - np.log(np.maximum(distances(each, made).min(axis=1), LEAST_DISTANCE))
-        for each in (members.take(one), rest.take(other))
+        np.log(np.maximum(distances(points, population).min(axis=1), LEAST_DISTANCE))
+        - np.log(np.maximum(distances(points, made).min(axis=1), LEAST_DISTANCE))
+        for points in (members.take(one), rest.take(other))
     ]
-    apart = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(one))
+    margin = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(one))
     answered = max(1, round(SURE * len(one)))
-    right = int((apart[np.argsort(-np.abs(apart), kind="stable")[:answered]] > 0).sum())
+    right = int((margin[np.argsort(-np.abs(margin), kind="stable")[:answered]] > 0).sum())
     return Membership(answered, right, shown_by(right, answered))
 
 
@@ -179,13 +189,13 @@ def _paired(members: Points, others: Points, rng: np.random.Generator) -> tuple[
     both = np.concatenate([members.codes, others.codes])
     cell = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
     of_members, of_others = np.split(cell, [len(members.codes)])
-    found = list[tuple[Ints, Ints]]()
+    pairs_by_cell = list[tuple[Ints, Ints]]()
     for number in np.intersect1d(of_members, of_others):
-        one, other = (rng.permutation(np.flatnonzero(each == number)) for each in (of_members, of_others))
+        one, other = (rng.permutation(np.flatnonzero(cells == number)) for cells in (of_members, of_others))
         pairs = min(len(one), len(other))
-        found.append((one[:pairs], other[:pairs]))
-    if not found:
+        pairs_by_cell.append((one[:pairs], other[:pairs]))
+    if not pairs_by_cell:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    kept = rng.permutation(sum(len(one) for one, _ in found))[:MOST]
-    one, other = (np.concatenate([pair[k] for pair in found])[kept] for k in range(2))
+    kept = rng.permutation(sum(len(one) for one, _ in pairs_by_cell))[:MOST]
+    one, other = (np.concatenate([pair[k] for pair in pairs_by_cell])[kept] for k in range(2))
     return one, other

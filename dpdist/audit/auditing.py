@@ -135,17 +135,17 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
                 except (Improper, NotReached, _TooLarge):
                     left_out += 1
                 tick(1)
-            found = pd.concat(tables, ignore_index=True) if tables else _NOTHING
-            keep_audit(space, rule, Confidential(found))
-            share = float((found["loss"] / found["epsilon_local"]).max())
+            losses = pd.concat(tables, ignore_index=True) if tables else _NOTHING
+            keep_audit(space, rule, Confidential(losses))
+            share = float((losses["loss"] / losses["epsilon_local"]).max())
             rows.append(
                 (
                     rule,
                     rule == job.mechanism.weights.rule,
                     len(tables),
                     left_out,
-                    len(found),
-                    int(found["exceeds"].sum()),
+                    len(losses),
+                    int(losses["exceeds"].sum()),
                     share,
                 )
             )
@@ -164,10 +164,10 @@ def _of_stratum(fit: Fit, stratum: int, rule: WeightRule, which: Ints) -> pd.Dat
         raise _TooLarge
     records, label = read_rows(fit.space.records, first, last), fit.frame.stratum_labels[stratum]
     learned, audit_of = fit.learned(stratum) if fit.job.frozen else None, AUDITS[fit.job.mechanism.name]
-    found: Confidential[pd.DataFrame] = audit_of(
+    losses: Confidential[pd.DataFrame] = audit_of(
         fit.job, model, records, learned, rule, which.tolist(), fit.layout.draws, fit.key, label
     )
-    return found.disclose_to_custodian()
+    return losses.disclose_to_custodian()
 
 
 def _chosen(largest: Floats, records: int, rng: np.random.Generator) -> Ints:

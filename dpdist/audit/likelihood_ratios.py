@@ -69,15 +69,15 @@ class Measuring:
 
         def choose(request: Choice) -> Ints:
             choices.append(request)
-            own = request.under(np.zeros(request.scores.size)) if path is None else path.chosen[len(chosen)]
-            chosen.append(own)
-            return own
+            candidates = request.under(np.zeros(request.scores.size)) if path is None else path.chosen[len(chosen)]
+            chosen.append(candidates)
+            return candidates
 
         meter = Meter(imposed=None if path is None else path.imposing, choose=choose)
         rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
         run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], answer=meter)
         scales, laws = tuple(meter.scales), tuple(meter.laws)
-        return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(chosen), tuple(meter.found))
+        return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(chosen), tuple(meter.parts))
 
     @property
     def log_mass(self) -> Floats:
@@ -100,9 +100,9 @@ class Compared:
     @property
     def differing(self) -> Ints:
         """Positions of figures whose sums, or noise scales, differ between the files."""
-        apart = self.near.sums != self.far.sums
+        moved = self.near.sums != self.far.sums
         other = [a != b for a, b in zip(self.near.scales, self.far.scales, strict=True)]
-        return np.flatnonzero(apart | np.array(other, dtype=bool))
+        return np.flatnonzero(moved | np.array(other, dtype=bool))
 
     @property
     def distance(self) -> float:
@@ -133,21 +133,21 @@ class Compared:
     def _of_figure(self, figure: int, runs: int) -> Floats:
         """Log likelihood ratios of one figure, (file, run)."""
         files, noise = (self.near, self.far), dict[Fraction, Floats]()
-        found = np.empty((2, runs))
-        for row, own in enumerate(files):
-            scale, (low, high) = own.scales[figure], (end[figure] for end in own.ends)
+        ratios = np.empty((2, runs))
+        for row, measuring in enumerate(files):
+            scale, (low, high) = measuring.scales[figure], (end[figure] for end in measuring.ends)
             if np.isfinite([low, high]).any():
-                value = _within(Noise(scale, runs, 0, own.laws[figure]), own.sums[figure], low, high)
+                value = _within(Noise(scale, runs, 0, measuring.laws[figure]), measuring.sums[figure], low, high)
             else:
                 if scale not in noise:
-                    noise[scale] = fresh_noise(Noise(scale, runs, 0, own.laws[figure]))
-                value = own.sums[figure] + noise[scale]
+                    noise[scale] = fresh_noise(Noise(scale, runs, 0, measuring.laws[figure]))
+                value = measuring.sums[figure] + noise[scale]
             near, far = (
-                _log_density(value - each.sums[figure], each.scales[figure], each.laws[figure]) - each.log_mass[figure]
-                for each in files
+                _log_density(value - side.sums[figure], side.scales[figure], side.laws[figure]) - side.log_mass[figure]
+                for side in files
             )
-            found[row] = near - far
-        return found
+            ratios[row] = near - far
+        return ratios
 
 
 def compared(
@@ -157,8 +157,8 @@ def compared(
 
     Raises as `Measuring.of` does.
     """
-    own = Measuring.of(job, model, learned, sampler, near)
-    return [Compared(own, Measuring.of(job, model, learned, sampler, far, path=own)) for far in neighbours]
+    path = Measuring.of(job, model, learned, sampler, near)
+    return [Compared(path, Measuring.of(job, model, learned, sampler, far, path=path)) for far in neighbours]
 
 
 def _within(noise: Noise, value: float, low: float, high: float) -> Floats:
@@ -180,7 +180,7 @@ def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int)
     open_ones = np.isfinite(files[0].scores[row]) | np.isfinite(files[1].scores[row])
     size = int(open_ones.sum())
     noise = fresh_noise(files[0].noise._replace(size=size * runs)).reshape(runs, size)
-    picked = [each._replace(scores=each.scores[row, open_ones][None]).under(noise)[:, 0] for each in files]
-    one, other = (np.bincount(own[:learning], minlength=size) + 0.5 for own in picked)
+    picked = [choice._replace(scores=choice.scores[row, open_ones][None]).under(noise)[:, 0] for choice in files]
+    one, other = (np.bincount(picks[:learning], minlength=size) + 0.5 for picks in picked)
     ratio = np.log(one / other)
-    yield from (ratio[own] for own in picked)
+    yield from (ratio[picks] for picks in picked)

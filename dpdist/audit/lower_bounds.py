@@ -120,10 +120,10 @@ def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
     """Scores every draw: Σ(|x − far| − |x − near|)/scale, with medians and mean deviations of the first half's features."""
     a, b = near[:half], far[:half]
     spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
-    apart = np.abs(a.mean(0) - b.mean(0))
-    used = apart > DIFFERING * np.maximum(spread, 1e-12) * np.sqrt(2.0 / half)
+    shift = np.abs(a.mean(0) - b.mean(0))
+    used = shift > DIFFERING * np.maximum(spread, 1e-12) * np.sqrt(2.0 / half)
     if not used.any():
-        used = apart == apart.max()
+        used = shift == shift.max()
     scale = np.where(spread > 0, spread, 1.0)[used]
     centres = np.median(a, 0)[used], np.median(b, 0)[used]
     return [((np.abs(x[:, used] - centres[1]) - np.abs(x[:, used] - centres[0])) / scale).sum(1) for x in (near, far)]
@@ -138,9 +138,9 @@ def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, 
         for cut in np.unique(np.quantile(np.concatenate([one, other]), _levels(len(one)))):
             p, q = ((np.sum(x >= cut) + 0.5) / (len(x) + 1) for x in (one, other))
             sure = p - 2 * np.sqrt(p * (1 - p) / len(one)) - delta
-            found = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(other))))
-            if found > most:
-                most, best = found, (float(cut), sign, order)
+            shown = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(other))))
+            if shown > most:
+                most, best = shown, (float(cut), sign, order)
     return best
 
 
@@ -188,13 +188,13 @@ def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Co
         return np.empty((len(drawn), 0))
     row, rows = frame_row - frame_row.min(), list[Floats]()
     for run, thetas in enumerate(drawn):
-        each = list[Floats]()
+        features = list[Floats]()
         for number, theta in enumerate(thetas):
             outcome, weight = model.simulate(theta, frame_row, key.child(f"run {run}").generator("sets", set=number))
             first = outcome if outcome.ndim == 1 else outcome[:, 0]
             sums = [np.bincount(row, weights=values) for values in (weight, weight * first)]
-            each.append(np.concatenate([*sums, [first.min(), first.max()]]))
-        rows.append(np.concatenate(each))
+            features.append(np.concatenate([*sums, [first.min(), first.max()]]))
+        rows.append(np.concatenate(features))
     return np.array(rows)
 
 
@@ -206,8 +206,8 @@ def _numbers(described: Any) -> Iterator[float]:
         yield float(described)
     else:
         inner = described.values() if isinstance(described, dict) else described
-        for each in inner:
-            yield from _numbers(each)
+        for item in inner:
+            yield from _numbers(item)
 
 
 def neighbour(job: Job, records: Records, which: int) -> Records:
@@ -256,16 +256,16 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
             which, sums = _most_exposed(fit, number, records)
             from_sums = float("nan") if sums is None else _of_sums(sums, MORE * runs, delta)
             try:
-                at_least, from_sets = (lower_bound(*each, delta) for each in _both(fit, number, records, which, runs))
+                at_least, from_sets = (lower_bound(*sides, delta) for sides in _both(fit, number, records, which, runs))
             except (Improper, NotReached):
                 at_least = from_sets = float("nan")
             bounds = (at_least, from_sets, from_sums)
             shown = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
             rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
             tick(1)
-    found = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
-    keep_audit(space, "lower-bounds", found)
-    return found
+    bounds_table = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
+    keep_audit(space, "lower-bounds", bounds_table)
+    return bounds_table
 
 
 def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
@@ -281,11 +281,11 @@ def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
     low, high = bounds
     if any(((block.weight < low) | (block.weight > high)).any() for block in each_block(space.records)):
         where = space.records.relative_to(space.root)
-        found = f"{where} has weights beyond the bounds of {name}: an earlier version stored them before it clipped weights"
+        fault = f"{where} has weights beyond the bounds of {name}: an earlier version stored them before it clipped weights"
         remedy = (
             f"`dpdist verify {space.place}` says whether its claim holds; a release that this version runs can be audited"
         )
-        raise WorkspaceError(space.place, found, remedy, exit_code=2)
+        raise WorkspaceError(space.place, fault, remedy, exit_code=2)
 
 
 def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compared | None]:
@@ -304,7 +304,7 @@ def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, Compar
         pairs = compared(fit.job, fit.fitted(stratum), learned, fit.sampler, records, others)
     except (NotAdded, Improper, NotReached):
         return tried[0], None
-    return max(zip(tried, pairs, strict=True), key=lambda each: each[1].distance)
+    return max(zip(tried, pairs, strict=True), key=lambda candidate: candidate[1].distance)
 
 
 def _of_sums(pair: Compared, runs: int, delta: float) -> float:
@@ -321,12 +321,12 @@ def _records(fit: Fit, stratum: int) -> Records:
 def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
     """Draws from the file and from its neighbour, with separate random numbers: parameters, and features of the sets."""
     learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
-    model, own = fit.fitted(stratum), fit.frame.rows_of(stratum)
-    frame_row = np.repeat(np.arange(own.start, own.stop, dtype=np.int32), fit.frame.count[own])
+    model, frame_rows = fit.fitted(stratum), fit.frame.rows_of(stratum)
+    frame_row = np.repeat(np.arange(frame_rows.start, frame_rows.stop, dtype=np.int32), fit.frame.count[frame_rows])
     sides = list[tuple[Floats, Floats]]()
     for side, file in (("near", records), ("far", neighbour(fit.job, records, which))):
-        found = list(releases(fit.job, model, learned, fit.sampler, file, runs, key.child(side)))
-        sides.append((_of_parameters(model, found), of_sets(model, found, frame_row, key.child(f"{side} sets"))))
+        released = list(releases(fit.job, model, learned, fit.sampler, file, runs, key.child(side)))
+        sides.append((_of_parameters(model, released), of_sets(model, released, frame_row, key.child(f"{side} sets"))))
     (near, near_sets), (far, far_sets) = sides
     return [(near, far), (near_sets, far_sets)]
 

@@ -45,7 +45,7 @@ class Meter:
         self.sums, self.imposed, self.choose = sums, imposed, choose
         self.scales: list[Fraction] = []
         self.laws: list[NoiseName] = []
-        self.found: list[Floats] = []
+        self.parts: list[Floats] = []
         self.low: list[Floats] = []
         self.high: list[Floats] = []
 
@@ -61,10 +61,10 @@ class Meter:
         self.high.append(np.ravel(high))
         self.scales += [query.noise.scale] * query.sums.size
         self.laws += [query.noise.law] * query.sums.size
-        self.found.append(query.sums.reshape(-1).copy())
-        if len(self.found) == self.sums:
+        self.parts.append(query.sums.reshape(-1).copy())
+        if len(self.parts) == self.sums:
             raise Enough
-        return query.sums if self.imposed is None else self.imposed(len(self.found) - 1, query.sums)
+        return query.sums if self.imposed is None else self.imposed(len(self.parts) - 1, query.sums)
 
     @property
     def query(self) -> Floats:
@@ -74,7 +74,7 @@ class Meter:
     @property
     def exact_sums(self) -> Floats:
         """All sums to which noise was added, without it."""
-        return np.concatenate([np.empty(0), *self.found])
+        return np.concatenate([np.empty(0), *self.parts])
 
     @property
     def ends(self) -> tuple[Floats, Floats]:

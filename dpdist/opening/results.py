@@ -103,10 +103,10 @@ def open_evaluation(workspace: str | Path) -> ParquetTables:
     True
     """
     space = Workspace.of_place(workspace, reading=True)
-    found = Evaluations(space)
-    if not found:
+    evaluations = Evaluations(space)
+    if not evaluations:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
-    return found
+    return evaluations
 
 
 class Evaluations(ParquetTables):

@@ -83,10 +83,10 @@ def refuse_unverified(public: Path, made_again: bool = False) -> None:
     With `made_again`, files that follow from released/ may be missing, because they will be made again.
     """
     damage = all_damage(public) or _claims(public)
-    found = [error for error in damage if not (made_again and error.fault == MISSING and _derived(error.file))]
-    if found:
-        more = f", and {len(found) - 1} more files are not the manifest's" if len(found) > 1 else ""
-        raise WorkspaceError(str(public), f"{found[0]}{more}, allowed: {found[0].allowed}", REMEDY)
+    faults = [error for error in damage if not (made_again and error.fault == MISSING and _derived(error.file))]
+    if faults:
+        more = f", and {len(faults) - 1} more files are not the manifest's" if len(faults) > 1 else ""
+        raise WorkspaceError(str(public), f"{faults[0]}{more}, allowed: {faults[0].allowed}", REMEDY)
 
 
 def _derived(name: str) -> bool:
@@ -97,17 +97,17 @@ def sign(public: Path, key: SecretKey) -> None:
     """Signs a folder's manifest. Raises `WorkspaceError` for a folder that has any of `problems`, as a replay has."""
     if wrong := problems(public):
         raise WorkspaceError(str(public), f"it is not signed: {wrong[0]}", "sign a folder that `dpdist verify` finds whole")
-    said, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
+    manifest, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
     if listed and key.public not in map(PublicKey.parse, listed):
-        found = f"it is not signed: its job lists the keys that may approve it, and {key.public.name} is none of them"
-        raise WorkspaceError(str(public), found, "sign with a listed key")
-    comment = " ".join(f"{name}:{said[name]}" for name in ("dataset", "period", "release"))
+        fault = f"it is not signed: its job lists the keys that may approve it, and {key.public.name} is none of them"
+        raise WorkspaceError(str(public), fault, "sign with a listed key")
+    comment = " ".join(f"{name}:{manifest[name]}" for name in ("dataset", "period", "release"))
     write_text(public / SIGNATURE, key.sign((public / MANIFEST).read_bytes(), comment))
 
 
 def _unapproved(public: Path) -> str | None:
     """The reason why none of the keys that the job lists for approval signed the release; None if one did."""
-    listed = [PublicKey.parse(each) for each in read_job(public, "released/job.json").approvers]
+    listed = [PublicKey.parse(text) for text in read_job(public, "released/job.json").approvers]
     wrong = [unsigned(public, key) for key in listed]
     if not listed or None in wrong:
         return None
@@ -120,18 +120,22 @@ def _claims(public: Path) -> list[Damaged]:
     try:
         job = read_job(public, "released/job.json")
         due = promised(mechanism_of(job).promise(job), {})
-        said = {name: read_object(public, name) for name in SAYING}
+        statements = {name: read_object(public, name) for name in SAYING}
     except Damaged as error:
         return [error]
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        found = f"a job of which nothing can be promised ({type(error).__name__})"
-        return [Damaged("released/job.json", found, "the job as it was released")]
-    own = {**unit_figures(job), **({"correction": job.correction.model_dump()} if job.correction is not None else {})}
+        fault = f"a job of which nothing can be promised ({type(error).__name__})"
+        return [Damaged("released/job.json", fault, "the job as it was released")]
+    units = {**unit_figures(job), **({"correction": job.correction.model_dump()} if job.correction is not None else {})}
     return [
-        *(error for name, each in said.items() for error in _figures(name, FIGURES, each, due)),
-        *_figures(STATEMENT, UNIT, said[STATEMENT], own),
-        *_words(job, said[STATEMENT]),
-        *(_unlike(name, *each) for name, statement in said.items() for each in _gates(job, statement.get("acceptance"))),
+        *(error for name, file in statements.items() for error in _figures(name, FIGURES, file, due)),
+        *_figures(STATEMENT, UNIT, statements[STATEMENT], units),
+        *_words(job, statements[STATEMENT]),
+        *(
+            _unlike(name, *claim)
+            for name, statement in statements.items()
+            for claim in _gates(job, statement.get("acceptance"))
+        ),
     ]
 
 
@@ -150,9 +154,9 @@ def _words(job: Job, statement: Mapping[str, Any]) -> Iterator[Damaged]:
     for name, worded in IN_WORDS.items():
         if name not in statement and statement.get("guarantee") == "none":
             continue
-        found, due = (NUMBER.findall(str(text)) for text in (statement.get(name), worded(job)))
-        if found != due:
-            yield _unlike(STATEMENT, f"{name} with the numbers", found, due)
+        numbers, due = (NUMBER.findall(str(text)) for text in (statement.get(name), worded(job)))
+        if numbers != due:
+            yield _unlike(STATEMENT, f"{name} with the numbers", numbers, due)
 
 
 def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
@@ -165,29 +169,29 @@ def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
         yield "acceptance.epsilon", acceptance.get("epsilon"), epsilon
     tables, listed = [table.name for table in job.tables], list(job.accept.tables)
     measured = acceptance.get("tables")
-    known = isinstance(measured, list) and all(name in (listed or tables) for name in measured)
-    if not known or not measured or any(name not in measured for name in listed):
+    allowed = isinstance(measured, list) and all(name in (listed or tables) for name in measured)
+    if not allowed or not measured or any(name not in measured for name in listed):
         yield "acceptance.tables", measured, listed or tables
     gates = _objects(acceptance.get("gates"))
     due = [(gate.text, 1.0 if gate.measure == "coverage" else gate.limit) for gate in job.accept.gates]
-    found = [(each.get("gate"), each.get("limit")) for each in gates]
-    if found != due:
-        yield "acceptance.gates", found, due
-    elif not all(_met(each) for each in gates):
-        yield "acceptance.gates", [each.get("measured") for each in gates], "values within the limits"
+    claimed = [(gate.get("gate"), gate.get("limit")) for gate in gates]
+    if claimed != due:
+        yield "acceptance.gates", claimed, due
+    elif not all(_met(gate) for gate in gates):
+        yield "acceptance.gates", [gate.get("measured") for gate in gates], "values within the limits"
 
 
 def _objects(given: Any) -> list[dict[str, Any]]:
     """The objects in a JSON list; none where the value is no list."""
-    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
 
 
 def _met(gate: Mapping[str, Any]) -> bool:
     """True if the statement says that a gate is met, and gives a noisy value that meets it and noise above 0."""
     values: list[Any] = [gate.get(name) for name in ("measured", "limit", "noise_sd")]
-    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return False
-    measured, limit, sd = (float(each) for each in values)
+    measured, limit, sd = (float(value) for value in values)
     return gate.get("accepted") is True and measured <= limit and sd > 0
 
 

@@ -96,14 +96,14 @@ def calibrate(
     """
     knobs = knobs_of(job)
     if len(job.outcomes) > 1:
-        found = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
-        raise JobError(job.dataset, [Problem("outcome", found, "one outcome", "calibrate a job of one outcome")])
+        fault = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
+        raise JobError(job.dataset, [Problem("outcome", fault, "one outcome", "calibrate a job of one outcome")])
     if not knobs:
-        found = f"'{job.mechanism}' has no constants that could be tuned"
+        fault = f"'{job.mechanism}' has no constants that could be tuned"
         if job.mechanism.centres:
-            found = "'centred' has a planned drift between periods, and halves of one file do not drift"
+            fault = "'centred' has a planned drift between periods, and halves of one file do not drift"
         allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
-        raise JobError(job.dataset, [Problem("mechanism", found, allowed, "run the job as it is")])
+        raise JobError(job.dataset, [Problem("mechanism", fault, allowed, "run the job as it is")])
     period, path = _reference(job, reference, period)
     _check_out(job, Path(out))
     source = open_source(job, path, job.reference.written if job.reference is not None else None)
@@ -124,17 +124,17 @@ def calibrate(
             )
             best, least = search(job.mechanism, knobs, trials)
     if not least < REFUSED:
-        found = "no constants bring every stratum of the reference under the target"
+        fault = "no constants bring every stratum of the reference under the target"
         allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
         remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
-        raise JobError(job.dataset, [Problem("mechanism", found, allowed, remedy)])
+        raise JobError(job.dataset, [Problem("mechanism", fault, allowed, remedy)])
     facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(frame.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
-    own = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
+    settings = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
     made = Calibration.model_validate(
-        own
+        settings
         | {"period": period, "mechanism": best, "referring": job.reference is not None, "bound": target_of(job)}
-        | {"measure": measure, "loss": round(least, 6), "tried": len(trials.known)}
+        | {"measure": measure, "loss": round(least, 6), "tried": len(trials.losses)}
         | {"reference": facts | {"provenance": provenance}}
     )
     write_text(Path(out), made.text)
@@ -143,38 +143,38 @@ def calibrate(
 
 def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
     """Period and path of the reference. Raises `JobError` if there is none, or if it is of the period of the job."""
-    said = job.reference
-    chosen = path if path is not None else said.file if said is not None else None
+    stated = job.reference
+    chosen = path if path is not None else stated.file if stated is not None else None
     remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
     if chosen is None:
         raise JobError(job.dataset, [Problem("reference", "no reference", "a public file of an earlier period", remedy)])
-    period = period or (said.period if said is not None else None)
+    period = period or (stated.period if stated is not None else None)
     if period is None or period == job.period:
-        found = "the reference's period is not stated" if period is None else "the reference is of the job's own period"
-        raise JobError(job.dataset, [Problem("reference.period", found, f"a period other than {job.period}", remedy)])
+        fault = "the reference's period is not stated" if period is None else "the reference is of the job's own period"
+        raise JobError(job.dataset, [Problem("reference.period", fault, f"a period other than {job.period}", remedy)])
     return period, chosen
 
 
 def _check_out(job: Job, out: Path) -> None:
     """Raises `JobError` where the result could not be written; called before the tuning, which takes long."""
     if out.is_dir() or not out.parent.is_dir():
-        found = "it is a folder" if out.is_dir() else "its folder does not exist"
-        raise JobError(job.dataset, [Problem(f"--out {out}", found, "a file in a folder that exists", "name another")])
+        fault = "it is a folder" if out.is_dir() else "its folder does not exist"
+        raise JobError(job.dataset, [Problem(f"--out {out}", fault, "a file in a folder that exists", "name another")])
 
 
 def stratum(job: Job, frame: Frame, records: Records, number: int, sampler: Sampler) -> Stratum:
     """The records of a stratum. If the mechanism learns from a reference, one half serves as reference for the other."""
     rows = frame.rows_of(number)
     start, stop = np.searchsorted(records.frame, [rows.start, rows.stop])
-    own = records.part(int(start), int(stop))
-    ran, earlier = own, own
+    members = records.part(int(start), int(stop))
+    ran, earlier = members, members
     if job.reference is not None:
-        ran, earlier = (own.take(np.arange(half, len(own), 2)) for half in (0, 1))
+        ran, earlier = (members.take(np.arange(half, len(members), 2)) for half in (0, 1))
     model = builder_of(job).build(job, frame, rows)
     if min(len(ran), len(earlier)) <= model.identified + 1:
-        found, allowed = f"{len(own)} records, too few for p = {model.identified} predictors", "more, in either half"
+        fault, allowed = f"{len(members)} records, too few for p = {model.identified} predictors", "more, in either half"
         problem = Problem(
-            f"stratum {frame.stratum_labels[number]}", found, allowed, "pool strata, or take a larger reference"
+            f"stratum {frame.stratum_labels[number]}", fault, allowed, "pool strata, or take a larger reference"
         )
         raise DataError("reference", [problem])
     return Stratum(frame.stratum_labels[number], completed(model, sampler), ran, earlier)
@@ -199,27 +199,27 @@ def loss(job: Job, strata: list[Stratum], sampler: Sampler, measure: Measure, re
     A mechanism with a reference learns from one half as in a run, with the whole Δ*, the bound that privacy weights must
     meet. The bound on the other half must stay below a reduced Δ* (`HEADROOM`).
     """
-    found, tried = [], with_headroom(job)
-    for own in strata:
-        key = PUBLIC.child(own.label)
+    losses_by_set, tried = [], with_headroom(job)
+    for part in strata:
+        key = PUBLIC.child(part.label)
         try:
             learned = None
             if job.reference is not None:
                 taught = reference_sampler(job, sampler)
-                size = len(own.records)
-                learned = learned_from(job, own.model, taught, key.child("reference"), own.label, own.earlier, size)
-            model = fixed_model(own.model, learned)
+                size = len(part.records)
+                learned = learned_from(job, part.model, taught, key.child("reference"), part.label, part.earlier, size)
+            model = fixed_model(part.model, learned)
             for replicate in range(replicates):
                 drawn = key.child(str(replicate))
                 rounds = mechanism_of(job).protect(tried, model, Unwatched(), learned)
                 noise = noise_of(drawn)
-                released = run_rounds(rounds, model, sampler, drawn, own.label, [own.records], noise=noise)
+                released = run_rounds(rounds, model, sampler, drawn, part.label, [part.records], noise=noise)
                 for number, theta in enumerate(released.parameters, start=1):
-                    made = synthetic(model, theta, own.records, drawn.generator("synthesis", set=number))
-                    found.append((len(own.records), MEASURES[measure](own.records, *made)))
+                    made = synthetic(model, theta, part.records, drawn.generator("synthesis", set=number))
+                    losses_by_set.append((len(part.records), MEASURES[measure](part.records, *made)))
         except (Improper, NotReached, Unconverged):
             return REFUSED
-    records, losses = np.array(found, dtype=float).T
+    records, losses = np.array(losses_by_set, dtype=float).T
     return float(np.average(losses, weights=records))
 
 
@@ -235,14 +235,14 @@ def _mean(outcome: Floats, weight: Floats) -> float:
     return float(np.average(outcome, weights=weight))
 
 
-def _relative(made: float, known: float) -> float:
-    return abs(made - known) / abs(known) if known else abs(made)
+def _relative(made: float, truth: float) -> float:
+    return abs(made - truth) / abs(truth) if truth else abs(made)
 
 
 MEASURES: dict[Measure, Callable[[Records, Floats, Floats], float]] = {
-    "max_ecdf": lambda own, outcome, weight: distances(own.outcome, outcome).max_ecdf,
-    "avg_ecdf": lambda own, outcome, weight: distances(own.outcome, outcome).avg_ecdf,
-    "mean": lambda own, outcome, weight: _relative(_mean(outcome, weight), _mean(own.outcome, own.weight)),
-    "median": lambda own, outcome, weight: _relative(float(np.median(outcome)), float(np.median(own.outcome))),
+    "max_ecdf": lambda records, outcome, weight: distances(records.outcome, outcome).max_ecdf,
+    "avg_ecdf": lambda records, outcome, weight: distances(records.outcome, outcome).avg_ecdf,
+    "mean": lambda records, outcome, weight: _relative(_mean(outcome, weight), _mean(records.outcome, records.weight)),
+    "median": lambda records, outcome, weight: _relative(float(np.median(outcome)), float(np.median(records.outcome))),
 }
 """Losses that a calibration may minimise: distance of distribution functions, relative error of weighted mean or median."""

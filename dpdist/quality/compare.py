@@ -30,10 +30,10 @@ NO_COMPARATOR = "missing: comparators have counts, means and totals"
 class Yardstick(NamedTuple):
     """The input of an outcome's direct estimates: the records' sums, the design, and replicate weights if there are any.
 
-    `found` has the sums before clipping. `seen` has those that the release uses: after clipping, if the job clips.
+    `unclipped` has the sums before clipping. `seen` has those that the release uses: after clipping, if the job clips.
     """
 
-    found: Totals
+    unclipped: Totals
     design: Design
     replicated: Replicated | None
     seen: Totals
@@ -46,15 +46,15 @@ class Yardstick(NamedTuple):
 
         They are NaN if sizes are secret, or if replicate weights or PSUs describe the design.
         """
-        found = errors_given_sizes(self.found, frame, cells, self.design)
+        errors = errors_given_sizes(self.unclipped, frame, cells, self.design)
         if self.replicated is not None or secret:
-            found = np.full_like(found, np.nan)
-        return dict(zip(STATISTICS, found, strict=True))
+            errors = np.full_like(errors, np.nan)
+        return dict(zip(STATISTICS, errors, strict=True))
 
 
 def compare(
     job: Job,
-    said: Table,
+    table: Table,
     frame: Frame,
     yardsticks: Mapping[str, Yardstick],
     published: pd.DataFrame,
@@ -81,27 +81,27 @@ def compare(
 
     Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
     """
-    cells = cross(frame, said.by, said.margins)
+    cells = cross(frame, table.by, table.margins)
     outcomes = job.outcomes
     first = yardsticks[outcomes[0]]
-    df = degrees_of_freedom(first.found, frame, cells, first.design, first.replicated)
-    estimates = {name: each.estimates(each.found, frame, cells) for name, each in yardsticks.items()}
-    given = {name: each.errors_given_sizes(frame, cells, job.sizes_secret) for name, each in yardsticks.items()}
-    clipped = {name: each.estimates(each.seen, frame, cells) for name, each in yardsticks.items()}
-    columns = _comparators(job, said, frame, cells, yardsticks, clipped, key, others, fits)
+    df = degrees_of_freedom(first.unclipped, frame, cells, first.design, first.replicated)
+    estimates = {name: yardstick.estimates(yardstick.unclipped, frame, cells) for name, yardstick in yardsticks.items()}
+    given = {name: yardstick.errors_given_sizes(frame, cells, job.sizes_secret) for name, yardstick in yardsticks.items()}
+    clipped = {name: yardstick.estimates(yardstick.seen, frame, cells) for name, yardstick in yardsticks.items()}
+    columns = _comparators(job, table, frame, cells, yardsticks, clipped, key, others, fits)
     notes = {
         f"{how}_note": fits.notes(cells) if fits is not None and how in FITTED else guarantee_of(job, how)
         for how in job.compare
     }
     frames = []
-    for statistic in said.statistics:
+    for statistic in table.statistics:
         outcome, plain = statistic.variable or outcomes[0], statistic.name in STATISTICS
         if plain:
             estimate = estimates[outcome][statistic.name]
         else:
             assert records is not None
             estimate = records.estimate(cells, statistic)
-        rows = pd.DataFrame(list(cells.labels), columns=list(said.by), index=range(len(cells)))
+        rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
         rows["statistic"], rows["variable"] = statistic.label, statistic.about
         rows["records"] = (cells.membership @ frame.count).astype(np.int64)
         rows["direct"] = estimate.value
@@ -116,7 +116,7 @@ def compare(
             rows[name] = figures[outcome][statistic.name] if plain else np.nan
         for name, texts in notes.items():
             rows[name] = texts if plain else NO_COMPARATOR
-        true = None if truth is None or not plain else truth_in_cells(truth, job, said, frame, outcome)
+        true = None if truth is None or not plain else truth_in_cells(truth, job, table, frame, outcome)
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
     return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
@@ -154,13 +154,13 @@ def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Float
     first, records = (published[mine & (published["estimator"] == name)] for name in (default, "records"))
     names = {"synthetic": "estimate", "synthetic_se": "standard_error"}
     names |= {f"synthetic_{name}": name for name in ("df", "lower", "upper")}
-    found: dict[str, Floats | float] = {name: first[column].to_numpy(dtype=float) for name, column in names.items()}
-    return found | {"synthetic_records": records["estimate"].to_numpy(dtype=float) if len(records) else np.nan}
+    figures: dict[str, Floats | float] = {name: first[column].to_numpy(dtype=float) for name, column in names.items()}
+    return figures | {"synthetic_records": records["estimate"].to_numpy(dtype=float) if len(records) else np.nan}
 
 
 def _noised(
     job: Job,
-    said: Table,
+    table: Table,
     frame: Frame,
     cells: Cells,
     yardsticks: Mapping[str, Yardstick],
@@ -170,19 +170,19 @@ def _noised(
 ) -> dict[str, dict[StatisticName, Floats]]:
     """Noised statistics, by outcome. Counts are noised once, with the first outcome."""
     figures = figures_met(frame, job.tables)
-    epsilon, found = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
+    epsilon, by_outcome = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
-        plain = [s for s in said.statistics if s.name in STATISTICS]
+        plain = [s for s in table.statistics if s.name in STATISTICS]
         wanted = [s.name for s in plain if s.variable == outcome or (s.variable is None and number == 0)]
-        own = key if number == 0 else key.child(f"outcome {number + 1}")
+        outcome_key = key if number == 0 else key.child(f"outcome {number + 1}")
         values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}
-        mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, own, said.name, figures)
-        count = next(iter(found.values()), mine).get("count")
+        mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, outcome_key, table.name, figures)
+        count = next(iter(by_outcome.values()), mine).get("count")
         if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
             with np.errstate(divide="ignore", invalid="ignore"):
                 mine["mean"] = mine["total"] / count
-        found[outcome] = mine
-    return found
+        by_outcome[outcome] = mine
+    return by_outcome
 
 
 def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFrame:
@@ -198,10 +198,10 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
     return rows
 
 
-def truth_in_cells(truth: Truth, job: Job, said: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
+def truth_in_cells(truth: Truth, job: Job, table: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
     """The simulated population's counts, and an outcome's means and totals, in the table's cells."""
     population = _population(truth, job, frame, outcome)
-    cells: Cells = cross(population[0], said.by, said.margins)
+    cells: Cells = cross(population[0], table.by, table.margins)
     count = cells.membership @ population[0].count.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         total = cells.membership @ population[1]
@@ -215,9 +215,9 @@ def _population(truth: Truth, job: Job, frame: Frame, outcome: str) -> tuple[Fra
     rows, totals, counts, total = [], [], [], truth.of(outcome)
     for i, field in enumerate(FIELDS):
         for j, sex in enumerate(SEXES):
-            said = {"field": field, "sex": sex}
-            if all(said[name] in values for name, values in kept.items()):
-                rows.append([position[name][said[name]] for name in frame.levels])
+            levels_here = {"field": field, "sex": sex}
+            if all(levels_here[name] in values for name, values in kept.items()):
+                rows.append([position[name][levels_here[name]] for name in frame.levels])
                 counts.append(int(truth.count[i, j]))
                 totals.append(total[i, j])
     assert set(frame.levels) <= set(names)

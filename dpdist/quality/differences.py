@@ -31,13 +31,13 @@ def by_chance(rows: pd.DataFrame) -> Floats:
     given = rows.get("direct_se_given_n", pd.Series(np.nan, index=rows.index)).to_numpy(dtype=float) ** 2
     sizes = np.where(np.isfinite(given), np.maximum(direct - given, 0.0), 0.0)
     noise = noise_error(rows) ** 2
-    known = np.isfinite(noise)
-    noise = np.where(known, np.minimum(noise, total), 0.0)
-    own, direct = np.maximum(total - noise - sizes, 0.0), np.maximum(direct - sizes, 0.0)
+    finite = np.isfinite(noise)
+    noise = np.where(finite, np.minimum(noise, total), 0.0)
+    sampling, direct = np.maximum(total - noise - sizes, 0.0), np.maximum(direct - sizes, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.sqrt(np.minimum(own, direct) / np.maximum(own, direct))
-    rho = np.where(known, np.fmin(SAME_SAMPLE, np.nan_to_num(ratio)), 0.0)
-    return np.asarray(np.sqrt(noise + own + direct - 2.0 * rho * np.sqrt(own * direct)))
+        ratio = np.sqrt(np.minimum(sampling, direct) / np.maximum(sampling, direct))
+    rho = np.where(finite, np.fmin(SAME_SAMPLE, np.nan_to_num(ratio)), 0.0)
+    return np.asarray(np.sqrt(noise + sampling + direct - 2.0 * rho * np.sqrt(sampling * direct)))
 
 
 def noise_error(rows: pd.DataFrame) -> Floats:

@@ -46,10 +46,10 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
         if set(job.compare) & set(REFERRED):
             others = reference_baselines(job, frame, each_block(space.records), each_block(space.reference), key)
         records = _records(space, plan) if _further(job) else None
-        for said in job.tables:
-            published = pq.read_table(space.newest / "tables" / f"{said.name}.parquet").to_pandas()
-            compared = compare(job, said, frame, yardsticks, published, source.truth, key, others, fits, records)
-            _keep(space, said.name, Confidential(compared))
+        for table in job.tables:
+            published = pq.read_table(space.newest / "tables" / f"{table.name}.parquet").to_pandas()
+            compared = compare(job, table, frame, yardsticks, published, source.truth, key, others, fits, records)
+            _keep(space, table.name, Confidential(compared))
             tick(1)
         evaluate_microdata(space, plan, key.child("microdata"))
 

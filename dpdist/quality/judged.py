@@ -35,17 +35,17 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
 
     Raises `WorkspaceError` if no folder has an evaluation.
     """
-    noise, found = NoiseErrors.of(release), Evaluations(space)
+    noise, evaluations = NoiseErrors.of(release), Evaluations(space)
     tables, unjudged = dict[str, pd.DataFrame](), list[str]()
-    for said in sorted(release.job.tables, key=lambda table: table.name):
-        rows = found.get(said.name)
-        if rows is None or list(rows.columns[: rows.columns.get_loc("statistic")]) != list(said.by):
-            unjudged.append(said.name)
+    for table in sorted(release.job.tables, key=lambda listed: listed.name):
+        rows = evaluations.get(table.name)
+        if rows is None or list(rows.columns[: rows.columns.get_loc("statistic")]) != list(table.by):
+            unjudged.append(table.name)
             continue
-        cells = cross(release.frame, said.by, said.margins)
-        kept, missing = _published(said, cells, rows)
-        unjudged += [f"{said.name}, {each}" for each in missing]
-        tables[said.name] = kept.assign(synthetic_noise_se=_errors(noise, said, cells, kept))
+        cells = cross(release.frame, table.by, table.margins)
+        kept, missing = _published(table, cells, rows)
+        unjudged += [f"{table.name}, {text}" for text in missing]
+        tables[table.name] = kept.assign(synthetic_noise_se=_errors(noise, table, cells, kept))
     if not tables:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
     return Judged(tables, unjudged)
@@ -55,11 +55,11 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataF
     """Selects the rows of cells and statistics that the table has, and lists those parts of it without an evaluation."""
     labels = set(cells.labels)
     inside = [tuple(label) in labels for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
-    about = [each if isinstance(each, str) else None for each in rows["variable"]]
+    about = [variable if isinstance(variable, str) else None for variable in rows["variable"]]
     have = list(zip(rows["statistic"], about, strict=True))
-    asked = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
-    kept = rows[np.array(inside) & np.array([each in asked for each in have])].reset_index(drop=True)
-    missing = [text for each, text in asked.items() if each not in have]
+    wanted = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
+    kept = rows[np.array(inside) & np.array([statistic in wanted for statistic in have])].reset_index(drop=True)
+    missing = [text for statistic, text in wanted.items() if statistic not in have]
     if len({tuple(label) for label in rows[list(table.by)].astype(str).to_numpy().tolist()} & labels) < len(labels):
         missing.append("margins")
     return kept, missing
@@ -69,11 +69,11 @@ def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) 
     """Returns the standard error due to noise alone of every row, by its cell and statistic."""
     made = np.full(len(rows), np.nan)
     place = {label: number for number, label in enumerate(cells.labels)}
-    own = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
+    positions = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     for statistic in table.statistics:
         if statistic.name in STATISTICS:
             outcome = statistic.variable or noise.released.job.outcomes[0]
             about = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
             mine = (about & (rows["statistic"] == statistic.label)).to_numpy()
-            made[mine] = noise.errors(table, cells, outcome)[statistic.name][np.array(own)[mine]]
+            made[mine] = noise.errors(table, cells, outcome)[statistic.name][np.array(positions)[mine]]
     return made

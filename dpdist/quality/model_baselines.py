@@ -64,16 +64,16 @@ class Fitted:
 
     def figures(self, how: str, estimator: str, cells: Cells) -> dict[StatisticName, Floats]:
         weight, product = self.sums[how, estimator]
-        found = cell_estimates(cells, np.ones(weight.shape[1]), weight, product)
-        count, mean, total = (each.mean(axis=0) for each in found)
+        estimates = cell_estimates(cells, np.ones(weight.shape[1]), weight, product)
+        count, mean, total = (figures.mean(axis=0) for figures in estimates)
         return {"count": count, "mean": mean, "total": total}
 
     def notes(self, cells: Cells) -> list[str]:
         """Returns a note for every cell: the guarantee, or why its figures are missing."""
         inside = cells.membership
         rows = (inside.indices[a:b] for a, b in zip(inside.indptr, inside.indptr[1:], strict=False))
-        why = (sorted(set(self.missing[own]) - {""}) for own in rows)
-        return [f"missing: {'; '.join(each)}" if each else self.note for each in why]
+        why = (sorted(set(self.missing[frame_rows]) - {""}) for frame_rows in rows)
+        return [f"missing: {'; '.join(reasons)}" if reasons else self.note for reasons in why]
 
 
 @dataclass(frozen=True)
@@ -127,15 +127,15 @@ def comparator(job: Job, how: Comparator) -> Job:
     """
     columns = dict.fromkeys([*job.likelihood_predictors, *job.cell_columns])
     predictors = [name for name in columns if name not in job.strata]
-    said: dict[str, Any] = job.model_dump(mode="json")
+    settings: dict[str, Any] = job.model_dump(mode="json")
     adjacency = "zero_out" if job.sizes_secret else job.budget.adjacency
     return Job.model_validate(
-        said
+        settings
         | {
             "outcome": job.outcomes[0],
             "model": {"family": "lognormal", "predictors": predictors, "synthesis": how},
             "mechanism": {"name": "weighted"},
-            "budget": {"epsilon": said["budget"]["epsilon"], "adjacency": adjacency},
+            "budget": {"epsilon": settings["budget"]["epsilon"], "adjacency": adjacency},
             "synthetic_sets": job.synthetic_sets if job.synthetic_sets > 1 else SETS,
             "sampler": {},
             **dict.fromkeys(("reference", "calibration")),
@@ -149,32 +149,35 @@ def fitted(
 ) -> Fitted:
     """Fits the job's comparators that are models. The records at `path` are in frame order."""
     wanted = [how for how in job.compare if how in FITTED]
-    own, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
-    for records in each_part(path, 0, int(frame.count.sum()), block_rows(own.sampler.draws)):
+    arm, positive = comparator(job, wanted[0]), np.zeros(len(frame), dtype=np.int64)
+    for records in each_part(path, 0, int(frame.count.sum()), block_rows(arm.sampler.draws)):
         positive += np.bincount(records.frame[records.outcome > 0], minlength=len(frame))
     missing = np.where((frame.count > 0) & (positive == 0), ZEROS, "").astype(object)
-    sets = _sets(own, frame, positive, path, key.child("strata"), scratch, missing, tick)
-    known = (positive > 0) & (missing == "")
+    sets = _sets(arm, frame, positive, path, key.child("strata"), scratch, missing, tick)
+    fitted = (positive > 0) & (missing == "")
     sums: dict[tuple[str, str], Floats] = {
-        (how, e): np.full((2, own.synthetic_sets, len(frame)), np.nan) for how in wanted for e in ESTIMATORS
+        (how, e): np.full((2, arm.synthetic_sets, len(frame)), np.nan) for how in wanted for e in ESTIMATORS
     }
-    share = frame.count[known] / positive[known]
-    for how in wanted if known.any() else ():
-        said = comparator(job, how)
-        promise = promised(mechanism_of(said).promise(said), facts(said))
-        release = ReleasedObject(said, promise, _rows(frame, known, positive), sets, key.child("publish"))
+    share = frame.count[fitted] / positive[fitted]
+    for how in wanted if fitted.any() else ():
+        arm = comparator(job, how)
+        promise = promised(mechanism_of(arm).promise(arm), facts(arm))
+        release = ReleasedObject(arm, promise, _rows(frame, fitted, positive), sets, key.child("publish"))
         with np.errstate(all="ignore"):
-            expected, drawn, n = expectations(release), synthetic_sums(release), positive[known].astype(float)
+            expected, drawn, n = expectations(release), synthetic_sums(release), positive[fitted].astype(float)
         assert expected is not None
-        pairs = {"parameters": [(n * w, n * wy) for w, wy in expected], "records": [(each.a, each.b) for each in drawn]}
+        pairs = {
+            "parameters": [(n * w, n * wy) for w, wy in expected],
+            "records": [(sums_of_set.a, sums_of_set.b) for sums_of_set in drawn],
+        }
         for estimator, values in pairs.items():
             weight, product = np.array(values).swapaxes(0, 1)
-            sums[how, estimator][:, :, known] = weight * share, product
-    beyond = known & ~np.all([np.isfinite(each).all(axis=(0, 1)) for each in sums.values()], axis=0)
+            sums[how, estimator][:, :, fitted] = weight * share, product
+    beyond = fitted & ~np.all([np.isfinite(values).all(axis=(0, 1)) for values in sums.values()], axis=0)
     missing[beyond] = BEYOND
-    for each in sums.values():
-        each[:, :, beyond], each[:, :, frame.count == 0] = np.nan, 0.0
-    return Fitted(_raked(job, frame, sums, missing), missing, _note(own, bool((positive < frame.count).any())))
+    for figures in sums.values():
+        figures[:, :, beyond], figures[:, :, frame.count == 0] = np.nan, 0.0
+    return Fitted(_raked(job, frame, sums, missing), missing, _note(arm, bool((positive < frame.count).any())))
 
 
 def _sets(
@@ -202,8 +205,8 @@ def _sets(
             visit = Visits(path, own_records, block_rows(job.sampler.draws), row, folder)
             sampler = sampler_of(job, folder)
             released: Released = drive(rounds, model, sampler, key, label, visit, fresh_noise)
-            for own, theta in zip(sets, released.parameters, strict=True):
-                own[label] = model.describe(theta)
+            for records, theta in zip(sets, released.parameters, strict=True):
+                records[label] = model.describe(theta)
         except (Improper, NotReached) as failure:
             missing[rows] = np.where(frame.count[rows] > 0, f"stratum {label}: {failure}", "")
         tick(1)
@@ -224,10 +227,10 @@ def _raked(
         return sums
     try:
         rake = margins_of(job, frame)
-        return {name: each * factors(np.nan_to_num(each[0]), rake) for name, each in sums.items()}
+        return {name: values * factors(np.nan_to_num(values[0]), rake) for name, values in sums.items()}
     except NotMet:
         missing[frame.count > 0] = UNRAKED
-        return {name: np.where(frame.count > 0, np.nan, each) for name, each in sums.items()}
+        return {name: np.where(frame.count > 0, np.nan, values) for name, values in sums.items()}
 
 
 def _note(job: Job, zeros: bool) -> str:

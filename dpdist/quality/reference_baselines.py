@@ -53,7 +53,7 @@ def reference_baselines(
         weights.append(records.weight)
     size = group_sums(group, frame.count.astype(np.float64), cells)
     with np.errstate(divide="ignore", invalid="ignore"):
-        known = (size / held[:, 0])[:, None] * held[:, 1:]
+        scaled = (size / held[:, 0])[:, None] * held[:, 1:]
     bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
     pairs = np.zeros((cells, 2))
     for records in current:
@@ -62,4 +62,4 @@ def reference_baselines(
     noise = key.generator("compare laplace_finest", "all").laplace(
         0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape
     )
-    return ReferenceBaselines(row, bounds.sums(pairs + noise), known)
+    return ReferenceBaselines(row, bounds.sums(pairs + noise), scaled)

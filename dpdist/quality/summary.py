@@ -44,12 +44,12 @@ def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Over
 
     `clustered` is true if direct errors are those of PSUs or replicate weights.
     """
-    found = verdicts(tables, clustered)
-    said = [f"{name}: {NOTHING}" if each is None else in_words(name, each) for name, each in found.items()]
-    fails = any(each is not None and each.fails for each in found.values())
-    stops = any(each is not None and each.stops for each in found.values())
-    head = head_of(list(found.values()), list(found))
-    return Overall(head, list(bias_lines(found.items())), [*said, WITHHELD] if fails else said, fails, stops)
+    judged = verdicts(tables, clustered)
+    sentences = [f"{name}: {NOTHING}" if verdict is None else in_words(name, verdict) for name, verdict in judged.items()]
+    fails = any(verdict is not None and verdict.fails for verdict in judged.values())
+    stops = any(verdict is not None and verdict.stops for verdict in judged.values())
+    head = head_of(list(judged.values()), list(judged))
+    return Overall(head, list(bias_lines(judged.items())), [*sentences, WITHHELD] if fails else sentences, fails, stops)
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | None]:
@@ -70,13 +70,13 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
     Errors are in direct standard errors. For counts, the columns `n given` have them in standard errors given the cells'
     sizes, where these are known.
     """
-    found, given = [], _given_sizes(rows)
+    lines, given = [], _given_sizes(rows)
     for how in estimates_of(rows):
         size = rows[f"{how}_error_in_se"]
-        own = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
-        said = [ROWS.get(how, how), class_of(rows, how) if own is None else own]
+        promise = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
+        cells = [ROWS.get(how, how), class_of(rows, how) if promise is None else promise]
         if not size.notna().any():
-            found.append([*said, "missing", "", "", "", ""])
+            lines.append([*cells, "missing", "", "", "", ""])
             continue
         low, middle, high = (float(size.quantile(share)) for share in (0.25, 0.5, 0.75))
         where = place(rows.iloc[int(np.nanargmax(size))], labels_of(rows))
@@ -84,8 +84,8 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
         largest = f"{brief(float(size.max()))}: {where}"
         again = (rows["direct_clipped" if how == "clipping" else how] - rows["direct"]).abs() / given
         both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else ""
-        found.append([*said, brief(middle), spread, far, largest, both])
-    made = pd.DataFrame(found, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
+        lines.append([*cells, brief(middle), spread, far, largest, both])
+    made = pd.DataFrame(lines, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
     return made if given.notna().any() else made.drop(columns=GIVEN)
 
 
@@ -132,20 +132,20 @@ def missing(rows: pd.DataFrame) -> list[str]:
         "no direct standard error under the design, as where a design stratum has a single PSU": rows["direct_se"].isna(),
         "a direct standard error of 0, as the design fixes the figure": rows["direct_se"] == 0,
     }
-    found = np.select([each & none for each in reasons.values()], list(reasons), "")
-    return [f"{number} of {len(rows)} cells without such an error: {why}" for why, number in _counts(found)]
+    reason = np.select([condition & none for condition in reasons.values()], list(reasons), "")
+    return [f"{number} of {len(rows)} cells without such an error: {why}" for why, number in _counts(reason)]
 
 
 def notes(rows: pd.DataFrame) -> list[str]:
     """Notes on comparators: their guarantees, and reasons for missing figures with the number of these."""
-    found = []
+    lines = []
     for column in [name for name in map(str, rows.columns) if name.endswith("_note")]:
         for note, number in rows[column].value_counts().items():
-            found.append(
+            lines.append(
                 f"{column.removesuffix('_note')}: {note}"
                 + (f" ({number} of {len(rows)} figures)" if number < len(rows) else "")
             )
-    return found
+    return lines
 
 
 def brief(value: float) -> str:
@@ -155,9 +155,9 @@ def brief(value: float) -> str:
 
 def class_of(rows: pd.DataFrame, how: str) -> str:
     """The class of guarantee with which a comparator's notes begin."""
-    said = rows[f"{how.removesuffix('_records')}_note"]
-    told = said[~said.str.startswith("missing")]
-    return str(told.iloc[0]).split(",")[0].split(":")[0] if len(told) else ""
+    notes = rows[f"{how.removesuffix('_records')}_note"]
+    classes = notes[~notes.str.startswith("missing")]
+    return str(classes.iloc[0]).split(",")[0].split(":")[0] if len(classes) else ""
 
 
 def _counts(values: np.ndarray[tuple[int], np.dtype[np.str_]]) -> Iterator[tuple[str, int]]:

@@ -39,14 +39,14 @@ class Trials:
 
     loss_of: Callable[[Mechanism], float]
     tick: Callable[[int], None]
-    known: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, mechanism: Mechanism) -> float:
         key = mechanism.model_dump_json()
-        if key not in self.known:
-            self.known[key] = self.loss_of(mechanism)
+        if key not in self.losses:
+            self.losses[key] = self.loss_of(mechanism)
             self.tick(1)
-        return self.known[key]
+        return self.losses[key]
 
 
 def knobs_of(job: Job) -> tuple[Knob, ...]:
@@ -98,18 +98,18 @@ def between(tried: dict[float | None, float], whole: bool) -> list[float]:
     if tried[best] == REFUSED:
         return []
     place = numbers.index(best)
-    found = []
+    candidates = []
     for other in (numbers[place - 1 : place] if place else []) + numbers[place + 1 : place + 2]:
         middle = float((best + other) // 2) if whole else round((best + other) / 2.0, 6)
         if middle not in tried:
-            found.append(middle)
-    return found
+            candidates.append(middle)
+    return candidates
 
 
 def with_value(mechanism: Mechanism, path: str, value: float | None) -> Mechanism:
     """The mechanism with another value of the constant at this path."""
-    said: dict[str, Any] = mechanism.model_dump(mode="json")
+    settings: dict[str, Any] = mechanism.model_dump(mode="json")
     *above, name = path.split(".")
-    holder = said[above[0]] if above else said
+    holder = settings[above[0]] if above else settings
     holder[name] = value
-    return type(mechanism).model_validate(said)
+    return type(mechanism).model_validate(settings)

@@ -73,13 +73,13 @@ def fixed(rows: pd.DataFrame, fewest: int) -> Fixed | None:
     """Counts without a direct error; None if there are none. Cells of fewer than `fewest` records are not measured."""
     direct = rows["direct"].to_numpy(dtype=float)
     without = without_error(direct, rows["direct_se"].to_numpy(dtype=float)) & (direct > 0)
-    found = rows[without & (rows["statistic"] == "count").to_numpy()]
-    if found.empty:
+    counts = rows[without & (rows["statistic"] == "count").to_numpy()]
+    if counts.empty:
         return None
-    large = found[found["records"] >= fewest]
+    large = counts[counts["records"] >= fewest]
     error = (large["synthetic"] - large["direct"]).abs() / large["direct"]
     reach = (large["synthetic_upper"] - large["synthetic_lower"]) / 2.0 / large["direct"]
-    return Fixed(len(found), float(error.max()), float(reach.max()))
+    return Fixed(len(counts), float(error.max()), float(reach.max()))
 
 
 def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:

@@ -34,9 +34,9 @@ class Interval(NamedTuple):
     upper: float
 
 
-def ecdf(sample: Floats, at: Floats) -> Floats:
-    """The share of the sample at or below each value in `at`."""
-    return np.asarray(np.searchsorted(np.sort(sample), at, side="right") / len(sample))
+def ecdf(sample: Floats, points: Floats) -> Floats:
+    """The share of the sample at or below each value in `points`."""
+    return np.asarray(np.searchsorted(np.sort(sample), points, side="right") / len(sample))
 
 
 def distances(confidential: Floats, synthetic: Floats) -> Distances:

@@ -160,19 +160,19 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     if direct errors are those of PSUs or replicate weights.
     """
     alarm, grand = FALSE_ALARM / statistics, _grand(rows)
-    known = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
-    known &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
-    if not known.any():
+    judgeable = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
+    judgeable &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
+    if not judgeable.any():
         return None
-    rows = rows[known]
+    rows = rows[judgeable]
     by, gap = labels_of(rows), (rows["synthetic"] - rows["direct"]).to_numpy(dtype=float)
     error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)
     base = (rows[by] != TOTAL).all(axis=1).to_numpy()
     held, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
     allowed = _held(rows, wide)[base]
-    apart, off = gap[base] / error[base], grand is not None and _too_far(grand, alarm * GRAND)
-    number, above = int(base.sum()), int((apart > 0).sum())
-    lean = float(np.median(apart)) if number else np.nan
+    distances, off = gap[base] / error[base], grand is not None and _too_far(grand, alarm * GRAND)
+    number, above = int(base.sum()), int((distances > 0).sum())
+    lean = float(np.median(distances)) if number else np.nan
     alone = _alone(rows[base], grand)
     sides = (
         2.0 * float(scipy.special.bdtr(floor(alone * min(above, number - above) / number), alone, 0.5)) if number else 1.0
@@ -225,8 +225,8 @@ def _alone(base: pd.DataFrame, grand: Grand | None) -> int:
     part = np.ones(number) if additive else (base["records"] / base["records"].sum()).to_numpy(dtype=float)
     error = part * base["synthetic_se"].to_numpy(dtype=float)
     whole = ((grand.published - grand.direct) / grand.in_published) ** 2
-    apart, together = float(error @ error), float(error.sum() ** 2)
-    common = float(np.clip((whole - apart) / (together - apart), 0.0, 1.0))
+    separate, together = float(error @ error), float(error.sum() ** 2)
+    common = float(np.clip((whole - separate) / (together - separate), 0.0, 1.0))
     return max(1, floor(number / (1.0 + (number - 1) * common)))
 
 
@@ -268,7 +268,7 @@ def _grand(rows: pd.DataFrame) -> Grand | None:
     gap, held = float(row["synthetic"] - row["direct"]), bool(holds_direct(whole)[0])
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = row["synthetic_se"], noise_error(whole)[0], by_chance(whole)[0]
-        published, noise, chance = (float(np.float64(gap) / each) for each in errors)
+        published, noise, chance = (float(np.float64(gap) / spread) for spread in errors)
     end = row["synthetic_upper"] - row["synthetic"] if gap < 0 else row["synthetic"] - row["synthetic_lower"]
     reach = float(end / row["synthetic_se"])
     return Grand(float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(whole)[0]), held, reach)
@@ -276,9 +276,9 @@ def _grand(rows: pd.DataFrame) -> Grand | None:
 
 def _summed(base: pd.DataFrame) -> pd.DataFrame:
     """One row with the sums of the cells' figures; standard errors are added in squares."""
-    known = base[base["records"] > 0]
-    errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in known]
-    made = known.iloc[:1].assign(**{name: known[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})
-    made = made.assign(**{name: np.sqrt((known[name] ** 2).sum(skipna=False)) for name in errors})
+    filled = base[base["records"] > 0]
+    errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in filled]
+    made = filled.iloc[:1].assign(**{name: filled[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})
+    made = made.assign(**{name: np.sqrt((filled[name] ** 2).sum(skipna=False)) for name in errors})
     reach = REACH * made["synthetic_se"]
     return made.assign(synthetic_lower=made["synthetic"] - reach, synthetic_upper=made["synthetic"] + reach)

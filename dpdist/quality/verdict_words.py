@@ -19,28 +19,28 @@ PART = "no fault found in what could be judged"
 
 def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     """The verdict's first line: the most serious fault, and the statistics that have it."""
-    judged = [(name, each) for name, each in zip(names, verdicts, strict=True) if each is not None]
+    judged = [(name, verdict) for name, verdict in zip(names, verdicts, strict=True) if verdict is not None]
     if not judged:
         return NOTHING
     faults = {
-        "all records are off": [name for name, each in judged if each.off],
-        "intervals hold too few direct figures": [name for name, each in judged if each.too_few],
-        "cells are off to one side": [name for name, each in judged if each.one_sided],
-        "a cell is too far off": [name for name, each in judged if each.far is not None],
+        "all records are off": [name for name, verdict in judged if verdict.off],
+        "intervals hold too few direct figures": [name for name, verdict in judged if verdict.too_few],
+        "cells are off to one side": [name for name, verdict in judged if verdict.one_sided],
+        "a cell is too far off": [name for name, verdict in judged if verdict.far is not None],
     }
-    said = [f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where]
-    low = [name for name, each in judged if each.unclear]
-    far = [f"{name}: {_sizes(each)}" for name, each in judged if each.far_off]
+    sentences = [f"{fault} ({'; '.join(where)})" for fault, where in faults.items() if where]
+    low = [name for name, verdict in judged if verdict.unclear]
+    far = [f"{name}: {_sizes(verdict)}" for name, verdict in judged if verdict.far_off]
     off = [f"figures are far from direct ones, in direct SE ({'; '.join(far)})"] if far else []
-    given = [(name, each.fixed) for name, each in judged if each.fixed is not None]
-    fixed = [f"{name}: {_relative(each)}" for name, each in given if each.inaccurate]
+    given = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
+    fixed = [f"{name}: {_relative(figures)}" for name, figures in given if figures.inaccurate]
     off += [f"counts that the design fixes have large errors ({'; '.join(fixed)})"] if fixed else []
-    ratios = "; ".join(f"{name}: {each.width:.2f}" for name, each in judged if each.small)
+    ratios = "; ".join(f"{name}: {verdict.width:.2f}" for name, verdict in judged if verdict.small)
     small = f"{SMALL}: published errors are far below direct ones under the survey's design (ratio, {ratios})"
     small_too = [small] if ratios else []
-    if said:
-        stops = any(each.stops for _, each in judged)
-        return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(said + small_too + off)}"
+    if sentences:
+        stops = any(verdict.stops for _, verdict in judged)
+        return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
     chance = [f"intervals hold fewer than 90 %, or miss all records, which may be chance ({'; '.join(low)})"] if low else []
     if ratios:
         return "; ".join(small_too + off + chance)
@@ -70,51 +70,51 @@ def bias_line(name: str, grand: Grand) -> str:
 
 def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
     """Yields a line for each statistic that has a figure of all records."""
-    for name, each in verdicts:
-        if each is not None and each.grand is not None:
-            yield bias_line(name, each.grand)
+    for name, verdict in verdicts:
+        if verdict is not None and verdict.grand is not None:
+            yield bias_line(name, verdict.grand)
 
 
 def in_words(name: str, verdict: Verdict) -> str:
     """The verdict on one statistic in sentences."""
-    said = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
+    sentences = [f"{name}: 90 % intervals hold {verdict.held:.2f} of {verdict.cells} direct estimates."]
     if np.isfinite(verdict.width):
-        said.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
+        sentences.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.small:
-        said.append(
+        sentences.append(
             "Published errors leave out a part of the survey's design. "
             "State a public design effect (survey.design_effect), or a larger one."
         )
     if verdict.far_off:
         largest = f" and {verdict.largest_error:.1f} at most" if np.isfinite(verdict.largest_error) else ""
         by = f"{verdict.median_error:.1f} in the median{largest}"
-        said.append(f"Figures are far from direct ones, by {by}, in direct standard errors.")
+        sentences.append(f"Figures are far from direct ones, by {by}, in direct standard errors.")
     if verdict.beyond:
-        said.append(f"More than {FAR_NAMED:g} direct standard errors off: {counted_and_named(verdict.beyond)}.")
+        sentences.append(f"More than {FAR_NAMED:g} direct standard errors off: {counted_and_named(verdict.beyond)}.")
     if verdict.fixed is not None:
-        said += list(_of_fixed(verdict.fixed))
+        sentences += list(_of_fixed(verdict.fixed))
     if verdict.off:
-        said.append("The figure of all records is further from the direct one than chance explains: it is biased.")
+        sentences.append("The figure of all records is further from the direct one than chance explains: it is biased.")
     if verdict.too_few:
-        said.append("Intervals of base cells hold fewer than 90 %, and chance does not explain it.")
+        sentences.append("Intervals of base cells hold fewer than 90 %, and chance does not explain it.")
     if verdict.one_sided:
         share = max(verdict.above, 1.0 - verdict.above)
         side = "above" if verdict.above > 0.5 else "below"
-        said.append(
+        sentences.append(
             f"{100 * share:.0f} % of base cells are {side} their direct estimates, by {abs(verdict.lean):.1f} published SE."
         )
     if verdict.far is not None:
-        said.append(f"{verdict.far} is further off than chance allows.")
+        sentences.append(f"{verdict.far} is further off than chance allows.")
     if verdict.unclear:
         low = (
             "That is fewer than 90 %."
             if verdict.held < NOMINAL
             else "The interval of all records misses the direct figure."
         )
-        said.append(f"{low} It may be chance.")
+        sentences.append(f"{low} It may be chance.")
     if verdict.fails:
-        said.append("Do not publish." if verdict.stops else "State wider intervals, or the bias.")
-    return " ".join(said)
+        sentences.append("Do not publish." if verdict.stops else "State wider intervals, or the bias.")
+    return " ".join(sentences)
 
 
 def _of_fixed(fixed: Fixed) -> Iterator[str]:

@@ -374,5 +374,5 @@ def fixed(case: Case) -> Imposed:
     try:
         run_rounds(rounds, case.model, None, Key(b"audit"), "all", [case.survey(9, SIZE)], [Unheard()], answer=meter)  # type: ignore[arg-type]
     except Enough:
-        drawn.append(meter.found[0])
+        drawn.append(meter.parts[0])
     return impose

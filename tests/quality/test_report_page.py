@@ -322,8 +322,8 @@ def test_distributions_are_shares_of_weight_and_axes_hold_all_values() -> None:
     values, weight = np.array([3.0, 1.0, 2.0]), np.array([5.0, 1.0, 4.0])
     assert distribution(values, weight, np.array([0.0, 1.0, 2.5, 9.0])).tolist() == [0.0, 0.1, 0.5, 1.0]
     assert distribution(values, None, np.array([2.0])) == pytest.approx(2 / 3)
-    assert axis("y", values).at(np.array([1.0, 2.0, 3.0])).tolist() == [0.0, 0.5, 1.0]
-    assert axis("y", np.array([1.0, 100.0])).at(np.array([10.0])).tolist() == pytest.approx([0.5])
+    assert axis("y", values).position(np.array([1.0, 2.0, 3.0])).tolist() == [0.0, 0.5, 1.0]
+    assert axis("y", np.array([1.0, 100.0])).position(np.array([10.0])).tolist() == pytest.approx([0.5])
     assert not axis("y", np.array([0.0, 100.0])).log
 
 

@@ -67,7 +67,7 @@ def test_a_scan_finds_a_second_valley_and_bisection_its_floor() -> None:
     best, least = search(job(name="censor_w").mechanism, [knob], trials)
     assert best.weights.c == pytest.approx(0.33, abs=0.02)
     assert least == pytest.approx(0.0, abs=0.02)
-    assert len(ticks) == len(trials.known) <= 6 + 3 * 2
+    assert len(ticks) == len(trials.losses) <= 6 + 3 * 2
     assert search(best, [knob], Trials(lambda _: REFUSED, ticks.append))[1] == REFUSED
 
 

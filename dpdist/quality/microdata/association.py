@@ -49,10 +49,10 @@ def p_value(values: Floats, degrees: float) -> float:
 def consistency(confidential: Coded, sets: Sequence[Coded], level: float = 0.05) -> float:
     """Share of pairs of columns, from 0 to 1, whose tests at this level come to the same conclusion."""
     pairs = list(combinations(range(len(confidential.sizes)), 2))
-    (own, degrees), others = statistics(confidential, pairs), [statistics(each, pairs) for each in sets]
-    values, freedom = (np.array([each[k] for each in others]) for k in (0, 1))
+    (observed, degrees), others = statistics(confidential, pairs), [statistics(synthetic, pairs) for synthetic in sets]
+    values, freedom = (np.array([result[k] for result in others]) for k in (0, 1))
     same = [
-        (p_value(own[place : place + 1], degrees[place]) < level)
+        (p_value(observed[place : place + 1], degrees[place]) < level)
         == (p_value(values[:, place], float(freedom[:, place].max())) < level)
         for place in range(len(pairs))
     ]

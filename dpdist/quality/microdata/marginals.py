@@ -39,7 +39,7 @@ def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator, ladd
     """Scores of simple random subsamples without replacement, one for each share of records in `ladder`."""
     number = len(confidential.weight)
     kept = (rng.permutation(number)[: max(1, round(share * number))] for share in ladder)
-    return np.array([k_marginal_score(confidential, confidential.take(each), k) for each in kept])
+    return np.array([k_marginal_score(confidential, confidential.take(rows), k) for rows in kept])
 
 
 def equivalent_share(score: float, scores: Floats, ladder: Sequence[float] = LADDER) -> float:

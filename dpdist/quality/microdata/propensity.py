@@ -34,7 +34,7 @@ def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Pr
     """pMSE and SPECKS of two files; `pairs` adds products of pairs of columns to the regression."""
     both = np.concatenate([confidential.codes, synthetic.codes])
     x = indicators(Coded(both, confidential.sizes, np.ones(len(both))), pairs)
-    weight = np.concatenate([each.weight / (2.0 * each.weight.sum()) for each in (confidential, synthetic)])
+    weight = np.concatenate([records.weight / (2.0 * records.weight.sum()) for records in (confidential, synthetic)])
     number = len(confidential.weight)
     y = (np.arange(len(both)) >= number).astype(float)
     score = scipy.special.expit(x @ logistic(x, y, weight))
@@ -46,7 +46,7 @@ def indicators(records: Coded, pairs: bool = False) -> Floats:
     single = [
         [(records.codes[:, k] == level).astype(float) for level in range(1, size)] for k, size in enumerate(records.sizes)
     ]
-    columns = [np.ones(len(records.codes)), *(each for column in single for each in column)]
+    columns = [np.ones(len(records.codes)), *(indicator for column in single for indicator in column)]
     if pairs:
         columns += [a * b for one, other in combinations(single, 2) for a in one for b in other]
     return np.column_stack(columns)

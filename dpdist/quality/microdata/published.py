@@ -29,9 +29,9 @@ def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
     """Compares published records with the file's; does nothing where the mechanism releases no coded columns."""
     model = builder_of(plan.job).build(plan.job, plan.frame, plan.frame.rows_of(0))
     if isinstance(model, CodedRecords):
-        found = Confidential(_beside(space, plan, model, key.generator("microdata")))
+        measures = Confidential(_beside(space, plan, model, key.generator("microdata")))
         with space.result(space.confidential / FILE) as path:
-            write_json(path, found.disclose_to_custodian(), 0o600)
+            write_json(path, measures.disclose_to_custodian(), 0o600)
 
 
 def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Generator) -> Mapping[str, float]:
@@ -49,5 +49,5 @@ def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Ge
 
 def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> Coded:
     """The records as codes; with `rng`, at most `MOST` of them, chosen at random."""
-    found = Coded(codes, model.sizes, weight)
-    return found if rng is None or len(weight) <= MOST else found.take(rng.permutation(len(weight))[:MOST])
+    coded = Coded(codes, model.sizes, weight)
+    return coded if rng is None or len(weight) <= MOST else coded.take(rng.permutation(len(weight))[:MOST])

@@ -43,5 +43,5 @@ def overlap(one: Fitted, other: Fitted) -> Floats:
     low = np.maximum(one.beta - NORMAL_95 * one.error, other.beta - NORMAL_95 * other.error)
     high = np.minimum(one.beta + NORMAL_95 * one.error, other.beta + NORMAL_95 * other.error)
     shared = np.maximum(high - low, 0.0)
-    widths = [np.maximum(2.0 * NORMAL_95 * each.error, 1e-300) for each in (one, other)]
+    widths = [np.maximum(2.0 * NORMAL_95 * fit.error, 1e-300) for fit in (one, other)]
     return np.asarray((shared / widths[0] + shared / widths[1]) / 2.0)

@@ -21,7 +21,7 @@ def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, ou
 
     `outcome` is the column whose second level a logistic regression predicts.
     """
-    found: dict[str, float] = {}
+    measures: dict[str, float] = {}
     orders = [
         order
         for order in ORDERS
@@ -32,14 +32,14 @@ def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, ou
         ("unweighted", confidential.unweighted, synthetic.unweighted),
     ):
         for order in orders:
-            found[f"{name} total_variation_{order}"] = float(total_variation(one, other, order).mean())
+            measures[f"{name} total_variation_{order}"] = float(total_variation(one, other, order).mean())
         score = k_marginal_score(one, other, orders[-1])
-        found[f"{name} k_marginal_score"] = score
-        found[f"{name} subsample_share"] = equivalent_share(score, subsample_scores(one, orders[-1], rng))
+        measures[f"{name} k_marginal_score"] = score
+        measures[f"{name} subsample_share"] = equivalent_share(score, subsample_scores(one, orders[-1], rng))
         few = tuple(k for k, size in enumerate(confidential.sizes) if size <= MOST_LEVELS)
-        found[f"{name} pmse"], found[f"{name} specks"] = propensity(one.about(few), other.about(few))
+        measures[f"{name} pmse"], measures[f"{name} specks"] = propensity(one.about(few), other.about(few))
         predictors = tuple(k for k in few if k != outcome)
-        fits = [fitted(each, outcome, 1, predictors) for each in (one, other)]
+        fits = [fitted(records, outcome, 1, predictors) for records in (one, other)]
         if predictors:
-            found[f"{name} regression_overlap"] = float(overlap(*fits)[1:].mean())
-    return found
+            measures[f"{name} regression_overlap"] = float(overlap(*fits)[1:].mean())
+    return measures

@@ -43,14 +43,14 @@ class Rules:
 
 def clipped(space: Workspace, job: Job, frame: Frame) -> list[Clipped]:
     """Returns every rule with its number of clipped records in each frame row; rules that clip nothing are included."""
-    found = dict[str, Ints]()
+    counts = dict[str, Ints]()
     rules = [_public(job, frame), *_measured(space, job, frame)]
     for block in each_block(space.records):
-        for each in rules:
-            for name, beyond in _beyond(each, block):
-                own = found.setdefault(name, np.zeros(len(frame), dtype=np.int64))
-                own += np.bincount(block.frame[beyond], minlength=len(frame))
-    return [Clipped(name, records) for name, records in found.items()]
+        for rule in rules:
+            for name, beyond in _beyond(rule, block):
+                beyond_count = counts.setdefault(name, np.zeros(len(frame), dtype=np.int64))
+                beyond_count += np.bincount(block.frame[beyond], minlength=len(frame))
+    return [Clipped(name, records) for name, records in counts.items()]
 
 
 def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
@@ -97,12 +97,12 @@ def _measured(space: Workspace, job: Job, frame: Frame) -> Iterator[Rules]:
     }
     limits = []
     for name in job.outcomes:
-        own = rows if len(job.outcomes) == 1 else rows[rows["statistic"].str.endswith(f" {name}")]
-        own = own[[*cells, *LIMITS]].drop_duplicates(cells or None)
+        of_outcome = rows if len(job.outcomes) == 1 else rows[rows["statistic"].str.endswith(f" {name}")]
+        of_outcome = of_outcome[[*cells, *LIMITS]].drop_duplicates(cells or None)
         here = pd.DataFrame({"row": np.arange(len(frame)), **labels})
-        merged = here.merge(own, on=cells, how="left") if cells else here.merge(own.head(1), how="cross")
+        merged = here.merge(of_outcome, on=cells, how="left") if cells else here.merge(of_outcome.head(1), how="cross")
         limits.append(merged.sort_values("row")[LIMITS].to_numpy(dtype=float))
-    if not all(len(each) == len(frame) for each in limits):
+    if not all(len(limit) == len(frame) for limit in limits):
         return
-    centre, cap, reach = (np.column_stack([each[:, k] for each in limits]) for k in range(3))
+    centre, cap, reach = (np.column_stack([limit[:, k] for limit in limits]) for k in range(3))
     yield Rules(job, centre - reach, centre + reach, np.zeros(len(frame)), cap[:, 0], True)

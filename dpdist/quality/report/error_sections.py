@@ -69,10 +69,10 @@ def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[Figure]:
     sizes, none, by = np.where(sizes > most, np.nan, sizes), np.full_like(sizes, np.nan), labels_of(rows)
     labels = [place(row, by) for _, row in rows.iterrows()]
     left = f" ({beyond} beyond {most:.3g} SE left out)" if beyond else ""
-    each = max(1, TALLEST // height_of(len(hows)))
-    for first in range(0, len(rows), each):
-        own = slice(first, first + each)
-        part = f", cells {first + 1} to {min(first + each, len(rows))}" if len(rows) > each else ""
+    size = max(1, TALLEST // height_of(len(hows)))
+    for first in range(0, len(rows), size):
+        chunk = slice(first, first + size)
+        part = f", cells {first + 1} to {min(first + size, len(rows))}" if len(rows) > size else ""
         name, legend = f"{statistic}: errors by cell{part}", [ROWS.get(how, how) for how in hows]
-        drawing = chart(name, labels[own], legend, sizes[own], none[own], none[own], 2)
+        drawing = chart(name, labels[chunk], legend, sizes[chunk], none[chunk], none[chunk], 2)
         yield Figure(f"{statistic}: errors by cell, in SE, drawn{part}{left}", drawing)

@@ -91,8 +91,10 @@ class Material:
         rows: pd.DataFrame = pq.read_table(path).to_pandas() if path.is_file() else pd.DataFrame()
         if "diagnostics" not in rows:
             return rows
-        own = pd.DataFrame([each or {} for each in rows["diagnostics"]], index=rows.index).dropna(axis=1, how="all")
-        return pd.concat([rows.drop(columns=["diagnostics", "offset"], errors="ignore"), own], axis=1)
+        diagnostics = pd.DataFrame([entry or {} for entry in rows["diagnostics"]], index=rows.index).dropna(
+            axis=1, how="all"
+        )
+        return pd.concat([rows.drop(columns=["diagnostics", "offset"], errors="ignore"), diagnostics], axis=1)
 
     @cached_property
     def records(self) -> Drawn:
@@ -100,7 +102,7 @@ class Material:
         which = thinned(int(self.frame.count.sum()), MOST_DRAWN)
         # indexed by number, because a view of a slice would keep its whole block in memory
         parts = [block.take(np.arange(len(block))[which]) for block in each_block(self.space.records)]
-        outcomes = [np.concatenate(each) for each in zip(*(part.outcomes.T for part in parts), strict=True)]
+        outcomes = [np.concatenate(values) for values in zip(*(part.outcomes.T for part in parts), strict=True)]
         record, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("record", "weight"))
         return Drawn(record, outcomes, weight)
 

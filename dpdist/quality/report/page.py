@@ -62,8 +62,8 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
         except Exception as error:
             log.exception("report.html")
             remedy = f"`dpdist report {space.place} --open` writes it again"
-            said = f"confidential/report.html was not written ({type(error).__name__}). The release stands. {remedy}"
-            listener(Event("note", "publish", note=said))
+            message = f"confidential/report.html was not written ({type(error).__name__}). The release stands. {remedy}"
+            listener(Event("note", "publish", note=message))
 
 
 def material_of(space: Workspace) -> Material:
@@ -74,8 +74,8 @@ def material_of(space: Workspace) -> Material:
     space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
     release = read_released(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
-    found = judged(space, release)
-    return Material(space, release, found.tables, statement, found.unjudged)
+    judged_tables = judged(space, release)
+    return Material(space, release, judged_tables.tables, statement, judged_tables.unjudged)
 
 
 def _lighter(made: list[Section]) -> bool:
@@ -107,27 +107,30 @@ def stated(material: Material) -> Overall:
     It names the parts of the release that a later `publish` added, which are not judged. Figures that rules of quality flag
     or leave out in print are named after the verdict's sentences.
     """
-    found = overall(material.tables, material.job.survey.clustered)
+    verdict = overall(material.tables, material.job.survey.clustered)
     failed = [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
-    if not found.fails and failed:
-        found = found._replace(head=f"limits of the job failed: {'; '.join(failed)}; {found.head}", fails=True)
+    if not verdict.fails and failed:
+        verdict = verdict._replace(head=f"limits of the job failed: {'; '.join(failed)}; {verdict.head}", fails=True)
     if flagged := [f"{row[0]}: {row[2]}" for row in rules_of_quality(material) if row[-1] == "failed"]:
-        found = found._replace(sentences=[*found.sentences, f"By the job's rules of quality, {'; '.join(flagged)}."])
+        verdict = verdict._replace(sentences=[*verdict.sentences, f"By the job's rules of quality, {'; '.join(flagged)}."])
     if design := design_in_words(material.job, material.release.design_effects):
         direct = "Direct standard errors are those of the sample's design."
-        found = found._replace(sentences=[*found.sentences, " ".join([direct, *design])])
+        verdict = verdict._replace(sentences=[*verdict.sentences, " ".join([direct, *design])])
     if material.unjudged:
-        head = f"{found.head}; not judged: {'; '.join(material.unjudged)}"
-        found = found._replace(head=head, sentences=[*found.sentences, UNJUDGED])
-    return found
+        head = f"{verdict.head}; not judged: {'; '.join(material.unjudged)}"
+        verdict = verdict._replace(head=head, sentences=[*verdict.sentences, UNJUDGED])
+    return verdict
 
 
 def _facts(material: Material) -> Iterator[tuple[str, str]]:
     """Lines that identify the release and state its guarantee."""
-    said = material.statement
-    yield "Release", f"{said['dataset']}, {said['period']}"
+    statement = material.statement
+    yield "Release", f"{statement['dataset']}, {statement['period']}"
     yield "Published as", f"manifest.json with SHA-256 {sha256(material.space.newest / MANIFEST)}"
     yield "Mechanism", material.job.mechanism.name
-    yield "Guarantee", f"{said['guarantee']}, ε = {said['epsilon']}" if said["guarantee"] != "none" else "none"
+    yield (
+        "Guarantee",
+        f"{statement['guarantee']}, ε = {statement['epsilon']}" if statement["guarantee"] != "none" else "none",
+    )
     strata = len(material.frame.stratum_labels)
     yield "Records", f"{int(material.frame.count.sum()):,} in {strata:,} {'stratum' if strata == 1 else 'strata'}"

@@ -26,7 +26,7 @@ class Axis(NamedTuple):
     high: float
     log: bool
 
-    def at(self, value: Floats) -> Floats:
+    def position(self, value: Floats) -> Floats:
         """Returns positions on the axis, from 0 to 1."""
         low, high = np.log10([self.low, self.high]) if self.log else (self.low, self.high)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -41,7 +41,7 @@ class Axis(NamedTuple):
             every = np.outer(powers, [1.0, 2.0, 5.0] if len(powers) < 5 else [1.0]).ravel()
             return np.asarray(every[(every >= self.low) & (every <= self.high)])
         step = 10.0 ** np.floor(np.log10((self.high - self.low or 1.0) / 5.0))
-        step *= min((1.0, 2.0, 5.0, 10.0), key=lambda each: abs((self.high - self.low) / (each * step) - 5.0))
+        step *= min((1.0, 2.0, 5.0, 10.0), key=lambda factor: abs((self.high - self.low) / (factor * step) - 5.0))
         return np.asarray(np.arange(np.ceil(self.low / step), np.floor(self.high / step) + 1.0) * step)
 
 
@@ -67,9 +67,9 @@ def scatter(name: str, x: Axis, y: Axis, points: Mapping[str, tuple[Floats, Floa
         left = LEFT + number * (width + RIGHT)
         parts += _frame(x, y, left, width, number == 0)
         parts.append(_text(left + width / 2, 14, group, "middle"))
-        known = np.isfinite(across) & np.isfinite(up)
-        which = thinned(int(known.sum()))
-        px, py = left + width * x.at(across[known][which]), _up(y.at(up[known][which]))
+        finite = np.isfinite(across) & np.isfinite(up)
+        which = thinned(int(finite.sum()))
+        px, py = left + width * x.position(across[finite][which]), _up(y.position(up[finite][which]))
         path = "".join(f"M{a:.0f} {b:.0f}h0" for a, b in zip(px.tolist(), py.tolist(), strict=True))
         parts.append(f'<path class="points g{number}" d="{path}"/>')
     return _drawing(name, parts)
@@ -80,9 +80,9 @@ def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]
     y = Axis("share of records, or of weight", 0.0, 1.0, False)
     parts = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True))
     share = np.linspace(0.0, 1.0, CURVE_POINTS)
-    at = 10.0 ** (np.log10(x.low) + share * np.log10(x.high / x.low)) if x.log else x.low + share * (x.high - x.low)
+    value = 10.0 ** (np.log10(x.low) + share * np.log10(x.high / x.low)) if x.log else x.low + share * (x.high - x.low)
     for number, (group, (values, weight)) in enumerate(curves.items()):
-        height = distribution(values, weight, at)
+        height = distribution(values, weight, value)
         pairs = zip((LEFT + (WIDTH - LEFT - RIGHT) * share).tolist(), _up(height).tolist(), strict=True)
         parts.append(f'<path class="curve g{number}" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in pairs)}"/>')
         parts.append(f'<circle class="dot g{number}" cx="{LEFT + 12 + 230 * number}" cy="10" r="4"/>')
@@ -90,11 +90,11 @@ def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]
     return _drawing(name, parts)
 
 
-def distribution(values: Floats, weight: Floats | None, at: Floats) -> Floats:
-    """The share of weight, or of records, at or below each value in `at`."""
+def distribution(values: Floats, weight: Floats | None, points: Floats) -> Floats:
+    """The share of weight, or of records, at or below each value in `points`."""
     order = np.argsort(values, kind="stable")
     summed = np.concatenate([[0.0], np.cumsum(np.ones(len(values)) if weight is None else weight[order])])
-    return np.asarray(summed[np.searchsorted(values[order], at, side="right")] / (summed[-1] or 1.0))
+    return np.asarray(summed[np.searchsorted(values[order], points, side="right")] / (summed[-1] or 1.0))
 
 
 def _up(share: Floats) -> Floats:
@@ -104,26 +104,26 @@ def _up(share: Floats) -> Floats:
 def _frame(x: Axis, y: Axis, left: float, width: float, labelled: bool) -> Iterator[str]:
     """Draws grid lines with labels below, on request also at the left, and the names of both axes."""
     base, taken = HEIGHT - BOTTOM, -np.inf
-    for tick, share in zip(x.ticks.tolist(), x.at(x.ticks).tolist(), strict=True):
+    for tick, share in zip(x.ticks.tolist(), x.position(x.ticks).tolist(), strict=True):
         place = left + width * share
         yield f'<line class="grid" x1="{place:.1f}" y1="{TOP}" x2="{place:.1f}" y2="{base}"/>'
         if place - taken > 48:
             yield _text(place, base + 16, f"{tick:,.10g}", "middle", "tick")
             taken = place
-    for tick, up in zip(y.ticks.tolist(), _up(y.at(y.ticks)).tolist(), strict=True):
+    for tick, up in zip(y.ticks.tolist(), _up(y.position(y.ticks)).tolist(), strict=True):
         yield f'<line class="grid" x1="{left:.1f}" y1="{up:.1f}" x2="{left + width:.1f}" y2="{up:.1f}"/>'
         if labelled:
             yield _text(left - 6, up + 4, f"{tick:,.10g}", "end", "tick")
     yield _text(left + width / 2, HEIGHT - 8, x.name + (" (log scale)" if x.log else ""), "middle")
     if labelled:
         middle = (TOP + base) / 2
-        said = escape(y.name + (" (log scale)" if y.log else ""))
-        yield f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{said}</text>'
+        caption = escape(y.name + (" (log scale)" if y.log else ""))
+        yield f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{caption}</text>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
-    own = f' class="{kind}"' if kind else ""
-    return f'<text{own} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    attribute = f' class="{kind}"' if kind else ""
+    return f'<text{attribute} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _drawing(name: str, parts: list[str]) -> Markup:

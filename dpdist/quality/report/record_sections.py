@@ -18,12 +18,12 @@ def bounds_section(material: Material, bounds: RecordBounds) -> Section:
     """Shows record bounds before and after weighting, and privacy weights against outcomes and sampling weights."""
     made = Section("bounds", "Record bounds and privacy weights")
     curves, rows = {}, []
-    for name, said in zip(BOUNDS, (BEFORE, AFTER), strict=True):
+    for name, text in zip(BOUNDS, (BEFORE, AFTER), strict=True):
         values = bounds.drawn[name].dropna().to_numpy(dtype=float)
         if len(values):
-            curves[said] = values
-            inner = [float(each) for each in np.quantile(values, [0.5, 0.9, 0.99])]
-            rows.append([cell(said), *map(cell, inner), cell(float(bounds.largest[name]))])
+            curves[text] = values
+            inner = [float(quantile) for quantile in np.quantile(values, [0.5, 0.9, 0.99])]
+            rows.append([cell(text), *map(cell, inner), cell(float(bounds.largest[name]))])
     notes = [f"Target of the largest: {material.release.target:.4g}."] if np.isfinite(material.release.target) else []
     if len(bounds.drawn) < bounds.rows:
         spread = f"Quantiles and curves are of {len(bounds.drawn):,} of {bounds.rows:,} records, evenly spread."
@@ -31,10 +31,10 @@ def bounds_section(material: Material, bounds: RecordBounds) -> Section:
     made.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
     drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))
     made.figures.append(Figure("Record bounds before and after, drawn", drawing))
-    known, weight = material.records, bounds.weight
+    records, weight = material.records, bounds.weight
     alpha = axis("privacy weight α", np.array([0.0, 1.0]))
-    against = [*zip(material.job.outcomes, known.outcomes, strict=True)]
-    against += [(material.job.survey.weight, known.weight)] if material.job.survey.weight else []
+    against = [*zip(material.job.outcomes, records.outcomes, strict=True)]
+    against += [(material.job.survey.weight, records.weight)] if material.job.survey.weight else []
     for name, values in against:
         made.figures.append(
             Figure(
@@ -54,11 +54,11 @@ def _unweighted(curves: Mapping[str, Floats]) -> dict[str, tuple[Floats, Floats 
 def distributions_section(material: Material) -> Section:
     """Shows distribution functions of real and synthetic records, and their outcomes against weights, for the first set."""
     made = Section("distributions", "Records and synthetic records", ["Synthetic records are those of the first set."])
-    job, known = material.job, material.records
+    job, records = material.job, material.records
     read = evenly_spread(material.space.newest / "synthetic" / "set-1.parquet", job.components)
     weight = read[job.survey.weight].to_numpy() if job.survey.weight else None
-    given = known.weight if job.survey.weight else None
-    for name, values in zip(job.outcomes, known.outcomes, strict=True):
+    given = records.weight if job.survey.weight else None
+    for name, values in zip(job.outcomes, records.outcomes, strict=True):
         copy = read[name].to_numpy().astype(float)
         across = axis(name, values, copy)
         curves = {"records": (values, given), "synthetic records": (copy, weight)}

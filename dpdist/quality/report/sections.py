@@ -46,18 +46,18 @@ def diagnostics_section(material: Material) -> Section:
 
 
 def _pair(value: object) -> str:
-    return "" if value is None else ", ".join(f"{float(each):.4g}" for each in np.atleast_1d(np.asarray(value)))
+    return "" if value is None else ", ".join(f"{float(number):.4g}" for number in np.atleast_1d(np.asarray(value)))
 
 
 def timings_section(material: Material) -> Section:
     """Shows the seconds that each stage took, from the status of a finished run."""
     made, path = Section("timings", "Timings"), material.space.status
-    said = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if said.get("state") != "finished":
+    log = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if log.get("state") != "finished":
         made.sentences.append(
             "The status of a run has them once it has ended: `dpdist report DIR --open` writes this page again."
         )
         return made
-    rows = [[cell(name), cell(each["done"]), cell(float(each["seconds"]))] for name, each in said["stages"].items()]
+    rows = [[cell(name), cell(entry["done"]), cell(float(entry["seconds"]))] for name, entry in log["stages"].items()]
     made.grids.append(Grid("Stages of the run", ["stage", "units", "seconds"], rows))
     return made

@@ -39,15 +39,15 @@ def verdict_section(material: Material) -> Section:
 
 
 def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
-    found = [
+    parts = [
         worst(group).assign(figure=f"{name}, {statistic}", size=furthest(group)["synthetic_error_in_se"].to_numpy())
         for name, rows in tables.items()
         for statistic, group in by_statistic(rows)
         if group["synthetic_error_in_se"].notna().any()
     ]
-    if not found:
+    if not parts:
         return grid("Worst cells", pd.DataFrame({"cell": []}), notes=["No cell has an error in direct standard errors."])
-    far = pd.concat(found).nlargest(WORST, "size")[
+    far = pd.concat(parts).nlargest(WORST, "size")[
         ["cell", "figure", "published", "published SE", "direct", "direct SE", "size", "held"]
     ]
     return grid(
@@ -62,7 +62,7 @@ def _thresholds(material: Material) -> Grid:
     rows = [*limits_of_the_job(material), *rules_of_quality(material), *_coverage(material)]
     rows.sort(key=lambda row: row[-1])
     return Grid(
-        "Thresholds", ["threshold", "limit", "found", "failed or met"], [[cell(each) for each in row] for row in rows]
+        "Thresholds", ["threshold", "limit", "found", "failed or met"], [[cell(value) for value in row] for row in rows]
     )
 
 
@@ -88,37 +88,40 @@ def _targets(material: Material) -> Iterator[tuple[str, object, object, str]]:
 def rules_of_quality(material: Material) -> Iterator[tuple[str, object, object, str]]:
     """Yields the numbers of printed figures that the job's rules of quality flag or leave out. They are rules of print."""
     rules = material.job.presentation.quality
-    for said in material.job.tables:
-        form = printed_table(material.job, said, pq.read_table(material.space.newest / "tables" / f"{said.name}.parquet"))
+    for table in material.job.tables:
+        form = printed_table(material.job, table, pq.read_table(material.space.newest / "tables" / f"{table.name}.parquet"))
         for flag in ("unreliable", "caution") if rules.flags else ():
             number = int((form.flags == flag).sum())
-            yield f"{said.name}: figures flagged {flag}", 0, number, _met(number == 0)
+            yield f"{table.name}: figures flagged {flag}", 0, number, _met(number == 0)
         if rules.minimum is not None or rules.hide_unreliable:
             number = int(np.isnan(form.values).sum())
-            yield f"{said.name}: figures that are not printed", 0, number, _met(number == 0)
+            yield f"{table.name}: figures that are not printed", 0, number, _met(number == 0)
 
 
 def _coverage(material: Material) -> Iterator[tuple[str, object, object, str]]:
     """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
     clustered = material.job.survey.clustered
-    for name, each in verdicts(material.tables, clustered).items():
-        if each is None:
+    for name, verdict in verdicts(material.tables, clustered).items():
+        if verdict is None:
             continue
-        low, held = "failed" if each.fails else "may be chance", each.held
-        found = _met(True) if held >= NOMINAL else low
-        yield f"{name}: direct estimates within 90 % intervals", NOMINAL, held, found
-        for what, limit, size in (("median", FAR_MEDIAN, each.median_error), ("largest", FAR_LARGEST, each.largest_error)):
+        low, held = "failed" if verdict.fails else "may be chance", verdict.held
+        answer = _met(True) if held >= NOMINAL else low
+        yield f"{name}: direct estimates within 90 % intervals", NOMINAL, held, answer
+        for what, limit, size in (
+            ("median", FAR_MEDIAN, verdict.median_error),
+            ("largest", FAR_LARGEST, verdict.largest_error),
+        ):
             if not np.isnan(size):
                 yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)
-        if clustered and not np.isnan(each.width):
-            small = "failed" if each.small else _met(True) if each.width >= SMALL_RATIO else "may be chance"
-            yield f"{name}: published over direct standard error, in the median", SMALL_RATIO, each.width, small
-        if each.fixed is not None and not np.isnan(each.fixed.error):
-            said = f"{name}: counts that the design fixes, largest relative error or half width"
-            yield said, FAR_RELATIVE, max(each.fixed.error, each.fixed.reach), _met(not each.fixed.inaccurate)
-        if each.grand is not None:
-            size, held_too = abs(each.grand.in_published), _met(True) if each.grand.held else low
-            yield f"{name}: all records, in published SE (limit: their 90 % interval)", each.grand.reach, size, held_too
+        if clustered and not np.isnan(verdict.width):
+            small = "failed" if verdict.small else _met(True) if verdict.width >= SMALL_RATIO else "may be chance"
+            yield f"{name}: published over direct standard error, in the median", SMALL_RATIO, verdict.width, small
+        if verdict.fixed is not None and not np.isnan(verdict.fixed.error):
+            measure = f"{name}: counts that the design fixes, largest relative error or half width"
+            yield measure, FAR_RELATIVE, max(verdict.fixed.error, verdict.fixed.reach), _met(not verdict.fixed.inaccurate)
+        if verdict.grand is not None:
+            size, held_too = abs(verdict.grand.in_published), _met(True) if verdict.grand.held else low
+            yield f"{name}: all records, in published SE (limit: their 90 % interval)", verdict.grand.reach, size, held_too
 
 
 def _met(met: object) -> str:
@@ -128,12 +131,12 @@ def _met(met: object) -> str:
 def _clipping(material: Material) -> Iterator[Grid]:
     """Shows the share of records that each rule clips, and the frame rows where most records are clipped."""
     frame, job = material.frame, material.job
-    found = clipped(material.space, job, frame)
+    counts = clipped(material.space, job, frame)
     rows = []
     if material.bounds is not None:
         down = material.bounds.weighted_down
         rows.append([cell("privacy weight below 1"), cell(down), cell(down / material.bounds.rows), cell("")])
-    for rule, records in found:
+    for rule, records in counts:
         share = np.asarray(records / np.maximum(frame.count, 1))
         top = int(np.argmax(share))
         where = f"{row_name(frame, top)}: {share[top]:.2f} of {int(frame.count[top]):,}" if records.any() else ""
@@ -149,10 +152,12 @@ def _clipping(material: Material) -> Iterator[Grid]:
 def _singletons(frame: Frame) -> Grid:
     """Lists combinations of public columns with a single record. Whoever knows these columns knows whose record it is."""
     single = np.flatnonzero(frame.count == 1)
-    said = [f"{len(single):,} of {int((frame.count > 0).sum()):,} combinations of public columns have a single record."]
-    said += [f"The first {NAMED} are named."] if len(single) > NAMED else []
+    sentences = [
+        f"{len(single):,} of {int((frame.count > 0).sum()):,} combinations of public columns have a single record."
+    ]
+    sentences += [f"The first {NAMED} are named."] if len(single) > NAMED else []
     rows = [[cell(row_name(frame, int(row)))] for row in single[:NAMED]]
-    return Grid("Single records in the frame", ["combination"], rows, notes=said)
+    return Grid("Single records in the frame", ["combination"], rows, notes=sentences)
 
 
 def row_name(frame: Frame, row: int) -> str:
