@@ -374,7 +374,7 @@ def test_under_secret_sizes_all_that_is_public_follows_from_the_noisy_sums_and_t
         plan = job(files, adjacency="add_remove", edit=("[laplace_composed, laplace_finest, reference_only]", "[]"))
         with monkeypatch.context() as patch, keys_of("neighbours"):
             sums = UNIT * np.column_stack([np.full(6, 600.0), np.full(6, 250.0), np.full(6, 150.0)])
-            patch.setattr(ReferenceCells, "statistics", lambda *_, sums=sums: sums)
+            patch.setattr(ClippedSums, "sums", lambda *_, sums=sums: sums)
             patch.setattr("dpdist.privacy.noise.whole_laplace", lambda _, size: np.arange(size, dtype=np.float64))
             dpdist.run(plan, tmp_path / str(n), input=tmp_path / "now.parquet")
         public = tmp_path / str(n) / "public"
@@ -404,7 +404,7 @@ def test_a_record_that_moves_shows_in_nothing_but_the_noisy_sums_where_any_excha
     for name, each in (("before", rows), ("after", moved)):
         each.to_parquet(tmp_path / f"{name}.parquet")
         with monkeypatch.context() as patch, keys_of("moved"):
-            patch.setattr(ReferenceCells, "statistics", lambda *_: sums)
+            patch.setattr(ClippedSums, "sums", lambda *_: sums)
             patch.setattr("dpdist.privacy.noise.whole_laplace", lambda _, size: np.arange(size, dtype=np.float64))
             dpdist.run(plan, tmp_path / name, input=tmp_path / f"{name}.parquet")
         public = tmp_path / name / "public"
