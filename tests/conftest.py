@@ -113,7 +113,7 @@ def keys_of() -> Callable[[str], AbstractContextManager[None]]:
 @contextmanager
 def _noise_of(name: str) -> Iterator[None]:
     """OpenDP's draws, which cannot be seeded, follow from the name instead: whole Laplace noise as the difference of two
-    geometric numbers. All else is as in a release: its scale, its size, that it is kept (tests/test_noise.py)."""
+    geometric numbers. All else is as in a release: its scale, its size, that it is kept (tests/privacy/test_noise.py)."""
     numbers = itertools.count()
 
     def make_laplace(*_: object, scale: float) -> Callable[[list[int]], list[int]]:

@@ -9,16 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dpdist.models.lognormal.laws import limited_lognormal_mean
 from scipy import stats
-
-from dpdist.confidential.records import Records
-from dpdist.core.keys import Key
-from dpdist.job import Job
-from dpdist.models.lognormal.conjugate import of
-from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean, normal
-from dpdist.models.numerics import fused
-from dpdist.models.protocol import Improper
-from tests.models.test_lognormal import (
+from test_lognormal import (
     EVERYWHERE,
     LEVELS,
     NAMES,
@@ -29,7 +22,15 @@ from tests.models.test_lognormal import (
     some_records,
     z_scores,
 )
-from tests.models.test_lognormal import model_of as model_of_one
+from test_lognormal import model_of as model_of_one
+
+from dpdist.confidential.records import Records
+from dpdist.core.keys import Key
+from dpdist.job import Job
+from dpdist.models.lognormal.conjugate import of
+from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean, normal
+from dpdist.models.numerics import fused
+from dpdist.models.protocol import Improper
 
 KEY = Key(b"tests/models/test_several")
 THREE = ("salary", "hours", "bonus")

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.quick
 
 STATISTICS = {name: spec.statistics for name, spec in vocabulary.SPECS.items() if spec.statistics is not None}
 """What mechanisms sum that fit no likelihood, by mechanism. Their jobs have no `model`."""
-JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
+JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 
 TEXT = """\
 dataset: tiny

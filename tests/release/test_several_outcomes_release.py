@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from simulated_doctorates import simulated
+from test_release import public_bytes
 
 import dpdist
 from dpdist.audit.auditing import audit
@@ -25,7 +26,6 @@ from dpdist.job import Job
 from dpdist.job.checks import contradictions
 from dpdist.survey.simulate import FIELDS, HOURS, HOURS_SD, HOURS_SLOPE, SEXES, Doctorates
 from dpdist.survey.source import open_source
-from tests.test_release import public_bytes
 
 Z_LIMIT = 4.9
 """Two-sided normal tail 1e-6 a figure; some 40 figures a criterion."""

@@ -31,7 +31,7 @@ sampler: {draws: 200}
 tables: [{name: t, by: [sex], statistics: [count, {mean: salary}]}]
 record: {log_lik: never}
 """
-JOBS = sorted((Path(__file__).parent.parent / "jobs").glob("*.yaml"))
+JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from dpdist.estimation.raking import Margin, NotMet, Room, factors, raked, raked
 from dpdist.estimation.variance import Stage
 from dpdist.job.loading import find_job
 
-GOLDEN = pd.read_csv(Path(__file__).parent / "survey" / "golden" / "golden.csv", dtype={"domain": str})
+GOLDEN = pd.read_csv(Path(__file__).parents[1] / "survey" / "golden" / "golden.csv", dtype={"domain": str})
 
 
 def small() -> tuple[Frame, np.ndarray, np.ndarray, np.ndarray]:

@@ -37,7 +37,7 @@ from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import problems_of_scale
 from dpdist.testing.small import survey
 
-EXAMPLE = Path(__file__).parent / "plugin_example"
+EXAMPLE = Path(__file__).parents[1] / "plugin_example"
 ORIGIN = {"distribution": "dpdist-counts", "version": "1.2.0"}
 
 

@@ -16,7 +16,7 @@ from dpdist.cli.main import app
 from dpdist.job.loading import find_job
 from dpdist.sampling.building import shipped_programs
 
-SOURCE = Path(__file__).parent / "sampling" / "gaussian.stan"
+SOURCE = Path(__file__).parents[1] / "sampling" / "gaussian.stan"
 
 
 def dpdist(*arguments):
