@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from tiny_survey import JOB, survey
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app
@@ -24,25 +25,6 @@ from dpdist.ledger.charging import NOT_COUNTED
 CANARY = 987654.321
 CANARY_LEVEL = "zxq-canary"
 BAD_ROW = 7
-
-JOB = """\
-dataset: tiny
-period: "2020"
-columns:
-  field: {levels: [arts, law]}
-  sex: {levels: [f, m]}
-  salary: {bounds: [0, 2000000]}
-survey: {weight: weight, design_strata: [field]}
-strata: [field]
-outcome: salary
-model: {family: lognormal, predictors: [sex]}
-mechanism: {name: weighted, weights: fixed_point}
-budget: {epsilon: "10.8"}
-sampler: {name: exact, draws: 100}
-tables:
-  - {name: salaries, by: [field, sex], statistics: [count, {mean: salary}]}
-runtime: {executor: serial}
-"""
 
 PUBLIC_FILES = {
     "codebook.json",
@@ -64,19 +46,6 @@ PUBLIC_FILES = {
 
 Spoil = Callable[[pd.DataFrame], pd.DataFrame]
 both_formats = pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-
-
-def survey() -> pd.DataFrame:
-    """Two strata of 60 records."""
-    rng = np.random.default_rng(20)
-    return pd.DataFrame(
-        {
-            "field": np.repeat(["arts", "law"], 60),
-            "sex": np.tile(["f", "m", "m"], 40),
-            "salary": np.exp(rng.normal(11.0, 0.4, 120)).round(2),
-            "weight": np.exp(rng.normal(3.0, 0.3, 120)).round(4),
-        }
-    )
 
 
 def with_value(column: str, value: object, row: int = BAD_ROW) -> Spoil:

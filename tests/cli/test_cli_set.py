@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_cli_bad_input import JOB, survey
+from tiny_survey import JOB, survey
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_cli_bad_input import JOB, survey
+from tiny_survey import JOB, survey
 from typer.testing import CliRunner
 
 from dpdist import parse_job
