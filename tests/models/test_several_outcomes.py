@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dpdist.models.lognormal.laws import limited_lognormal_mean
 from scipy import stats
 from test_lognormal import (
     EVERYWHERE,
