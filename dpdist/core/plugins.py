@@ -16,6 +16,8 @@ CONTRACT = 1
 """The version of the contract between dpdist and plug-ins."""
 MECHANISMS = "dpdist.mechanisms"
 """The group of entry points that name the specifications of mechanisms."""
+FAMILIES = "dpdist.families"
+"""The group of entry points that name families of likelihoods."""
 T = TypeVar("T")
 
 
@@ -111,6 +113,10 @@ class Members(Mapping[str, T], Generic[T]):
         if reason := self._fault(name, member):
             raise Refused(f"plug-in {plugin} {reason}")
         return plugin, member
+
+    def origin(self, name: str) -> dict[str, str]:
+        """The distribution and its version where the member is a plug-in's; empty where it is of dpdist."""
+        return {} if name in self else self.plugged_in(name)[0].origin
 
     def usable(self) -> tuple[Mapping[str, tuple[Plugin, T]], tuple[Refused, ...]]:
         """The plug-ins that can be used, by name, and the refusals of all others."""

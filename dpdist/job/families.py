@@ -1,18 +1,22 @@
 """Lists the families of likelihoods, each with the outcomes that it allows, its use of the weight, and its samplers.
 
-A new family is a name in `Family`, a line in `FAMILIES`, a file in dpdist/models and a line in dpdist/models/__init__.py.
+A new family is a name in `Family`, a line in `FAMILIES` and in `MODELS`, and a file in dpdist/models. One of another
+distribution is an entry point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdist.core.plugins import FAMILIES as GROUP
+from dpdist.core.plugins import Members
 from dpdist.core.records import Floats
+from dpdist.job.members import OneOf
 from dpdist.job.names import SamplerName, complete
 
 Family = Literal[
@@ -120,6 +124,47 @@ FAMILIES: dict[Family, FamilyFacts] = {
 complete("family", get_args(Family), FAMILIES, "FAMILIES in dpdist/job/families.py, with what it takes and its samplers")
 SAMPLERS: dict[str, tuple[SamplerName, ...]] = {name: facts.samplers for name, facts in FAMILIES.items()}
 """The samplers for each family's posterior."""
+PLACES = {
+    "lognormal": "dpdist.models.lognormal.model:Lognormal",
+    "beta": "dpdist.models.beta:Beta",
+    "beta_regression": "dpdist.models.beta_regression:BetaRegression",
+    "poisson": "dpdist.models.poisson:Poisson",
+    "negative_binomial": "dpdist.models.negative_binomial:NegativeBinomial",
+    "negative_binomial_mixture": "dpdist.models.negative_binomial_mixture:NegativeBinomialMixture",
+    "poisson_regression": "dpdist.models.poisson_regression:PoissonRegression",
+    "bernoulli": "dpdist.models.bernoulli:Bernoulli",
+    "scores": "dpdist.models.copula.model:Scores",
+    "user": "dpdist.models.user:User",
+}
+"""Places of the classes of dpdist's models by the family's name. Those of plug-ins are entry points."""
+complete("family", get_args(Family), PLACES, "PLACES in dpdist/job/families.py, with the place of its model")
+METHODS = ("build", "parameters", "statistics", "log_lik", "extremes", "simulate", "expect", "until")
+"""What the model of a plug-in's family must have, beside the method of its sampler."""
+DRAWING = {"exact": "draw", "grid": "draw_on_grid"}
+"""The method of each sampler that a plug-in's family may have."""
+
+
+def _fault(name: str, member: Any) -> str:
+    """Why an object is no model of a plug-in's family; empty where it is one. dpdist's are checked in `dpdist.models`."""
+    if name in PLACES:
+        return ""
+    facts = getattr(member, "facts", None)
+    if not isinstance(member, type) or not isinstance(facts, FamilyFacts):
+        return "is no class with facts: write facts: ClassVar[FamilyFacts]"
+    if not facts.samplers or not set(facts.samplers) <= DRAWING.keys():
+        return f"has other samplers than a plug-in can have: state one or more of {', '.join(DRAWING)} in its facts"
+    if facts.weight or facts.predictors or facts.logs or facts.synthesis or facts.on_reference or facts.program:
+        return "models more than an outcome alone, which a plug-in cannot: state weight=False, predictors=False"
+    methods = (*METHODS, *(DRAWING[sampler] for sampler in facts.samplers))
+    if lacking := [method for method in methods if not hasattr(member, method)]:
+        return f"has no {', '.join(lacking)}: write what is missing in {member.__name__}"
+    return ""
+
+
+MODELS: Members[Any] = Members(GROUP, PLACES, _fault)
+"""Classes of models by the family's name."""
+FamilyName = Annotated[str, OneOf("family", MODELS)]
+"""The family of a job: one of `Family`, or of a plug-in's."""
 
 
 class _Mechanism(Protocol):
@@ -148,10 +193,22 @@ def family_facts(job: Fitted) -> FamilyFacts:
 
 
 def facts_of(family: str) -> FamilyFacts:
-    """The facts of a family by name. Raises `KeyError` for an unknown name."""
-    return {str(name): facts for name, facts in FAMILIES.items()}[family]
+    """The facts of a family by name, dpdist's or a plug-in's. Raises `KeyError` for an unknown name."""
+    if family in PLACES:
+        return {str(name): facts for name, facts in FAMILIES.items()}[family]
+    facts: FamilyFacts = MODELS.plugged_in(family)[1].facts
+    return facts
+
+
+def samplers_of(family: str) -> tuple[SamplerName, ...]:
+    """The samplers of a family's posterior; none where the name is that of a mechanism's statistics."""
+    try:
+        return facts_of(family).samplers
+    except KeyError:
+        return ()
 
 
 def parametric(family: str) -> bool:
     """True if the family is a parametric law whose posterior needs no Markov chains, so that a fit takes little time."""
-    return family in SAMPLERS and bool(facts_of(family).law) and any(name != "stan" for name in SAMPLERS[family])
+    samplers = samplers_of(family)
+    return bool(samplers) and bool(facts_of(family).law) and any(name != "stan" for name in samplers)

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from dpdist.core import plugins
 from dpdist.job.contradiction import Contradiction, JobView, declared
-from dpdist.job.families import SAMPLERS
+from dpdist.job.families import samplers_of
 from dpdist.job.names import RULE_CONSTANTS, Fallback, Guarantee, StatisticName
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
 from dpdist.job.weights import RuleOrName, Weights, rule_of
@@ -240,7 +240,7 @@ class Clamped(MechanismSpec):
             yield Contradiction(("mechanism", "name"), fault, "take weighted, weighted_e or unweighted")
             return
         if job.sampler.name == "exact":
-            others = " or ".join(sampler for sampler in SAMPLERS[job.family] if sampler != "exact")
+            others = " or ".join(sampler for sampler in samplers_of(job.family) if sampler != "exact")
             fault = f"'{self.name}' clamps the likelihood, and no closed form is left"
             yield Contradiction(("sampler", "name"), fault, f"take {others}")
         if job.family == "lognormal" and job.likelihood.prior.name == "improper":

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-from dpdist.job.families import Family
+from dpdist.job.families import FamilyName
 from dpdist.job.names import Synthesis
 from dpdist.job.values import Frozen
 
@@ -54,7 +54,7 @@ class Model(Frozen):
     `program`, `parameters`, `data` and `log_lik` are for a user's Stan program.
     """
 
-    family: Family = Field(description="the law of a record, given its predictors")
+    family: FamilyName = Field(description="the law of a record, given its predictors")
     predictors: tuple[str, ...] = Field(default=(), description="categories that the law depends on, within a stratum")
     synthesis: Synthesis = Field(
         default="fbs", description="of lognormal: records as in the sample (fbs), or as in the population (fbp)"

@@ -15,6 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dpdist.core.plugins import MECHANISMS, Members, Refused
 from dpdist.job.mechanism import MechanismSpec
+from dpdist.job.members import REFUSED
 
 PLACES = {
     "weighted": "dpdist.mechanisms.pseudo_posterior.spec:Weighted",
@@ -38,8 +39,6 @@ PLACES = {
     "privbayes": "dpdist.mechanisms.privbayes.spec:PrivBayes",
 }
 """Places of dpdist's specifications by the mechanism's name. Those of plug-ins are entry points."""
-REFUSED = "plugin_refused"
-"""The type of pydantic's error for a plug-in that cannot be used; its context has the reason."""
 
 
 def _fault(name: str, member: Any) -> str:
@@ -84,7 +83,7 @@ def _validated(value: Any) -> MechanismSpec:
     try:
         specs = [SPECS.named(name)] if isinstance(name, str) else [*every_spec().values()]
     except Refused as refusal:
-        raise PydanticCustomError(REFUSED, "{reason}", {"reason": str(refusal)}) from None
+        raise PydanticCustomError(REFUSED, "{reason}", {"kind": "mechanism", "reason": str(refusal)}) from None
     except KeyError:
         specs = [*every_spec().values()]
     return _union(*specs).validate_python(value)

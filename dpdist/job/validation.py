@@ -14,7 +14,8 @@ from dpdist.core.errors import Problem, ProblemsError
 from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import Family
 from dpdist.job.mechanism import MechanismSpec
-from dpdist.job.specs import REFUSED, SPECS, every_spec, those
+from dpdist.job.members import REFUSED
+from dpdist.job.specs import SPECS, every_spec, those
 from dpdist.job.values import NAME, PATTERNS
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
@@ -64,9 +65,12 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
         path = path if error["type"] == "missing" else (*path, _TAG)
         return Problem(dotted(path), "missing key", "it must be given", f"add '{path[-1]}'", 1, origin)
     if error["type"] == REFUSED:
-        allowed = "a mechanism of dpdist, or of a plug-in that can be used"
-        remedy = "mend the plug-in, or take another mechanism"
-        return Problem(dotted((*path, _TAG)), facts["reason"], allowed, remedy, 1, place((*path, _TAG), lines))
+        kind, key = facts["kind"], (*path, _TAG) if facts["kind"] == "mechanism" else path
+        allowed, remedy = (
+            f"a {kind} of dpdist, or of a plug-in that can be used",
+            f"mend the plug-in, or take another {kind}",
+        )
+        return Problem(dotted(key), facts["reason"], allowed, remedy, 1, place(key, lines))
     if error["type"] == "union_tag_invalid":
         return _no_option((*path, _TAG), facts["tag"], facts["expected_tags"], place((*path, _TAG), lines))
     message = error["msg"].removeprefix("Value error, ")

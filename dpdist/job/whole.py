@@ -13,7 +13,7 @@ from dpdist.job.budget import FRAME_MINIMUM, LedgerSettings, Predictors, Privacy
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
-from dpdist.job.families import SAMPLERS
+from dpdist.job.families import MODELS, samplers_of
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
     Comparator,
@@ -197,7 +197,7 @@ class Job(BudgetShares):
     def _sampler_resolved(self) -> Self:
         """Replaces the sampler `auto` by the one to use, because the published job and the run's identity name it."""
         if self.sampler.name == "auto":
-            samplers = SAMPLERS.get(self.family, ("exact",)) if not self.mechanism.adds_noise else ("exact",)
+            samplers = (samplers_of(self.family) or ("exact",)) if not self.mechanism.adds_noise else ("exact",)
             left = [name for name in samplers if name != "exact" or not self.mechanism.clamps]
             object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (left or samplers)[0]}))
         return self
@@ -425,8 +425,14 @@ class Job(BudgetShares):
                 (),
             )
         )
-        code = self.mechanism.third_party
-        return settings | dict(_flat(code, ("mechanism",))) if code else settings
+        code, family = self.mechanism.third_party, self.family_origin
+        settings |= dict(_flat(code, ("mechanism",))) if code else {}
+        return settings | (dict(_flat({"third_party": family}, ("model",))) if family else {})
+
+    @property
+    def family_origin(self) -> dict[str, str]:
+        """The distribution that brings the family, with its version; empty where it is of dpdist, or none is fitted."""
+        return MODELS.origin(self.family) if self.mechanism.statistics is None else {}
 
 
 def _flat(given: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

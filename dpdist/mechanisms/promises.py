@@ -119,6 +119,10 @@ THIRD_PARTY = (
     "The mechanism is third-party: {distribution} {version}. Its authors state how far neighbouring files move its sums. "
     "The guarantee is computed from that and from the noise that was drawn."
 )
+THIRD_PARTY_FAMILY = (
+    "The family '{name}' is third-party: {distribution} {version}. Its authors state its density, its draws, and "
+    "the rounding error of both. Bounds on losses are computed from that."
+)
 TRUNCATED = (
     "Of a {column} with more than {most} records the first {most} in the file's order count. The others are left out. "
     "Where they are unlike those, estimates have a bias that is in no figure."
@@ -163,7 +167,8 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeat
     sizes = SECRET_SIZES if job.sizes_secret else PUBLIC_X
     if job.predictors is not None:
         sizes = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
-    code = (THIRD_PARTY.format(**origin),) if (origin := job.mechanism.third_party.get("third_party")) else ()
+    code = [THIRD_PARTY.format(**origin)] if (origin := job.mechanism.third_party.get("third_party")) else []
+    code += [THIRD_PARTY_FAMILY.format(name=job.family, **family)] if (family := job.family_origin) else []
     stated = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()

@@ -4,10 +4,11 @@ A family is the law that a job names for its outcome, such as `lognormal`. Each 
 METHODS is docs/methods.md, and letters in brackets, such as [G], name papers of docs/bibliography.md.
 """
 
-from typing import Any, get_args
+from typing import Any, cast
 
+from dpdist.core.plugins import Members
 from dpdist.job import Family
-from dpdist.job.names import complete
+from dpdist.job.families import MODELS
 from dpdist.models.bernoulli import Bernoulli
 from dpdist.models.beta import Beta, BetaRegression
 from dpdist.models.copula.model import Scores
@@ -18,19 +19,8 @@ from dpdist.models.poisson import Poisson, PoissonRegression
 from dpdist.models.protocol import Builder
 from dpdist.models.user import User
 
-LIKELIHOODS: dict[Family, Builder] = {
-    "lognormal": Lognormal,
-    "beta": Beta,
-    "beta_regression": BetaRegression,
-    "poisson": Poisson,
-    "negative_binomial": NegativeBinomial,
-    "negative_binomial_mixture": NegativeBinomialMixture,
-    "poisson_regression": PoissonRegression,
-    "bernoulli": Bernoulli,
-    "scores": Scores,
-    "user": User,
-}
-complete("family", get_args(Family), LIKELIHOODS, "LIKELIHOODS in dpdist/models/__init__.py, with the class of its model")
+LIKELIHOODS: Members[Builder] = MODELS
+"""Classes of models by the family's name. Its methods lead to plug-ins, too."""
 WITHOUT: dict[Family, frozenset[str]] = {
     **dict.fromkeys(("beta_regression", "poisson_regression", "bernoulli", "scores"), frozenset({"until"})),
     "user": frozenset({"simulate", "expect", "until"}),
@@ -55,7 +45,7 @@ def lacking(family: Family, model: Any) -> list[str]:
 
 
 for _family, _model in LIKELIHOODS.items():
-    if _lines := lacking(_family, _model):
+    if _lines := lacking(cast(Family, _family), _model):
         raise TypeError("; ".join(_lines))
 
 __all__ = [

@@ -102,10 +102,11 @@ def plan_lines(plan: Plan) -> str:
 
 
 def third_party(job: Job) -> dict[str, str]:
-    """A line on a mechanism that another distribution brings; none for one of dpdist."""
-    if not (origin := job.mechanism.third_party.get("third_party")):
-        return {}
-    return {"mechanism": f"{job.mechanism.name}, third-party: {origin['distribution']} {origin['version']}"}
+    """Lines on a mechanism and a family that another distribution brings; none for those of dpdist."""
+    mechanism, family = job.mechanism.third_party.get("third_party"), job.family_origin
+    parts = (("mechanism", job.mechanism.name, mechanism), ("family", job.family, family))
+    text = "{}, third-party: {distribution} {version}"
+    return {part: text.format(name, **origin) for part, name, origin in parts if origin}
 
 
 def records(plan: Plan) -> int:

@@ -63,6 +63,7 @@ def manifest(folder: Path, released: ReleasedObject) -> bytes:
         **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
         "job": released.job.public,
         **released.job.mechanism.third_party,
+        **({"third_party_family": origin} if (origin := released.job.family_origin) else {}),
         "versions": {name: version(name) for name in PACKAGES},
     }
     return canonical({**entries, "release": release_id(entries)})

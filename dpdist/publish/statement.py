@@ -9,7 +9,7 @@ from typing import Any
 from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
 from dpdist.job import Job, budget_text
-from dpdist.job.families import FAMILIES, family_facts
+from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
@@ -174,7 +174,8 @@ def _model(released: ReleasedObject) -> dict[str, Any]:
     if model is None:
         return {"parameters": _density(released)}
     synthesis = {"synthesis": model.synthesis} if family_facts(released.job).synthesis else {}
-    return {"family": model.family, **synthesis, "parameters": _density(released)}
+    origin = {"third_party": released.job.family_origin} if released.job.family_origin else {}
+    return {"family": model.family, **origin, **synthesis, "parameters": _density(released)}
 
 
 def _density(released: ReleasedObject) -> str:
@@ -184,7 +185,7 @@ def _density(released: ReleasedObject) -> str:
     if sums:
         return f"{sums.format(**named)}, in the observed sample"
     given = ", given the predictors" if job.likelihood_predictors else ""
-    return f"{FAMILIES[job.likelihood.family].density.format(**named)}, natural logarithm{given}, in the observed sample"
+    return f"{facts_of(job.likelihood.family).density.format(**named)}, natural logarithm{given}, in the observed sample"
 
 
 def _on_a_file(released: ReleasedObject) -> bool:

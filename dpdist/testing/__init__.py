@@ -1,5 +1,6 @@
 """Checks for authors of plug-ins, which dpdist's members pass as well. A failed check says what is wrong, with a remedy."""
 
+from dpdist.testing.families import check_family
 from dpdist.testing.mechanisms import check_mechanism
 
-__all__ = ["check_mechanism"]
+__all__ = ["check_family", "check_mechanism"]

@@ -25,6 +25,8 @@ from dpdist.core.errors import JobError
 from dpdist.core.plugins import Refused
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Measurement
+from dpdist.job import Job
+from dpdist.job.families import MODELS
 from dpdist.job.specs import SPECS
 from dpdist.mechanisms.parts import Incomplete
 from dpdist.mechanisms.registry import mechanism_of
@@ -32,7 +34,7 @@ from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Strict
 from dpdist.privacy.queries import Moved, NoisyQuery
-from dpdist.testing import check_mechanism
+from dpdist.testing import check_family, check_mechanism
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import problems_of_scale
 from dpdist.testing.small import survey
@@ -204,13 +206,13 @@ FAULTS = {
 }
 
 
-def install(folder: Path, name: str, text: str, distribution: str = "faulty") -> None:
+def install(folder: Path, name: str, text: str, distribution: str = "faulty", group: str = "dpdist.mechanisms") -> None:
     """Puts a distribution with one module into a folder, as an installer leaves it."""
     (folder / "faulty.py").write_text(text)
     info = folder / f"{distribution}-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text(f"[dpdist.mechanisms]\n{name} = faulty:Faulty\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = faulty:Faulty\n")
     invalidate_caches()
 
 
@@ -261,6 +263,111 @@ def test_a_promise_below_its_loss_and_rounds_of_its_own_are_refused(installed: p
     installed.setattr(kind, "protect", lambda *_: None)
     with pytest.raises(Incomplete, match=r"plug-in 'yes_no_counts' of dpdist-counts 1\.2\.0 .* not held to its queries"):
         mechanism_of(job)
+
+
+def geometric_job(family: str = "geometric", **changes: object) -> Said:
+    """A small job of the example's family, without Markov chains."""
+    return said("weighted", "zero_out", "poisson") | {"model": {"family": family}} | changes
+
+
+def test_a_family_of_a_plugin_is_released_from_and_named(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Control: a family of dpdist is not called third-party."""
+    survey(1).to_parquet(tmp_path / CURRENT)
+    job = parsed(geometric_job(input={"path": str(tmp_path / CURRENT)}))
+    assert "family: geometric, third-party: dpdist-counts 1.2.0" in str(dpdist.plan(job))
+    assert job.identity["model.third_party.version"] == "1.2.0"
+    release = dpdist.run(job, tmp_path / "work")
+    public = tmp_path / "work" / "public"
+    statement = json.loads((public / "statement.json").read_text())
+    assert statement["model"]["third_party"] == ORIGIN
+    assert "third_party" not in statement["mechanism"]
+    assert any("family 'geometric' is third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert json.loads((public / "manifest.json").read_text())["third_party_family"] == ORIGIN
+    direct = survey(1).groupby("field")["visits"].mean()
+    table = release.tables["t"].set_index("field")
+    assert len(table) > 0
+    assert dpdist.open_release(tmp_path / "work").statement["model"]["third_party"] == ORIGIN
+    other = parsed(geometric_job("poisson"))
+    assert other.family_origin == {}
+    assert direct.notna().all()
+
+
+def test_a_family_of_a_plugin_passes_the_check_and_is_in_the_schema(installed: pytest.MonkeyPatch) -> None:
+    """Control: a name that no distribution has."""
+    check_family("geometric")
+    assert "geometric" in json.dumps(Job.model_json_schema())
+    with pytest.raises(AssertionError, match="geometrc: no entry point has this name"):
+        check_family("geometrc")
+    with pytest.raises(JobError, match="did you mean 'geometric'"):
+        parsed(geometric_job("geometrc"))
+
+
+MUTATED_FAMILIES = {
+    "a density of another mass": ("np.log(draws", "2.0 * np.log(draws", "its density has the mass"),
+    "weights that are ignored": (
+        "(records, alpha, records.outcome)",
+        "(records, 0 * alpha + 1, records.outcome)",
+        "weight of 0",
+    ),
+    "another mean": ("mean = low", "mean = 1.0 + low", "simulate has another mean than expect"),
+    "no public bounds": ("np.clip(y, *whole(self.outcome_bounds))", "y", "simulate leaves the public bounds"),
+    "no density": ("def tiles", "def pieces", "NotImplementedError"),
+}
+
+
+@pytest.mark.parametrize("what", MUTATED_FAMILIES)
+def test_a_mutated_family_fails_the_check(what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    right, wrong, line = MUTATED_FAMILIES[what]
+    mutated(site, fresh, tmp_path, "geometric.py", right, wrong)
+    with pytest.raises(AssertionError, match=line):
+        check_family("geometric")
+
+
+FAMILY = """
+from dpdist.models.poisson import Poisson
+from dpdist.job.families import COUNT, FamilyFacts
+class Faulty(Poisson):
+    {contract}
+    {facts}
+"""
+FACTS = "facts = FamilyFacts('a law', COUNT, False, False, ('{}',))"
+FAULTY_FAMILIES = {
+    "a broken import": ("faulty", "import not_there", "cannot be imported"),
+    "another contract": ("faulty", FAMILY.format(contract="CONTRACT = 2", facts=""), "is written for contract 2"),
+    "no facts": ("faulty", FAMILY.format(contract="CONTRACT = 1", facts=""), "is no class with facts"),
+    "chains": ("faulty", FAMILY.format(contract="CONTRACT = 1", facts=FACTS.format("stan")), "has other samplers"),
+    "no draws": ("faulty", FAMILY.format(contract="CONTRACT = 1", facts=FACTS.format("grid")), "has no draw_on_grid"),
+    "a name of dpdist": ("poisson", FAMILY.format(contract="CONTRACT = 1", facts=""), "has the name of a member of dpdist"),
+}
+
+
+@pytest.mark.parametrize("what", FAULTY_FAMILIES)
+def test_a_faulty_family_is_refused_by_name_and_all_else_works(
+    what: str, installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, text, reason = FAULTY_FAMILIES[what]
+    install(tmp_path, name, text, group="dpdist.families")
+    installed.syspath_prepend(str(tmp_path))
+    members, (refusal,) = MODELS.usable()
+    assert list(members) == ["geometric"]
+    assert f"plug-in '{name}' of faulty 0.1 (faulty:Faulty)" in str(refusal)
+    assert reason in str(refusal)
+    assert parsed(geometric_job()).family == "geometric"
+    if name == "faulty":
+        with pytest.raises(JobError, match=r"model\.family: plug-in 'faulty' of faulty 0\.1"):
+            parsed(geometric_job(name))
+    assert parsed(geometric_job("poisson")).family == "poisson"
+
+
+def mutated(site: Path, patch: pytest.MonkeyPatch, folder: Path, path: str, right: str, wrong: str) -> None:
+    """Imports a copy of the example from now on, in one module of which a text is replaced."""
+    shutil.copytree(site, folder / "site")
+    file = folder / "site" / "dpdist_counts" / path
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    patch.syspath_prepend(str(folder / "site"))
+    invalidate_caches()
 
 
 MUTATIONS = {
@@ -314,12 +421,6 @@ def test_the_example_passes_the_check_of_mechanisms(installed: pytest.MonkeyPatc
 @pytest.mark.parametrize("what", MUTATIONS)
 def test_a_mutated_mechanism_fails_the_check(what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module, right, wrong, line = MUTATIONS[what]
-    shutil.copytree(site, tmp_path / "site")
-    file = tmp_path / "site" / "dpdist_counts" / "capped_totals" / f"{module}.py"
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    fresh.syspath_prepend(str(tmp_path / "site"))
-    invalidate_caches()
+    mutated(site, fresh, tmp_path, f"capped_totals/{module}.py", right, wrong)
     with pytest.raises(AssertionError, match=line):
         check_mechanism(SPECS.named("capped_totals"))

@@ -8,9 +8,9 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from dpdist.job import LEAST_BUDGET, SAMPLERS, TOO_LITTLE, Column, Fit, Job, MechanismSpec, Prior, Runtime, Sampler, those
+from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Column, Fit, Job, MechanismSpec, Prior, Runtime, Sampler, those
 from dpdist.job.contradiction import Contradiction, declared, listed
-from dpdist.job.families import FAMILIES, families_for, family_facts, parametric
+from dpdist.job.families import FAMILIES, families_for, family_facts, parametric, samplers_of
 
 
 def likelihood(job: Job) -> Iterator[Contradiction]:
@@ -165,7 +165,7 @@ def _without_a_program(job: Job) -> Iterator[Contradiction]:
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
     """The sampler must be one of the family's, without settings of other samplers."""
-    sampler, samplers = job.sampler, SAMPLERS.get(job.family, ())
+    sampler, samplers = job.sampler, samplers_of(job.family)
     if not samplers:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
             yield Contradiction(("sampler",), f"'{job.model_name}' draws from no posterior", "leave sampler out")

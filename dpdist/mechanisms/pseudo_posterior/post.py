@@ -73,4 +73,4 @@ WORDS = Words()
 
 def model_of(job: Job) -> Builder:
     """The likelihood that the job names."""
-    return LIKELIHOODS[job.likelihood.family]
+    return LIKELIHOODS.named(job.likelihood.family)

@@ -1,0 +1,43 @@
+"""Makes the field of a job that names a member of one kind: one of dpdist, or one of a plug-in that can be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, core_schema
+
+from dpdist.core.plugins import Members, Refused
+
+REFUSED = "plugin_refused"
+"""The type of pydantic's error for a plug-in that cannot be used; its context has the kind of member and the reason."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a name of a member. A plug-in is imported where it is named, or where all names are listed."""
+
+    kind: str
+    members: Members[Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        names = core_schema.literal_schema(list(self.members))
+        return core_schema.no_info_wrap_validator_function(self._validated, names)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(core_schema.literal_schema(self._all()))
+
+    def _all(self) -> list[Any]:
+        return [*self.members, *self.members.usable()[0]]
+
+    def _validated(self, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, str) or value in self.members:
+            return handler(value)
+        try:
+            self.members.plugged_in(value)
+        except Refused as refusal:
+            raise PydanticCustomError(REFUSED, "{reason}", {"kind": self.kind, "reason": str(refusal)}) from None
+        except KeyError:
+            return SchemaValidator(core_schema.literal_schema(self._all())).validate_python(value)
+        return value

@@ -1,0 +1,238 @@
+"""Checks the model of a family of an outcome alone, whose draws need no Markov chain.
+
+Limits of statistical checks: two-sided normal tail 1e-6 a figure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.plugins import FAMILIES as GROUP
+from dpdist.core.plugins import Refused
+from dpdist.core.records import Floats, Frame
+from dpdist.job import Job
+from dpdist.job.families import MODELS, Support, facts_of
+from dpdist.models.protocol import Boxed, Distributed, Draws
+
+LIMIT = 4.9
+LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
+FRAME = Frame(
+    {"field": np.repeat(np.arange(3, dtype=np.int32), 2), "sex": np.tile(np.arange(2, dtype=np.int32), 3)},
+    LEVELS,
+    np.array([9, 7, 6, 5, 4, 9]),
+    (),
+    (),
+)
+FEW, MANY = 40, 20_000
+
+
+def built(family: str, builder: Any = None, bounds: tuple[float, float] | None = None) -> Any:
+    """The family's model, or a broken one, with bounds that no record reaches unless others are given."""
+    support = facts_of(family).support
+    job = Job.model_validate(
+        {
+            "dataset": "test",
+            "period": "1",
+            "columns": {
+                **{name: {"levels": list(levels)} for name, levels in LEVELS.items()},
+                "y": {"bounds": list(bounds or (max(support.low, 0.0), min(support.high, 60.0)))},
+            },
+            "survey": {},
+            "strata": [],
+            "outcome": "y",
+            "model": {"family": family},
+            "mechanism": {"name": "weighted"},
+            "budget": {"epsilon": "3.6"},
+            "tables": [{"name": "t", "by": list(LEVELS), "statistics": ["count"]}],
+        }
+    )
+    return (builder or MODELS.named(family)).build(job, FRAME, slice(0, len(FRAME)))
+
+
+def records(family: str, n: int, seed: int) -> Records:
+    """Outcomes that the family takes."""
+    support, rng = facts_of(family).support, np.random.default_rng(seed)
+    high = min(support.high, 20.0)
+    y = rng.integers(0, int(high) + 1, n).astype(float) if support.whole else rng.beta(2.0, 3.0, n) * high
+    return records_of(y)
+
+
+def records_of(y: Floats) -> Records:
+    """Records of one row with these outcomes."""
+    n = len(y)
+    return Records(np.arange(n), np.zeros(n, np.int32), y, np.ones(n), np.full(n, -1, np.int32))
+
+
+def drawn(model: Any, sample: Records, alpha: float, draws: int) -> Draws:
+    statistics = model.statistics(sample, np.full(len(sample), alpha))
+    made: Draws = getattr(model, "draw", None) or model.draw_on_grid
+    return made(statistics, draws, np.random.default_rng(5))  # type: ignore[operator, no-any-return]
+
+
+def problems(family: str, builder: Any = None) -> list[str]:
+    """What is wrong with a family's model, or with a broken one in its place."""
+    model = built(family, builder)
+    lines = [*_prior(family, model), *_mass(family, model), *_updates(family, model), *_figures(family, model)]
+    lines += [*_box(family, model), *_rounding(family, model)]
+    if not binary(facts_of(family).support):
+        lines += _bounded(family, model, builder)
+    return lines
+
+
+def _prior(family: str, model: Any) -> list[str]:
+    given, empty = records(family, FEW, 1), records(family, 0, 1)
+    with_zero, without = drawn(model, given, 0.0, 50), drawn(model, empty, 1.0, 50)
+    same = all(np.array_equal(with_zero[parameter.name], without[parameter.name]) for parameter in model.parameters)
+    return [] if same else [f"{family}: records with a privacy weight of 0 change the posterior"]
+
+
+def binary(support: Support) -> bool:
+    """Outcomes 0 and 1, whose bounds cannot cut any."""
+    return support.whole and support.high == 1.0
+
+
+def points(support: Support) -> tuple[Floats, Floats]:
+    """Outcomes and their weights in a sum over a support, by Gauss-Legendre's rule in 400 points."""
+    if support.whole:
+        y = np.arange(0.0, min(support.high, 5_000.0) + 1.0)
+        return y, np.ones(len(y))
+    assert support.low == 0.0
+    nodes, steps = np.polynomial.legendre.leggauss(400)
+    y, steps = (nodes + 1.0) / 2.0, steps / 2.0
+    if support.high == np.inf:
+        return 20.0 * y / (1.0 - y), 20.0 * steps / (1.0 - y) ** 2
+    return support.high * y, support.high * steps
+
+
+def _mass(family: str, model: Any) -> list[str]:
+    """The density over all outcomes."""
+    theta, (y, steps) = drawn(model, records(family, FEW, 1), 1.0, 5), points(facts_of(family).support)
+    mass = np.exp(model.log_lik(theta, records_of(y))) @ steps
+    return [] if np.allclose(mass, 1.0, atol=1e-6) else [f"{family}: its density has the mass {mass.min():.4g}, not 1"]
+
+
+def _updates(family: str, model: Any) -> list[str]:
+    """Draws reweighted by the density of further records are draws given all of them."""
+    given, more = records(family, FEW, 1), records(family, 3, 2)
+    both = Records(*(np.concatenate([getattr(a, name) for a in (given, more)]) for name in COLUMNS))
+    before, after = drawn(model, given, 1.0, MANY), drawn(model, both, 1.0, MANY)
+    weight = np.exp(model.log_lik(before, more).sum(axis=1))
+    weight /= weight.sum()
+    name = model.parameters[0].name
+    old, new = (np.log(np.abs(draws[name].reshape(MANY, -1)[:, 0])) for draws in (before, after))
+    mean = weight @ old
+    error = np.sqrt((weight**2) @ (old - mean) ** 2 + new.var() / MANY)
+    return [] if abs(mean - new.mean()) < LIMIT * error else [f"{family}: draws do not follow its density"]
+
+
+COLUMNS = ("record", "frame", "outcomes", "weight", "psu")
+
+
+def _figures(family: str, model: Any) -> list[str]:
+    """Simulated records have the mean of `expect` and the distribution of `until`."""
+    theta = drawn(model, records(family, FEW, 1), 1.0, 1)
+    y, _ = model.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(3))
+    lines = list[str]()
+    if abs(y.mean() - model.expect(theta)[1][0, 0]) > LIMIT * y.std() / np.sqrt(MANY):
+        lines.append(f"{family}: simulate has another mean than expect")
+    if isinstance(model, Distributed):
+        value = float(np.median(y))
+        share = float(model.until(theta, np.array([0]), np.array([value]))[0, 0])
+        if abs((y <= value).mean() - share) > LIMIT * 0.5 / np.sqrt(MANY):
+            lines.append(f"{family}: simulate has another distribution than until")
+    return lines
+
+
+def _bounded(family: str, wide: Any, builder: Any) -> list[str]:
+    """The same with public bounds that a quarter of the records reach, on either side."""
+    theta = drawn(wide, records(family, FEW, 1), 1.0, 1)
+    y, _ = wide.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(4))
+    low, top = np.quantile(y, [0.25, 0.75]).tolist()
+    model = built(family, builder, (low, top))
+    y, _ = model.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(3))
+    lines = [f"{line} within bounds" for line in _figures(family, model)]
+    if y.min() < low or y.max() > top:
+        lines.append(f"{family}: simulate leaves the public bounds")
+    if isinstance(model, Distributed):
+        below, at_top = model.until(theta, np.zeros(2, int), np.array([np.nextafter(low, -np.inf), top]))[0]
+        if (below, at_top) != (0.0, 1.0):
+            lines.append(f"{family}: until has records outside of the public bounds")
+    return lines
+
+
+def _box(family: str, model: Any) -> list[str]:
+    """On a clamped posterior's box, `draws_at`, `log_prior` and the density give the posterior that is drawn from.
+
+    Figures are means and mean squares of log parameters, given no record and given three.
+    """
+    if not isinstance(model, Boxed):
+        return []
+    density: Any = model
+    middles, lines = [low + (high - low) * (np.arange(400) + 0.5) / 400 for low, high in model.box], list[str]()
+    coordinates = np.stack(np.meshgrid(*middles, indexing="ij"), axis=-1).reshape(-1, 2)
+    theta = model.draws_at(coordinates)
+    for n in (0, 3):
+        given = records(family, n, 1)
+        log_posterior = model.log_prior(coordinates) + density.log_lik(theta, given).sum(axis=1)
+        weight = np.exp(log_posterior - log_posterior.max())
+        weight /= weight.sum()
+        draws = drawn(model, given, 1.0, MANY)
+        for parameter in density.parameters:
+            on_grid, sampled = np.log(theta[parameter.name]), np.log(draws[parameter.name])
+            for power in (1, 2):
+                powers = sampled**power
+                if abs(powers.mean() - weight @ on_grid**power) > LIMIT * powers.std() / np.sqrt(MANY):
+                    lines.append(f"{family}: at and log_prior give {parameter.name} another posterior than draws have")
+    return list(dict.fromkeys(lines))
+
+
+STEPS = np.arange(-16, 17)
+"""Steps of 2⁻⁴⁴ of a parameter. Over so few, a density is a straight line, and what departs from it is rounding."""
+
+
+def _rounding(family: str, model: Any) -> list[str]:
+    """Extremes are wider than the density by its rounding error, as privacy bounds need it.
+
+    Outcomes lie close together and far from 0, so that terms of the density cancel.
+    """
+    support, sample = facts_of(family).support, records(family, FEW, 1)
+    if not binary(support):
+        middle = 0.3 * min(support.high, 1e6)
+        y = middle * (1.0 + 1e-3 * np.random.default_rng(6).standard_normal(FEW))
+        sample = records_of(np.rint(y) if support.whole else y)
+    theta = drawn(model, sample, 1.0, 1)
+    extremes, line = model.extremes(theta, sample), np.column_stack([np.ones(len(STEPS)), STEPS])
+    slack = (extremes.highest - extremes.lowest) / 2.0
+    for parameter in model.parameters:
+        moved = {name: np.repeat(values, len(STEPS), axis=0) for name, values in theta.values.items()}
+        values_of = moved[parameter.name]
+        moved[parameter.name] = values_of * (1.0 + STEPS * 2.0**-44).reshape(-1, *[1] * (values_of.ndim - 1))
+        values = model.log_lik(Draws(moved), sample)
+        values = values - values[len(STEPS) // 2]
+        error = np.abs(values - line @ np.linalg.lstsq(line, values, rcond=None)[0]).max(axis=0)
+        if (error > slack).any() or not (slack > 0.0).all():
+            return [f"{family}: extremes are not wider than the rounding error"]
+    return []
+
+
+def check_family(family: str) -> None:
+    """Checks a family of an outcome alone by the name that a job states; its distribution has to be installed.
+
+    A weight of 0 leaves the prior, the density has mass 1 and gives the draws, `expect` and `until` agree with `simulate`
+    within public bounds, and extremes are wider than the density's rounding error. Raises `AssertionError` with all that
+    is wrong.
+    """
+    try:
+        MODELS.named(family)
+        lines = problems(family)
+    except KeyError:
+        lines = [f'{family}: no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
+    except Refused as refusal:
+        lines = [f"{family}: {refusal}"]
+    except Exception as error:  # code of others may fail in any way
+        lines = [f"{family}: it fails: {type(error).__name__}: {error}"]
+    if lines:
+        raise AssertionError("\n".join(lines))
