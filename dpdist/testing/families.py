@@ -189,7 +189,7 @@ def _box(family: str, model: Any) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-STEPS = np.arange(-16, 17)
+ULP_STEPS = np.arange(-16, 17)
 """Steps of 2⁻⁴⁴ of a parameter. Over so few, a density is a straight line, and what departs from it is rounding."""
 
 
@@ -204,14 +204,14 @@ def _rounding(family: str, model: Any) -> list[str]:
         y = middle * (1.0 + 1e-3 * np.random.default_rng(6).standard_normal(FEW))
         sample = records_of(np.rint(y) if support.whole else y)
     theta = drawn(model, sample, 1.0, 1)
-    extremes, line = model.extremes(theta, sample), np.column_stack([np.ones(len(STEPS)), STEPS])
+    extremes, line = model.extremes(theta, sample), np.column_stack([np.ones(len(ULP_STEPS)), ULP_STEPS])
     slack = (extremes.highest - extremes.lowest) / 2.0
     for parameter in model.parameters:
-        moved = {name: np.repeat(values, len(STEPS), axis=0) for name, values in theta.values.items()}
+        moved = {name: np.repeat(values, len(ULP_STEPS), axis=0) for name, values in theta.values.items()}
         values_of = moved[parameter.name]
-        moved[parameter.name] = values_of * (1.0 + STEPS * 2.0**-44).reshape(-1, *[1] * (values_of.ndim - 1))
+        moved[parameter.name] = values_of * (1.0 + ULP_STEPS * 2.0**-44).reshape(-1, *[1] * (values_of.ndim - 1))
         values = model.log_lik(Draws(moved), sample)
-        values = values - values[len(STEPS) // 2]
+        values = values - values[len(ULP_STEPS) // 2]
         error = np.abs(values - line @ np.linalg.lstsq(line, values, rcond=None)[0]).max(axis=0)
         if (error > slack).any() or not (slack > 0.0).all():
             return [f"{family}: extremes are not wider than the rounding error"]

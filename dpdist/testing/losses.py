@@ -89,7 +89,7 @@ class Answered(NamedTuple):
 
 
 def answered(case: Captured, records: Records, answer: Callable[[int, Query], Any], mechanism: Any = None) -> Answered:
-    """Drives a mechanism over a file; `answer` is told the number of each query."""
+    """Drives a mechanism over a file; `answer` takes the number of each query, and the query."""
     queries, answers = list[Query](), list[Floats]()
 
     def reply(query: Query) -> Any:

@@ -56,7 +56,7 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
 def accepted_jobs(
     spec: type[MechanismSpec], name: str, file: Path, keys: Mapping[str, Any]
 ) -> tuple[dict[str, Job], list[str]]:
-    """Of every adjacency the first small job that the mechanism accepts, and why others are refused.
+    """The first small job of every adjacency that the mechanism accepts, and why others are refused.
 
     `keys` are laid over every job: those of a section over the section's. Weights with public bounds are tried first.
     """
