@@ -127,11 +127,11 @@ SAMPLERS: dict[str, tuple[SamplerName, ...]] = {name: facts.samplers for name, f
 PLACES = {
     "lognormal": "dpdist.models.lognormal.model:Lognormal",
     "beta": "dpdist.models.beta:Beta",
-    "beta_regression": "dpdist.models.beta_regression:BetaRegression",
+    "beta_regression": "dpdist.models.beta:BetaRegression",
     "poisson": "dpdist.models.poisson:Poisson",
     "negative_binomial": "dpdist.models.negative_binomial:NegativeBinomial",
     "negative_binomial_mixture": "dpdist.models.negative_binomial_mixture:NegativeBinomialMixture",
-    "poisson_regression": "dpdist.models.poisson_regression:PoissonRegression",
+    "poisson_regression": "dpdist.models.poisson:PoissonRegression",
     "bernoulli": "dpdist.models.bernoulli:Bernoulli",
     "scores": "dpdist.models.copula.model:Scores",
     "user": "dpdist.models.user:User",
