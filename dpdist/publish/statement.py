@@ -9,7 +9,7 @@ from typing import Any
 from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
 from dpdist.job import Job, budget_text
-from dpdist.job.families import family_facts
+from dpdist.job.families import facts_of, family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
