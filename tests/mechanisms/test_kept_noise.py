@@ -109,10 +109,12 @@ def test_sums_that_changed_alone_are_refused(
     job: Job, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limits are the same; a record is rounded otherwise."""
-    from dpdist.reference.limits import Limits
+    from dpdist.mechanisms.reference_tables import query
 
-    cone = Limits.cone
-    monkeypatch.setattr(Limits, "cone", lambda *said: cone(*said) + (np.arange(len(said[1])) == 7)[:, None])
+    cone = query.cone
+    monkeypatch.setattr(
+        query, "cone", lambda limits, cell, *values: cone(limits, cell, *values) + (np.arange(len(cell)) == 7)[:, None]
+    )
     with pytest.raises(WorkspaceError, match="something else: the exact sums\n"):
         dpdist.run(job, tmp_path / "ws", replay=published / "confidential")
 
