@@ -1,0 +1,1 @@
+"""Schedules work: executors, tasks, journal, the scheduler's connections. It holds no statistics."""

@@ -35,7 +35,7 @@ def _columns(job: Job, records: Records) -> Iterator[tuple[str, list[object]]]:
         if name in job.outcomes:
             number: Floats = values[job.outcomes.index(name)]
             codes = column.codes if column is not None else None
-            yield name, [each if codes is None else _nearest(codes, each) for each in number.tolist()]
+            yield name, [value if codes is None else _nearest(codes, value) for value in number.tolist()]
         elif name == job.survey.weight:
             yield name, records.weight.tolist()
         else:

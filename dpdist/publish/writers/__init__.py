@@ -1,0 +1,1 @@
+"""Writers of the public folder's files, a file format or product each."""

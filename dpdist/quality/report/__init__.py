@@ -1,0 +1,1 @@
+"""The confidential report page: its material, its plots and its sections."""
