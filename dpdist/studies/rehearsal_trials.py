@@ -114,14 +114,14 @@ class Trial:
 
 
 def _scores(rows: pd.DataFrame) -> pd.Series[float]:
-    """The largest of four figures over their limits, by statistic; NaN where no error is known.
+    """The largest of four figures over their limits, by statistic; of counts that the design fixes, what intervals miss.
 
     What direct intervals miss more than nominally is taken off: chance, or cells that no release can mend.
     """
     beyond = (NOMINAL - rows["direct"]).clip(lower=0.0)
     missed = (1.0 - rows["coverage"] - beyond) / (1.0 - GOOD_COVERAGE)
     parts = [rows["median"] / GOOD_ERROR, rows["largest"] / GOOD_LARGEST, rows["bias"].abs() / GOOD_BIAS, missed]
-    return pd.concat(parts, axis=1).max(axis=1).where(rows["median"].notna())
+    return pd.concat(parts, axis=1).max(axis=1)
 
 
 def tied(trial: Trial, best: Trial) -> bool:
