@@ -1,4 +1,4 @@
-"""The command `dpdist cluster`: makes certificates, runs a scheduler or a worker, and prints manifests for Kubernetes."""
+"""The command `dpdist cluster`: certificates, a scheduler, workers and their number, and manifests for Kubernetes."""
 
 from __future__ import annotations
 

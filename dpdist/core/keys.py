@@ -1,4 +1,4 @@
-"""Gives random generators with keys: one key and one address give the same random numbers in every process."""
+"""Secret and seed keys: a key and an address give models, runtime and studies the same random draws in every process."""
 
 from __future__ import annotations
 

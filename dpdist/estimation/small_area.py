@@ -27,7 +27,7 @@ class Shrunk(NamedTuple):
 
 
 def shrunk(values: Floats, sampling: Floats, noise: Floats) -> Shrunk:
-    """Shrinks the values of cells towards their common mean, as far as noise moved them.
+    """Shrinks cells' values towards their mean, by the share of their variance that is noise.
 
     `sampling` and `noise` (cell,) are known variances. The variance A of true values between cells is estimated by
     moments (DerSimonian & Laird). A value keeps (A + sampling)/(A + sampling + noise) of its distance from the mean.

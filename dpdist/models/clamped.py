@@ -1,4 +1,4 @@
-"""The records of a clamped posterior, which has no sufficient statistics."""
+"""A clamped posterior, which has no sufficient statistics and so holds its records."""
 
 from __future__ import annotations
 

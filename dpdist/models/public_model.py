@@ -31,7 +31,7 @@ class PublicModel:
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """No predictors, not even in a pooled fit, one fit to all strata; a regression overrides this."""
+        """None by default, also in a fit pooled over strata; regressions override this."""
         return ()
 
     @property
@@ -62,7 +62,7 @@ class PublicModel:
         return np.ones_like(product), product
 
     def within_bounds(self, share: Floats, value: Floats) -> Floats:
-        """The share at or below a value, (draw, pair), of an outcome that is limited to its public bounds.
+        """P(outcome ≤ value), (draw, pair), once the outcome is limited to its public bounds.
 
         `share` is the share without such limits.
         """

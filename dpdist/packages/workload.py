@@ -44,7 +44,7 @@ class Workload:
 
     @property
     def measured(self) -> tuple[tuple[int, ...], ...]:
-        """The sets of columns whose cells may be measured: those of the tables that no other table's set contains."""
+        """The largest column sets of tables: those that no other table's set contains."""
         sets = [frozenset(table.by) for table in self.tables]
         kept = dict.fromkeys(columns for columns in sets if not any(columns < other for other in sets))
         return tuple(tuple(sorted(columns)) for columns in kept)

@@ -96,7 +96,7 @@ def learned(space: Space, clamp: float) -> Utility:
 
 
 def linear(bound: Floats, present: Floats) -> Floats:
-    """Min-max weights for records with these bounds; `present` are the bounds of the file's records."""
+    """Min-max weights from records' bounds on |log density|; `present` has those of values in the file."""
     if not len(present) or present.max() == present.min():
         return np.ones_like(bound)
     return np.asarray(np.clip(1.0 - (bound - present.min()) / (present.max() - present.min()), 0.0, 1.0))
@@ -105,7 +105,7 @@ def linear(bound: Floats, present: Floats) -> Floats:
 def random_space(values: int, parameters: int, rng: np.random.Generator) -> Space:
     """A space with random densities and a random prior.
 
-    Densities are relative to a random base measure: plain probabilities have logarithms of one sign only.
+    Densities are divided by a random base measure, because logs of probabilities all have one sign.
     """
     probability = np.maximum(rng.dirichlet(np.full(values, 0.3), size=parameters).T, 1e-12)
     base = np.maximum(rng.dirichlet(np.full(values, 0.3)), 1e-12)

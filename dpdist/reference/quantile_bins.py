@@ -1,4 +1,4 @@
-"""Bins at quantiles of an earlier release's points, and shapes updated by noisy histograms in them (METHODS §7b).
+"""For `reference_tables`: bins at quantiles of an earlier release, shapes updated by noisy histograms (METHODS §7b).
 
 The points are public, and so are the edges. Cells of a group have different edges, but share their counts. So a histogram
 shows the current distribution relative to the earlier one (Handcock and Morris 1999). One scale and one spread are fitted

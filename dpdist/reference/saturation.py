@@ -1,4 +1,4 @@
-"""Detects cells whose clipped sums do not identify the mean, from the noisy sums alone, at no privacy cost.
+"""Finds cells whose clipped sums do not identify the mean, from noisy sums alone; gives a range in place of a mean.
 
 Histograms fix limits by the shape of a group. If all weights of a cell lie beyond its cap, its mean v is 1, whatever they
 are; if they are far below, mean v is mostly noise. The same holds for outcomes at an end of their interval.

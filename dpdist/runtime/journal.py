@@ -115,7 +115,7 @@ def entry(path: Path, name: str) -> Floats:
 
 
 def _of_part(name: str) -> float:
-    """The round of a span's file; infinity for a request or a total."""
+    """The round in a span file's name; infinity for other files, which are never cleared."""
     return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
 
 

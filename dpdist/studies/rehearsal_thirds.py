@@ -1,7 +1,7 @@
 """Splits the public file of a rehearsal into three parts, and judges published figures by the third part, the truth.
 
-The parts are independent samples of one population, with the same number n of records in every base cell. So errors are
-those given n: base cells are strata, and records are drawn one by one, whatever the survey's design.
+The parts are independent samples of one population, with the same number n of records in every base cell. So errors
+are computed with cell sizes held fixed: cells are strata of independent draws, whatever the survey's design.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dpdist.survey.source import Source, open_file, open_source, simulated_sourc
 ESTIMATES = ("value", "error", "design_error", "df")
 """Columns of `given_sizes`."""
 LEFT_OVER = 3
-"""The number of records that make no third of their cell. They are in the reference."""
+"""The label, beside thirds 0, 1 and 2, of records left over when a cell is divided by three. They are in the reference."""
 
 
 class Parts(NamedTuple):
@@ -100,9 +100,9 @@ def beside_truth(
 ) -> pd.DataFrame:
     """Whether published and direct intervals hold the truth: `covered` and `direct_covered`, (row,), 1, 0 or NaN.
 
-    `current` and `truth` are of `given_sizes`. An interval is judged by the distance of its figure from the third's, in
-    which both errors count; NaN where a part has no error. A missing interval is not held. `clusters`: published errors
-    hold those.
+    `current` and `truth` are of `given_sizes`. An interval holds the truth if its figure is no farther from the third's
+    than the half widths of both, combined; NaN where a part has no error. A missing interval does not hold it. `clusters`
+    is true if published errors include clustering.
     """
     keys = [*evaluation.columns[: evaluation.columns.get_loc("statistic")], "statistic", "variable"]
     left = evaluation.astype(dict.fromkeys(keys, object))
@@ -134,7 +134,7 @@ def _half_width(error: Floats, df: Floats) -> Floats:
 
 
 def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
-    """The share of a published standard error that is left given the cells' sizes, and without clusters, (row,).
+    """The factor that takes variation of cell sizes, and clustering, out of a published standard error, (row,).
 
     It is reduced by as much as the direct error is.
     """

@@ -23,7 +23,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class ReferenceRelease:
-    """An earlier release that fits the job. A point is one released record of a cell that stands for several records."""
+    """An earlier release that fits the job. A point is one released record; it stands for several."""
 
     carried: EarlierPoints
     row: Codes

@@ -96,7 +96,7 @@ class NoisyTables(PublicModel):
     """Public bounds; None if the noise follows the file's own sensitivities."""
     consistency: bool
     scale: Fraction
-    """The scale of the noise on a figure, in 1/UNIT of the figure's sensitivity, or in units of the pairs."""
+    """Scale of the noise: of pairs, in 1/UNIT; under local sensitivities, in 1/UNIT of each figure's sensitivity."""
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> NoisyTables:
@@ -184,7 +184,7 @@ class NoisyTables(PublicModel):
         return Draws({**values, UNMET: np.full(len(theta), max(unmet))})
 
     def _alike(self, names: Sequence[StatisticName]) -> dict[tuple[int, ...], list[StatisticName]]:
-        """Statistics by the positions of the tables that have them; those of the same tables share one factor."""
+        """Groups statistics that the same tables have; a group shares one factorisation."""
         alike: dict[tuple[int, ...], list[StatisticName]] = {}
         for name in names:
             having = tuple(k for k, table in enumerate(self.tables) if name in table.statistics)

@@ -2,8 +2,8 @@
 
 A model gives its log density in coordinates (t, v). Coordinate v is one parameter on a public interval. Coordinate t is
 the other parameter, measured from its mode given v, in units of its scale there. So t is of the order of 1 at every v.
-The grid starts as the public box and shrinks ZOOMS times. Each time an axis keeps the part where the density is within
-e^−DROP of its maximum, and MARGIN more cells at either end. The last grid has NODES × NODES nodes. Draws come from the
+The grid starts as the public box and shrinks ZOOMS times. Each time, an axis keeps the part where the density exceeds
+e^−DROP times its maximum, and MARGIN more cells at either end. The last grid has NODES × NODES nodes. Draws come from the
 *bilinear interpolant* of the density at these nodes.
 
 Error: let cells be h standard deviations wide. For a normal law p, an axis adds h²·E|p''/p|/24 ≈ h²/25 to the total
@@ -64,7 +64,7 @@ def zoomed(log_density: LogDensity, v_box: tuple[float, float]) -> Floats:
 
 
 def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
-    """Ends of the interval where the profile is within DROP of its maximum, widened by MARGIN cells within the nodes."""
+    """Ends of the part where the log density is at most DROP below its maximum, MARGIN cells wider, within the nodes."""
     above = np.flatnonzero(profile >= profile.max() - DROP)
     first, last, width = above[0], above[-1], nodes[1] - nodes[0]
     low = nodes[first] - (_share(profile, first, first - 1) + MARGIN) * width if first > 0 else nodes[0]
@@ -73,7 +73,7 @@ def _extent(profile: Floats, nodes: Floats) -> tuple[float, float]:
 
 
 def _share(profile: Floats, inner: int, outer: int) -> float:
-    """Share of a cell in which the profile is within DROP of its maximum, from its inner towards its outer node."""
+    """How far into the cell, from inner to outer node, the profile falls to DROP below its maximum (0 to 1)."""
     level = profile.max() - DROP
     return float((profile[inner] - level) / (profile[inner] - profile[outer]))
 

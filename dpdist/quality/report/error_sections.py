@@ -24,7 +24,7 @@ from dpdist.quality.summary import (
 from dpdist.quality.verdict import labels_of, place
 
 LEAST_AXIS, TIMES = 3.0, 1.5
-"""Smallest end of the error axis, in standard errors; and its largest end over the release's largest error."""
+"""The error axis ends at TIMES the release's largest error, and at LEAST_AXIS standard errors or more."""
 TALLEST = 1_000
 """Largest height of a drawing that fits on a printed page, in units of the drawing."""
 

@@ -1,4 +1,4 @@
-"""Settings of a study of real releases: how files are split, and the mechanisms (arms) that repeated samples are under."""
+"""Settings of a study of real releases: how files are split, and the mechanisms (arms) tried on repeated samples."""
 
 from __future__ import annotations
 

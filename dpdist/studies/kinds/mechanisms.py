@@ -159,7 +159,7 @@ def case_job(case: MechanismCase, epsilon: str) -> Job:
 def _measured(
     study: MechanismsStudy, case: MechanismCase, epsilon: str, parts: Parts, folder: Path, key: Key
 ) -> Iterator[Result]:
-    """Measures at one ε; only `refused` = 1 for a mechanism that refused."""
+    """Yields a mechanism's measures at one ε; one that refuses yields `refused` = 1 alone."""
     job, wanted = case_job(case, epsilon), {arm.candidate: arm for arm in study.mechanisms}
     ground = {"path": str(parts.earlier), "provenance": "another part of the same file"}
     runs, _ = candidates(job, str(parts.earlier), ground, only=wanted)
@@ -229,7 +229,7 @@ def _source(case: MechanismCase) -> str:
 
 
 def _fixed_on(candidate: str) -> str:
-    """Where limits or shapes come from, before it reads the current records."""
+    """Where a mechanism takes limits or shapes from, before it reads the records."""
     name = candidate.split(" ")[0].rstrip(",")
     if candidate.endswith("histograms"):
         return "noisy histograms of the current part"

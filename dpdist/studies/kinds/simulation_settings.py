@@ -94,7 +94,7 @@ class Case(Frozen):
 
     @property
     def sampler(self) -> SamplerName:
-        """The family's first: without Markov chains, if it has such a one."""
+        """The first of the family's samplers; those without Markov chains come first."""
         return SAMPLERS[self.family][0]
 
 
