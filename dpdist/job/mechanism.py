@@ -235,8 +235,8 @@ class Clamped(MechanismSpec):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if job.family == "scores":
-            fault = f"'{self.name}' clamps the likelihood, and 'scores' has a closed form alone"
+        if samplers_of(job.family) == ("exact",):
+            fault = f"'{self.name}' clamps the likelihood, and '{job.family}' has a closed form alone"
             yield Contradiction(("mechanism", "name"), fault, "take weighted, weighted_e or unweighted")
             return
         if job.sampler.name == "exact":

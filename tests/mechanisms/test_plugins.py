@@ -300,6 +300,12 @@ def test_a_family_of_a_plugin_passes_the_check_and_is_in_the_schema(installed: p
         parsed(geometric_job("geometrc"))
 
 
+@pytest.mark.usefixtures("installed")
+def test_a_clamp_of_a_family_with_a_closed_form_alone_is_refused_with_other_mechanisms() -> None:
+    with pytest.raises(JobError, match="'geometric' has a closed form alone(.|\n)*take weighted, weighted_e or unweighted"):
+        parsed(geometric_job(mechanism={"name": "censor_uw"}))
+
+
 MUTATED_FAMILIES = {
     "a density of another mass": ("np.log(draws", "2.0 * np.log(draws", "its density has the mass"),
     "weights that are ignored": (

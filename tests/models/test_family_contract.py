@@ -17,6 +17,7 @@ from dpdist.models import FIGURES, lacking
 from dpdist.models.beta import PRECISION_TAIL, Beta
 from dpdist.models.negative_binomial import LOG_MEAN_SD, NegativeBinomial
 from dpdist.models.poisson import Poisson
+from dpdist.models.protocol import Extremes
 from dpdist.privacy.weights import weigh
 from dpdist.testing import check_family
 from dpdist.testing.families import points, problems
@@ -135,9 +136,26 @@ class Summed(Poisson):
             yield tile._replace(magnitude=np.abs(tile.values).max(axis=1))
 
 
+class Halved(Poisson):
+    """Extremes of half the size, so that a record's bound is too small."""
+
+    def extremes(self, draws: Any, found: Any) -> Any:
+        return Extremes(*(values / 2.0 for values in super().extremes(draws, found)))
+
+
+class First(Poisson):
+    """Extremes of the first draw alone."""
+
+    def extremes(self, draws: Any, found: Any) -> Any:
+        return super().extremes(draws.one(0), found)
+
+
 IN_ALL = "beta: at and log_prior give {} another posterior than draws have"
 BROKEN = {
-    Heavy: ["poisson: its density has the mass 2, not 1"],
+    Heavy: [
+        "poisson: its density has the mass 2, not 1",
+        "poisson: its density leaves its extremes: take them over all draws",
+    ],
     Haunted: ["poisson: records with a privacy weight of 0 change the posterior"],
     Doubled: ["poisson: draws do not follow its density"],
     Shifted: [
@@ -158,6 +176,8 @@ BROKEN = {
     Narrow: ["negative_binomial: at and log_prior give mean another posterior than draws have"],
     Exactly: ["poisson: extremes are not wider than the rounding error"],
     Summed: ["poisson: extremes are not wider than the rounding error"],
+    Halved: ["poisson: its density leaves its extremes: take them over all draws"],
+    First: ["poisson: its density leaves its extremes: take them over all draws"],
 }
 """What the contract says of a broken family, and all of it: every draw of these tests follows from a fixed seed."""
 
