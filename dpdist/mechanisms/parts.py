@@ -12,6 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from dpdist.core.errors import JobError, Problem
 from dpdist.job import SPECS, Job
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Builder
@@ -158,11 +159,16 @@ A model of whole tables does not need them, because such tables have standard er
 def builder_of(job: Job) -> Builder:
     """The class of a job's model: its likelihood, or the statistics that get noise.
 
-    Raises `Incomplete` if a model of noisy sums lacks a method that publishing needs.
+    Raises `Incomplete` if a model of noisy sums lacks a method that publishing needs. Raises `JobError` if the job protects
+    sample counts, and the model lacks the method for that.
     """
     name, builder = job.mechanism.name, MODELS[job.mechanism.name](job)
     if job.mechanism.adds_noise and not job.mechanism.whole_tables:
         for method, what in NOISY.items():
             if not hasattr(builder, method):
                 raise missing(name, "post", f"{getattr(builder, '__name__', 'model')}.{method}", what)
+        if job.predictors is not None and not hasattr(builder, "recounted"):
+            fault = f"'{name}' takes no noisy sample counts: its model has no recounted"
+            remedy = f"leave predictors out, or write recounted(theta, counts) in {_path(name, 'post')}"
+            raise JobError(job.dataset, [Problem("predictors", fault, "mechanisms whose model has it", remedy)])
     return builder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,27 +21,33 @@ from dpdist.release import run
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.contract import problems, problems_of_noise
 from dpdist.testing.losses import answered, captured, exactly, problems_of_scale
-from dpdist.testing.small import accepted_jobs, survey
+from dpdist.testing.small import ADJACENCIES, accepted_jobs, survey
 
 SEES_RECORDS = ("confidential", "engine", "runtime", "sampling", "storage", "survey", "mechanisms.stratum_sums")
 """Parts of dpdist that no public half may import."""
 NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 
 
-def check_mechanism(spec: type[MechanismSpec], keys: Mapping[str, Any] = NO_KEYS) -> None:
-    """Checks a mechanism by its specification; its distribution has to be installed.
+def check_mechanism(spec: type[MechanismSpec], keys: Mapping[str, Any] = NO_KEYS) -> tuple[str, ...]:
+    """Checks a mechanism by its specification; its distribution has to be installed. Returns adjacencies it did not try.
 
     Small jobs of a small survey are tried under every adjacency, with `keys` laid over them. So `keys` has what a job under
     the mechanism must state beside its name, such as `{"mechanism": {"bins": {"share": 4}}}`. The survey's outcomes are
-    `salary`, `share`, `visits` and `voted`. Raises `AssertionError` with all that is wrong, each with its remedy.
+    `salary`, `share`, `visits` and `voted`. An adjacency is not tried where no small job is accepted under it. Neither
+    accuracy nor branches on exact sums are checked. Raises `AssertionError` with all that is wrong, each with its remedy.
     """
     with TemporaryDirectory() as folder:
-        name = str(get_args(spec.model_fields["name"].annotation)[0])
-        if lines := list(dict.fromkeys(_lines(spec, name, Path(folder), keys))):
+        name, file, jobs = str(get_args(spec.model_fields["name"].annotation)[0]), Path(folder) / "survey.parquet", {}
+        if not (lines := list(_lines_of_entry_point(spec, name))):
+            survey(1).to_parquet(file)
+            jobs, refusals = accepted_jobs(spec, name, file, keys)
+            lines = list(dict.fromkeys(_lines(spec, name, Path(folder), jobs, refusals)))
+        if lines:
             raise AssertionError("\n".join(lines))
+        return tuple(under for under in ADJACENCIES if under not in jobs)
 
 
-def _lines(spec: type[MechanismSpec], name: str, folder: Path, keys: Mapping[str, Any]) -> Iterator[str]:
+def _lines_of_entry_point(spec: type[MechanismSpec], name: str) -> Iterator[str]:
     try:
         registered = SPECS.named(name)
     except KeyError:
@@ -53,10 +59,12 @@ def _lines(spec: type[MechanismSpec], name: str, folder: Path, keys: Mapping[str
         return
     if registered is not spec:
         yield f"{name}: the entry point leads to {registered.__module__}:{registered.__qualname__}: check that one"
-        return
+
+
+def _lines(
+    spec: type[MechanismSpec], name: str, folder: Path, jobs: Mapping[str, Job], refusals: Sequence[str]
+) -> Iterator[str]:
     yield from problems_of_halves(name, spec.package)
-    survey(1).to_parquet(folder / "survey.parquet")
-    jobs, refusals = accepted_jobs(spec, name, folder / "survey.parquet", keys)
     if not jobs:
         yield f"{name}: no small job is accepted: give in keys what it must state. A refusal: {min(refusals, key=len)}"
         return

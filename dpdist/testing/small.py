@@ -27,6 +27,8 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "visits": {"bounds": [0, 60], "outside": "clip"},
     "voted": {"bounds": [0, 1], "codes": {"no": 0, "yes": 1}},
 }
+ADJACENCIES = (*(f"{adjacency}, same_x" for adjacency in get_args(Adjacency)), "substitution, anywhere")
+"""Every adjacency, with the values that an exchanged record may take."""
 CLIPPED_WEIGHT = {"bounds": [1, 100], "outside": "clip"}
 
 
@@ -61,12 +63,12 @@ def accepted_jobs(
     `keys` are laid over every job: those of a section over the section's. Weights with public bounds are tried first.
     """
     jobs, refusals = dict[str, Job](), list[str]()
-    adjacencies = [(adjacency, "same_x") for adjacency in get_args(Adjacency)] + [("substitution", "anywhere")]
-    for adjacency, exchange in adjacencies:
+    for under in ADJACENCIES:
+        adjacency, exchange = under.split(", ")
         budget = {"epsilon": "12", "adjacency": adjacency} | ({"exchange": exchange} if exchange == "anywhere" else {})
         for job in _small_jobs(spec, name, budget):
             try:
-                jobs[f"{adjacency}, {exchange}"] = parse_job(json.dumps(_laid_over(job, keys, file)))
+                jobs[under] = parse_job(json.dumps(_laid_over(job, keys, file)))
                 break
             except JobError as error:
                 refusals.append(str(error))

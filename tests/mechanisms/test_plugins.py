@@ -28,7 +28,7 @@ from dpdist.engine.protocol import Measurement
 from dpdist.job import Job
 from dpdist.job.families import MODELS
 from dpdist.job.specs import SPECS
-from dpdist.mechanisms.parts import Incomplete
+from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
@@ -157,6 +157,26 @@ def test_the_command_line_runs_a_plugin_and_its_schema_lists_it(site: Path, tmp_
     without = command("validate", "job.yaml", path="")
     assert without.returncode == 2
     assert "'yes_no_counts' is not known" in without.stdout + without.stderr
+
+
+@pytest.mark.parametrize("name", ["yes_no_counts", "capped_totals"])
+@pytest.mark.parametrize("budget", [{"adjacency": "add_remove"}, {"adjacency": "substitution", "exchange": "anywhere"}])
+def test_a_model_without_recounted_takes_no_noisy_counts_and_nothing_is_spent(
+    name: str, budget: Said, installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Control: with the method, the job has a plan."""
+    survey(1).to_parquet(tmp_path / CURRENT)
+    weight = {"columns": counts_job()["columns"] | {"weight": {"bounds": [1, 100], "outside": "clip"}}}
+    weighted = {**weight, "survey": {"weight": "weight"}} if name == "capped_totals" else {}
+    changes = {"budget": {"epsilon": "12", **budget}, "predictors": {"protect": {"epsilon": "1"}}, "strata": []}
+    job = parsed(counts_job(name, input={"path": str(tmp_path / CURRENT)}, **weighted, **changes))
+    for act in (lambda: dpdist.plan(job), lambda: dpdist.run(job, tmp_path / "work")):
+        with pytest.raises(JobError, match=rf"predictors: '{name}'(.|\n)*recounted(.|\n)*leave predictors out") as refusal:
+            act()
+        assert "dpdist_counts" in str(refusal.value)
+    assert not (tmp_path / "work" / "public").exists()
+    installed.setattr(builder_of(parsed(counts_job(name, **weighted))), "recounted", lambda *_: None, raising=False)
+    assert "strict" in str(dpdist.plan(job))
 
 
 def test_a_plugin_is_loaded_only_where_a_job_names_it(installed: pytest.MonkeyPatch) -> None:
@@ -302,7 +322,9 @@ def test_a_family_of_a_plugin_passes_the_check_and_is_in_the_schema(installed: p
 
 @pytest.mark.usefixtures("installed")
 def test_a_clamp_of_a_family_with_a_closed_form_alone_is_refused_with_other_mechanisms() -> None:
-    with pytest.raises(JobError, match="'geometric' has a closed form alone(.|\n)*take weighted, weighted_e or unweighted"):
+    with pytest.raises(
+        JobError, match=r"'geometric' has a closed form alone(.|\n)*take weighted, weighted_e or unweighted"
+    ):
         parsed(geometric_job(mechanism={"name": "censor_uw"}))
 
 
@@ -418,8 +440,9 @@ MUTATIONS = {
 
 
 def test_the_example_passes_the_check_of_mechanisms(installed: pytest.MonkeyPatch) -> None:
+    """It says under which adjacencies no small job is accepted: sizes are secret there, and need noise of their own."""
     for name in ("yes_no_counts", "capped_totals"):
-        check_mechanism(SPECS.named(name))
+        assert check_mechanism(SPECS.named(name)) == ("add_remove, same_x", "substitution, anywhere")
 
 
 @pytest.mark.parametrize("what", MUTATIONS)
