@@ -37,7 +37,8 @@ def check_mechanism(spec: type[MechanismSpec], keys: Mapping[str, Any] = NO_KEYS
     accuracy nor branches on exact sums are checked. Raises `AssertionError` with all that is wrong, each with its remedy.
     """
     with TemporaryDirectory() as folder:
-        name, file, jobs = str(get_args(spec.model_fields["name"].annotation)[0]), Path(folder) / "survey.parquet", {}
+        name, file = str(get_args(spec.model_fields["name"].annotation)[0]), Path(folder) / "survey.parquet"
+        jobs = dict[str, Job]()
         if not (lines := list(_lines_of_entry_point(spec, name))):
             survey(1).to_parquet(file)
             jobs, refusals = accepted_jobs(spec, name, file, keys)
