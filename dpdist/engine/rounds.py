@@ -11,7 +11,7 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import BlockRecorder, Carry, Noise, Pass, Query, Sample
+from dpdist.engine.protocol import BlockRecorder, Carry, Choice, Figures, Noise, Pass, Query, Sample
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling.samplers import Sampler
 
@@ -34,7 +34,8 @@ def drive(
 
     Posterior draws come from streams of random numbers with keys. Draws of the same (stage, set) use the same stream in
     every round, so rounds share random numbers. Queries are answered under the noise, unless `answer` answers them. Raises
-    `ValueError` if two queries ask for noise under the same number, because both would get the same stored noise.
+    `ValueError` if two queries ask for noise under the same number, because both would get the same stored noise; and if
+    exact figures are not whole.
     """
     reply: object = None
     drawn = set[int]()
@@ -49,11 +50,21 @@ def drive(
         elif isinstance(request, Sample):
             rng = key.generator(request.stage, stratum, set=request.set)
             reply = (sampler.one if request.set else sampler.many)(request.model or model, request.posterior, rng)
+        elif isinstance(request, Figures | Choice) and not _whole(request):
+            raise ValueError(
+                "figures to be released under noise are not whole numbers: round each record's share, because noise is "
+                "whole, and fractions would be released as they are"
+            )
         elif request.noise.set in drawn:
             raise ValueError(f"noise number {request.noise.set} is asked for by two queries: give each a number of its own")
         else:
             drawn.add(request.noise.set)
             reply = request.under(noise(request.noise)) if answer is None else answer(request)
+
+
+def _whole(request: Figures | Choice) -> bool:
+    exact = request.scores if isinstance(request, Choice) else request.sums
+    return bool((exact == np.rint(exact)).all())
 
 
 def visit_blocks(

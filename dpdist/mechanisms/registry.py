@@ -22,7 +22,7 @@ def mechanism_of(job: Job) -> Mechanism:
     """The mechanism that a job names; raises `Incomplete` if one of its parts is missing."""
     check(job.mechanism.name)
     mechanism = MECHANISMS[job.mechanism.name]
-    if job.mechanism.third_party and not _held(mechanism):
+    if SPECS.origin(job.mechanism.name) and not _held(mechanism):
         plugin, _ = SPECS.plugged_in(job.mechanism.name)
         raise Incomplete(
             f"plug-in {plugin}: its rounds are not held to its queries. Derive it from NoisySums, and leave promise and "

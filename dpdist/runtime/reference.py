@@ -29,6 +29,7 @@ from dpdist.runtime.fit_address import Address, Fit
 from dpdist.runtime.tasks import Outcome
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.samplers import Sampler
+from dpdist.storage.paths import LEARNED_FORM
 from dpdist.storage.tables import read_table
 
 SPURIOUS = "under the clamp another mode than its own wins on the reference's own records"
@@ -142,4 +143,4 @@ def powers(fit: Fit) -> dict[str, float]:
 
 
 def _unit(fit: Fit, stratum: int) -> str:
-    return f"reference-{fit.address.name}-{stratum:06d}"
+    return f"reference-{fit.address.name}-{stratum:06d}-{LEARNED_FORM}"

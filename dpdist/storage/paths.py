@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+LEARNED_FORM = 2
+"""The form of what was learned from a reference. What an earlier form left is learned again: the same, from public data."""
 STATUS = "status.json"
 """Name of the status file in the workspace; only its owner can read it."""
 HELD = "held"
@@ -71,7 +73,7 @@ class WorkspacePaths:
 
     def learned(self, fit: str, stratum: int) -> Path:
         """What the mechanism learned about a stratum from the reference."""
-        return self.confidential / "reference" / f"{fit}-{stratum:06d}.pickle"
+        return self.confidential / "reference" / f"{fit}-{stratum:06d}-{LEARNED_FORM}.pickle"
 
     @property
     def job(self) -> Path:

@@ -13,7 +13,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
 from dpdist.engine.in_memory import Unrecorded, Unwatched, noise_of, run_rounds
-from dpdist.engine.protocol import Columns, Noise, Rounds
+from dpdist.engine.protocol import Choice, Columns, Measurement, Noise, Released, Rounds
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import weighting
@@ -67,6 +67,26 @@ def test_noise_has_the_law_of_its_request(law: str, variance: float, kurtosis: f
     assert spread == pytest.approx(variance, rel=6 * np.sqrt((kurtosis - 1) / SIZE) + 0.01)
     assert abs(fourth - kurtosis) < 1.0
     assert abs(fourth - (9.0 - kurtosis)) > 2.0, "control"
+
+
+@pytest.mark.parametrize(
+    ("exact", "refused"),
+    [([1.0, 2.5], True), ([1.0, np.nan], True), ([1.0, -(2.0**50)], False)],
+    ids=["half", "nan", "whole"],
+)
+@pytest.mark.parametrize("query", [Measurement, Choice])
+def test_figures_that_are_not_whole_are_not_answered(query: type, exact: list[float], refused: bool) -> None:
+    """Noise is whole: the fraction of an answer would be the exact one's. Control: whole figures are answered."""
+
+    def asks() -> Rounds:
+        yield query(np.array([exact]), Noise(Fraction(8), 2, 1, "laplace"))
+        return Released(())
+
+    if refused:
+        with pytest.raises(ValueError, match="round each record's share"):
+            run_rounds(asks(), MODEL, SAMPLER, KEY, "here", BLOCKS)
+    else:
+        assert run_rounds(asks(), MODEL, SAMPLER, KEY, "here", BLOCKS) == Released(())
 
 
 def test_by_products_change_nothing_and_are_handed_over_only_on_request() -> None:

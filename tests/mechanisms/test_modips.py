@@ -216,6 +216,8 @@ def test_no_record_leaves_no_trace_and_sums_lie_in_their_domain() -> None:
     model, file = modelled(job()), survey(1)
     none = summing(model).sums(file.part(0, 0))
     assert (none == 0.0).all(), "1 − v too: its distance from any record is that record's norm"
+    whole, first, rest = (summing(model).sums(file.part(*ends)) for ends in ((0, 600), (0, 5), (5, 600)))
+    np.testing.assert_array_equal(whole - first, rest, "records that are taken out leave the sums of the others")
     for extreme in (-4.0, 4.0):
         whole = summing(model).sums(records(file.frame, np.full(600, extreme), np.full(600, 1.0)))
         assert (whole >= model.domain[0]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,6 +22,7 @@ from dpdist.core.errors import DataError, FitError, JobError, WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
+from dpdist.storage.store import mark_unit, marked
 
 REGIONS, N, SETS = ("north", "south"), 300, 2
 CLASSES = {
@@ -175,6 +177,26 @@ def test_what_a_reference_fixes_is_the_same_in_every_run(release: tuple[str, Pat
     )
     assert np.array_equal(first, again)
     assert public_files(workspace)["released/set-1.json"] != public_files(tmp_path / "again")["released/set-1.json"]
+
+
+def test_what_an_earlier_version_learned_is_learned_again(release: tuple[str, Path], files: Path, tmp_path: Path) -> None:
+    """Its marks and files are whole, in a form that nobody reads any more, under the names that they had."""
+    mechanism, workspace = release
+    copy = tmp_path / "work"
+    shutil.copytree(workspace, copy)
+    shutil.rmtree(copy / "public")
+    confidential = copy / "confidential"
+    for mark in (confidential / "marks").glob("result-*"):
+        mark.unlink()
+    for mark in sorted((confidential / "marks").glob("reference-*")):
+        (path,) = (confidential / name for name in marked(mark) or ())
+        former = path.with_name(f"{path.stem.rpartition('-')[0]}.pickle")
+        former.write_bytes(b"cnowhere.gone\nReferenceSummary\n.")
+        path.unlink()
+        mark.unlink()
+        mark_unit(confidential / "marks", mark.stem.rpartition("-")[0], [former], confidential)
+    dpdist.run(job(files, mechanism), copy)
+    assert public_files(copy) == public_files(workspace)
 
 
 def test_publishing_again_gives_the_same_bytes(release: tuple[str, Path]) -> None:
