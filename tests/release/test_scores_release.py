@@ -154,10 +154,14 @@ def test_the_tensor_gives_the_bounds(workspace: Path) -> None:
 
 
 def test_without_weights_nothing_is_promised_and_the_reference_still_serves(files: Path, tmp_path: Path) -> None:
-    dpdist.run(job(files, mechanism="unweighted"), tmp_path / "ws")
-    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
-    assert said["guarantee"] == "none"
-    assert (errors(tmp_path / "ws")["median"] < 1.0).all()
+    """A release's median of 12 cells is .6 ± .25: the mean of three is above 1 in 2 of 1,000 sets of draws."""
+    medians = []
+    for name in ("first", "second", "third"):
+        dpdist.run(job(files, mechanism="unweighted"), tmp_path / name)
+        said = json.loads((tmp_path / name / "public" / "statement.json").read_text())
+        assert said["guarantee"] == "none"
+        medians.append(errors(tmp_path / name)["median"])
+    assert (sum(medians) / len(medians) < 1.0).all()
 
 
 def test_yes_or_no_outcomes_have_parts_and_weights_of_their_own(tmp_path: Path) -> None:

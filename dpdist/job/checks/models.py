@@ -165,7 +165,7 @@ def _without_a_program(job: Job) -> Iterator[Contradiction]:
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
     """The sampler must be one of the family's, without settings of other samplers."""
-    sampler, samplers = job.sampler, samplers_of(job.family)
+    sampler, samplers = job.sampler, samplers_of(job.family) if job.mechanism.statistics is None else ()
     if not samplers:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
             yield Contradiction(("sampler",), f"'{job.model_name}' draws from no posterior", "leave sampler out")
