@@ -68,10 +68,14 @@ def results(journal: Iterable[str]) -> set[str]:
 @pytest.mark.long
 def test_rounds_that_a_killed_run_finished_are_not_run_again(giant: Survey, whole: Path, tmp_path: Path) -> None:
     """Killed in round 2 when its first span is done, and again after round 4: every result that stood is kept as it was."""
-    job, workspace, replay = giant.job(), tmp_path / "killed", ("--replay", whole / "confidential")
-    first = Watched(job, workspace, *replay).until("002-00000")
-    assert {"000", "001", "002-00000"} <= results(first)
-    assert not {"002", "003"} & results(first)
+    job, replay = giant.job(), ("--replay", whole / "confidential")
+    for attempt in range(8):  # on a busy machine the watcher may see the first span when the round has ended
+        workspace = tmp_path / f"killed-{attempt}"
+        first = Watched(job, workspace, *replay).until("002-00000")
+        assert {"000", "001", "002-00000"} <= results(first)
+        if not {"002", "003"} & results(first):
+            break
+    assert not {"002", "003"} & results(first), "eight kills fell behind round 2"
     second = Watched(job, workspace, *replay)
     standing = second.until("004")
     assert second.redone(first) <= {"002.request"}, "only the round in hand is asked for again"
