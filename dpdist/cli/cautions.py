@@ -11,6 +11,7 @@ import numpy as np
 from dpdist.approval.gate_limits import cautions as of_gates
 from dpdist.cli.statement_text import PUBLISHED_TOO
 from dpdist.core.records import Frame
+from dpdist.core.table_cells import first_named
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job
 from dpdist.job.families import family_facts
@@ -45,6 +46,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     yield from (f"{caution}. State survey.design_effect: {_effect(job)}" for caution in design_left_out(job))
     yield from _of_reference(job)
     yield from _left_blank(job)
+    yield from _priorities(job)
     yield from of_gates(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
@@ -55,6 +57,14 @@ def cautions(plan: Plan) -> Iterator[str]:
         yield from _small_strata(job, plan.frame, plan.model)
         yield from filter(None, [small_counts.caution(job, plan.small_counts)])
         yield from _empty_levels(job, plan.frame)
+
+
+def _priorities(job: Job) -> Iterator[str]:
+    """Priorities of tables have no effect where a mechanism measures all tables alike."""
+    weighted = [table.name for table in job.tables if table.weighted]
+    if weighted and not job.mechanism.prioritises:
+        tables = f"{first_named(weighted)} {'has' if len(weighted) == 1 else 'have'} no effect"
+        yield f"'{job.mechanism.name}' measures all tables alike: the priority, or error, of {tables}"
 
 
 def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[str]:

@@ -191,7 +191,7 @@ class Draft:
         table = {"name": "table", "by": list(self.by), "statistics": ["count", {"mean": self.outcome}]}
         if self.proposed:
             yield "# by: nobody named these columns; they are the first categories that do not say the same"
-        yield f"tables:\n  - {flow(table)}"
+        yield f"tables:  # several in one entry: by: [[…], […]], or every_pair_of: […]\n  - {flow(table)}"
         text = {name: self._text(name) for name in (*self.by, self.outcome)}
         if any(text.values()):
             yield f"presentation: {flow({'columns': {name: texts for name, texts in text.items() if texts}})}"

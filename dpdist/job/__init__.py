@@ -8,6 +8,7 @@ from dpdist.job.calibration import Calibration
 from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import DesignEffect, ReplicateWeights
 from dpdist.job.families import SAMPLERS, Family
+from dpdist.job.hierarchies import Hierarchy
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.model import Model, Prior, Program
 from dpdist.job.names import (
@@ -52,6 +53,7 @@ __all__ = [
     "Frozen",
     "Gate",
     "Guarantee",
+    "Hierarchy",
     "Job",
     "LedgerSettings",
     "Limits",

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.job import Calibration, Job
-from dpdist.job.checks import contradictions
+from dpdist.job.checks import Contradiction, contradictions
+from dpdist.job.table_entries import written_place
 from dpdist.job.validation import keys_of_earlier_form, validated
 from dpdist.job.values import MINISIGN, PATTERNS
 from dpdist.job.yaml_lines import Keys, Lines, Where, dotted, mapping, place, read_yaml, value
@@ -176,10 +177,18 @@ def freeze(resolved: Resolved) -> Job:
         job = validated(Job, keys, source, lines, JobError)
     except JobError as error:
         raise JobError(source, [*error.problems, *resolved.to_do]) from None
-    against = [fault.problem(lines) for fault in contradictions(job)]
+    against = dict.fromkeys(_as_written(fault, keys).problem(lines) for fault in contradictions(job))
     if against or resolved.to_do:
         raise JobError(source, [*against, *resolved.to_do])
     return job
+
+
+def _as_written(fault: Contradiction, keys: Keys) -> Contradiction:
+    """The contradiction with the place of its key in the file, where tables and hierarchies may be shorthand."""
+    where = written_place(fault.where, keys.get("tables"))
+    if where[:1] == ("hierarchies",) and where[2:3] == ("columns",) and not isinstance(_content(keys, where[:2]), dict):
+        where = (*where[:2], *where[3:])
+    return fault._replace(where=where)
 
 
 def find_job(name: str | Path) -> Path:

@@ -82,6 +82,10 @@ class MechanismSpec(Frozen):
     """True if the mechanism adds noise to what it releases of several outcomes together."""
     shape: ClassVar[bool] = True
     """True if the mechanism releases how an outcome is distributed, as a distribution or as records."""
+    prioritises: ClassVar[bool] = False
+    """True if tables of a higher priority, or of a smaller error to aim at, get more of the budget."""
+    nests: ClassVar[bool] = False
+    """True if the mechanism measures by the job's hierarchies. Others release columns of a hierarchy as any column."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Whole-number constants that no budget determines, with the values that a calibration tries first."""
 

@@ -146,13 +146,37 @@ def statistic_text(value: Statistic) -> Any:
     return value.name if value.variable is None and not constants else {value.name: value.variable} | constants
 
 
+Margins = Annotated[bool, Field(description="whether sums over every column are published too, as level Total")]
+Statistics = Annotated[
+    tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...],
+    Field(min_length=1, description="as many as wanted: " + "; ".join(WRITTEN.values())),
+]
+Priority = Annotated[float, Field(ge=1e-6, le=1e6)]
+Precision = Annotated[
+    Annotated[float, Field(ge=1e-3, le=1e3)] | None,
+    Field(
+        exclude_if=lambda error: error is None,
+        description="in place of priority: the error to aim at, in direct standard errors, as in 0.5",
+    ),
+]
+
+
 class Table(Frozen):
+    """A published table. `dpdist.job.table_entries` has the forms in which a job may write several as one."""
+
     name: Name = Field(description="of the table's files")
     by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
-    margins: bool = Field(default=True, description="whether sums over every column are published too, as level Total")
-    statistics: tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...] = Field(
-        min_length=1, description="as many as wanted: " + "; ".join(WRITTEN.values())
-    )
+    margins: Margins = True
+    statistics: Statistics
+    priority: Annotated[Priority, Field(exclude_if=lambda priority: priority == 1.0)] = 1.0
+    """Weight of the table's mean squared error, in direct standard errors, in what a mechanism minimises."""
+    error: Precision = None
+    """The error to aim at, in direct standard errors. The priority follows from it."""
+
+    @property
+    def weighted(self) -> bool:
+        """True if the job states a priority, or an error, of the table."""
+        return self.priority != 1.0 or self.error is not None
 
 
 class Microdata(Frozen):

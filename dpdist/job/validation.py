@@ -187,7 +187,10 @@ def _within(annotation: Any, part: str | int) -> Any:
         return member
     inner = _plain(annotation)
     if _is_model(inner):
-        return inner.model_fields[str(part)].annotation if part in inner.model_fields else None
+        field = inner.model_fields.get(str(part))
+        if field is None:
+            return None
+        return next((data.written for data in field.metadata if hasattr(data, "written")), field.annotation)
     return next((argument for argument in reversed(get_args(inner)) if argument is not Ellipsis), None)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 
+from dpdist.core.nesting import Nesting
+from dpdist.core.records import Frame
 from dpdist.job.budget import FRAME_MINIMUM, LedgerSettings, Predictors, PrivacyUnit, PublicFrame, ReleaseBudget
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
 from dpdist.job.families import MODELS, samplers_of
+from dpdist.job.hierarchies import Hierarchies, nestings
 from dpdist.job.model import Model, Outcome
 from dpdist.job.names import (
     Comparator,
@@ -23,6 +26,7 @@ from dpdist.job.publication import Acceptance, Approval, Correction
 from dpdist.job.reference import HISTOGRAM_SHARE, Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
 from dpdist.job.specs import Mechanism
+from dpdist.job.table_entries import ListedOut
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 from dpdist.job.zcdp import rho_of
@@ -84,7 +88,13 @@ class JobKeys(Frozen):
     )
     sampler: Sampler = Field(default=Sampler(), description="how posteriors are sampled")
     diagnostics: Diagnostics = Field(default=Diagnostics(), description="thresholds of Markov chains")
-    tables: tuple[Table, ...] = Field(min_length=1, description="what is published; all tables have one budget")
+    tables: Annotated[tuple[Table, ...], ListedOut()] = Field(
+        description="what is published; all tables have one budget; an entry may be shorthand for several"
+    )
+    hierarchies: Annotated[Hierarchies, Field(exclude_if=lambda hierarchies: not hierarchies)] = Field(
+        default={},
+        description="columns that are nested by a public map, the coarsest first, as in {geography: [region, state]}",
+    )
     microdata: Microdata = Field(default=Microdata(), description="what synthetic records beside strict tables hold")
     rake: tuple[Rake, ...] = Field(default=(), description="public totals that synthetic weights and tables must meet")
     compare: tuple[Comparator, ...] = Field(
@@ -319,6 +329,15 @@ class Job(BudgetShares):
         if self.predictors is not None:
             return self.counted_columns or None
         return None if self.sizes_secret else self.categories
+
+    def nested_by_file(self, columns: Iterable[str]) -> bool:
+        """True if the file's records show publicly how these columns are nested: their sample counts are public."""
+        return self.public_counts is not None and set(columns) <= set(self.public_counts)
+
+    def nestings(self, frames: Iterable[Frame]) -> tuple[Nesting, ...]:
+        """The maps of the job's hierarchies, with what records of public frames add. Raises `JobError`."""
+        levels = {name: column.levels or () for name, column in self.columns.items()}
+        return nestings(self.dataset, self.hierarchies, levels, frames)
 
     @property
     def gated(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -65,10 +66,19 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
         design = reference_design(job, reference) if job.survey.effects_of_reference else None
     if not job.sizes_secret and (note := large_delta(job, int(layout.frame.count.sum()))):
         listener(Event("note", "plan", note=note))
-    plan = Plan(job, source, census, promise, layout, reference, goodness, design)
+    nestings = job.nestings(_public_frames(job, layout.frame, reference))
+    plan = Plan(job, source, census, promise, layout, reference, goodness, design, nestings)
     _check_scale(job, plan.model)
     check(job, plan.model)
     return plan
+
+
+def _public_frames(job: Job, frame: Frame, reference: ReferenceFile | ReferenceRelease | None) -> Iterator[Frame]:
+    """Frames that show publicly which levels occur together: the reference's, and the file's columns with public counts."""
+    if job.public_counts is not None:
+        yield replace(frame, codes={name: frame.codes[name] for name in job.public_counts})
+    if isinstance(reference, ReferenceFile):
+        yield reference.census.frame
 
 
 def refuse_formats(job: Job) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dpdist.core.nesting import Nesting
 from dpdist.core.records import Frame, Ints, SmallCounts
 from dpdist.core.table_cells import first_named
 from dpdist.job import Job, budget_text
@@ -47,6 +48,7 @@ class Plan:
     reference : the job's reference, opened.
     goodness : how well a parametric family fits the reference.
     design : design effects from the reference's records, if the job asks for them.
+    nestings : the maps of the job's hierarchies.
 
     Example
     -------
@@ -62,6 +64,7 @@ class Plan:
     reference: ReferenceFile | ReferenceRelease | None = None
     goodness: GoodnessOfFit | None = None
     design: ReferenceDesign | None = None
+    nestings: tuple[Nesting, ...] = ()
 
     def __str__(self) -> str:
         return plan_lines(self)
@@ -182,6 +185,17 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     small = int((size < few).sum())
     drowned = f"; {small:,} cells of fewer than {few:,.0f} records, which noise would drown, share their sums"
     return text + (drowned if small else "")
+
+
+def hierarchies(plan: Plan) -> dict[str, str]:
+    """A line on hierarchies, each with the numbers of levels; empty where there are none."""
+    levels = plan.frame.levels
+    nested = [
+        f"{nesting.name}: " + " > ".join(f"{name} ({len(levels[name]):,})" for name in nesting.columns)
+        for nesting in plan.nestings
+    ]
+    unused = "" if plan.job.mechanism.nests else f"; checked, and '{plan.job.mechanism.name}' does not measure by them"
+    return {"hierarchies": "; ".join(nested) + unused} if nested else {}
 
 
 def together(plan: Plan) -> dict[str, str]:

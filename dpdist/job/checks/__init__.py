@@ -13,6 +13,7 @@ from dpdist.job.checks.columns import (
     units,
     universe,
 )
+from dpdist.job.checks.hierarchies import hierarchies
 from dpdist.job.checks.models import (
     calibration,
     comparators,
@@ -46,6 +47,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         return against
     return [
         *categories(job),
+        *hierarchies(job),
         *roles(job),
         *design_effects(job),
         *constant_weights(job),

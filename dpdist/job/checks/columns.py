@@ -40,6 +40,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
         (("survey", "design_strata"), job.survey.design_strata),
         *((("tables", i, "by"), table.by) for i, table in enumerate(job.tables)),
         *((("rake", i, "by"), rake.by) for i, rake in enumerate(job.rake)),
+        *((("hierarchies", name, "columns"), hierarchy.columns) for name, hierarchy in job.hierarchies.items()),
     ]
     for path, names in lists:
         for i, name in enumerate(names):

@@ -12,6 +12,7 @@ from dpdist.job.checks.models import several_outcomes
 from dpdist.job.contradiction import Contradiction, listed, near_column
 from dpdist.job.families import family_facts
 from dpdist.job.presentation import ColumnText
+from dpdist.job.table_entries import MOST_TABLES
 from dpdist.job.tables import Rake
 from dpdist.job.yaml_lines import Where
 
@@ -21,6 +22,10 @@ PROTECT = 'protect them by predictors: {protect: {epsilon: "…"}}'
 def table_statistics(job: Job) -> Iterator[Contradiction]:
     names = [table.name for table in job.tables]
     files = [name.casefold() for name in names]
+    if len(names) > MOST_TABLES:
+        fault = f"more than {MOST_TABLES:,} tables"
+        yield Contradiction(("tables",), fault, "divide them among several jobs", f"at most {MOST_TABLES:,}")
+        return
     for i, table in enumerate(job.tables):
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")

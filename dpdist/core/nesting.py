@@ -1,0 +1,74 @@
+"""Nested columns as a public map, such as region, state and county: in which level of a column each finer level lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpdist.core.records import Codes, Frame, Level
+
+UNSEEN = -1
+"""The parent of a level that no public record has, where the job states none."""
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """Columns of a hierarchy, the coarsest first, and the map between them.
+
+    `parents[k]` has, for every level of `columns[k + 1]`, the position of the level of `columns[k]` that it lies in; it is
+    `UNSEEN` where that is not known.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    parents: tuple[Codes, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {' > '.join(self.columns)}"
+
+    def holds(self, fine: str, coarse: str) -> bool:
+        """True if the levels of one column follow from those of another."""
+        return fine in self.columns and coarse in self.columns[: self.columns.index(fine)]
+
+    def coarser(self, fine: str, coarse: str) -> Codes:
+        """For every level of a column, the position of the coarser column's level; `UNSEEN` where it is not known."""
+        first, last = self.columns.index(coarse), self.columns.index(fine)
+        code = np.arange(len(self.parents[last - 1]), dtype=np.int32)
+        for parent in reversed(self.parents[first:last]):
+            code = np.where(code == UNSEEN, UNSEEN, parent[code]).astype(np.int32)
+        return code
+
+
+class UnnestedError(Exception):
+    """A level that lies in two levels of the coarser column; `fine`, `level`, `coarse` and `both` say which."""
+
+    def __init__(self, fine: str, level: Level, coarse: str, both: tuple[Level, Level]) -> None:
+        super().__init__(f"{fine} {level}: {coarse} {both[0]} and {both[1]}")
+        self.fine, self.level, self.coarse, self.both = fine, level, coarse, both
+
+
+def parents_in(frames: Iterable[Frame], fine: str, coarse: str, stated: Codes) -> Codes:
+    """The coarser level of every level of a column, from a stated map and from records of public frames.
+
+    `stated` has `UNSEEN` where the records decide. Raises `UnnestedError` where a level lies in two.
+    """
+    parent = stated.copy()
+    for frame in frames:
+        levels, occurs = frame.levels, frame.count > 0
+        pairs = np.unique(np.column_stack([frame.codes[fine], frame.codes[coarse]])[occurs], axis=0)
+        for level, within in pairs.tolist():
+            if parent[level] not in (UNSEEN, within):
+                both = (levels[coarse][parent[level]], levels[coarse][within])
+                raise UnnestedError(fine, levels[fine][level], coarse, both)
+            parent[level] = within
+    return parent
+
+
+def implied(nestings: Sequence[Nesting], columns: Iterable[str]) -> frozenset[str]:
+    """The columns whose levels follow from others of these columns."""
+    given = tuple(columns)
+    return frozenset(
+        coarse for coarse in given if any(nesting.holds(fine, coarse) for nesting in nestings for fine in given)
+    )

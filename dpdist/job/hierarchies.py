@@ -1,0 +1,89 @@
+"""Hierarchies: columns that are nested by a public map, such as region, state and county."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from dpdist.core.errors import JobError, Problem
+from dpdist.core.nesting import UNSEEN, Nesting, UnnestedError, parents_in
+from dpdist.core.records import Codes, Frame, Level
+from dpdist.job.values import ColumnName, Frozen, Name
+
+
+def _texts(value: Any) -> Any:
+    """A map of levels as texts: levels are of one type in a column, and differ as texts."""
+    return {str(fine): str(coarse) for fine, coarse in value.items()} if isinstance(value, dict) else value
+
+
+class Hierarchy(Frozen):
+    """Columns of which each lies within the one before, as in [region, state, county]."""
+
+    columns: tuple[ColumnName, ...] = Field(min_length=2, description="the columns, the coarsest first")
+    within: dict[ColumnName, Annotated[dict[str, str], BeforeValidator(_texts)]] = Field(
+        default={},
+        description="of a column: the level of the column before it in which each of its levels lies, as in "
+        "{state: {Texas: South, Utah: West}}; unset: as they occur together in public records",
+    )
+
+    @property
+    def steps(self) -> tuple[tuple[str, str], ...]:
+        """Every finer column with the column that it lies in."""
+        return tuple(zip(self.columns[1:], self.columns, strict=False))
+
+    def stated(self, levels: Mapping[str, Sequence[Level]], fine: str, coarse: str) -> Codes:
+        """The stated map of a column, as positions of levels, (level,); `UNSEEN` where the job states none."""
+        if fine not in self.within:
+            return np.full(len(levels[fine]), UNSEEN, dtype=np.int32)
+        place = {str(level): k for k, level in enumerate(levels[coarse])}
+        return np.array([place[self.within[fine][str(level)]] for level in levels[fine]], dtype=np.int32)
+
+
+class _OrColumns:
+    """Annotates a hierarchy that may be written as its columns alone."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler(Annotated[source, BeforeValidator(_as_mapping)])
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "array", "items": {"type": "string"}}, handler(schema)]}
+
+
+def _as_mapping(value: Any) -> Any:
+    return {"columns": value} if isinstance(value, list | tuple) else value
+
+
+Hierarchies = dict[Name, Annotated[Hierarchy, _OrColumns()]]
+
+
+def nestings(
+    dataset: str, hierarchies: Mapping[str, Hierarchy], levels: Mapping[str, Sequence[Level]], frames: Iterable[Frame]
+) -> tuple[Nesting, ...]:
+    """The maps of all hierarchies, by what the job states and by records of public frames.
+
+    `levels` are those of the columns. Raises `JobError` where a level lies in two of the coarser column.
+    """
+    public, made = tuple(frames), []
+    for name, hierarchy in hierarchies.items():
+        parents = []
+        for fine, coarse in hierarchy.steps:
+            held = [frame for frame in public if {fine, coarse} <= frame.codes.keys()]
+            try:
+                parents.append(parents_in(held, fine, coarse, hierarchy.stated(levels, fine, coarse)))
+            except UnnestedError as error:
+                raise _not_nested(dataset, name, error, fine in hierarchy.within) from None
+        made.append(Nesting(name, hierarchy.columns, tuple(parents)))
+    return tuple(made)
+
+
+def _not_nested(dataset: str, name: str, error: UnnestedError, stated: bool) -> JobError:
+    fine, coarse, (one, other) = error.fine, error.coarse, error.both
+    first = f"{coarse} '{one}' by the job" if stated else f"{coarse} '{one}'"
+    fault = f"{fine} '{error.level}' lies in {first}, and public records have it in '{other}', too"
+    allowed = f"one level of {coarse} for every level of {fine}"
+    remedy = "correct the map, or the records; or leave the column out of the hierarchy"
+    return JobError(dataset, [Problem(f"hierarchies.{name}", fault, allowed, remedy)])

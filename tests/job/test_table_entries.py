@@ -1,0 +1,133 @@
+"""Shorthand for several tables is listed out as plain tables, in one place, and messages point to what is written."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import yaml
+
+from dpdist.core.errors import JobError, Problem
+from dpdist.job import Job
+from dpdist.job.loading import parse_job
+from dpdist.job.table_entries import MOST_TABLES
+
+pytestmark = pytest.mark.quick
+
+TEXT = """
+dataset: tiny
+period: "2020"
+columns:
+  region: {levels: [South, West]}
+  state: {levels: [Texas, Utah, Ohio]}
+  sex: {levels: [f, m]}
+  pay in 2020: {levels: [low, high]}
+  pay: {bounds: [0, 1000], outside: clip}
+  weight: {bounds: [1, 50], outside: clip}
+survey: {weight: weight}
+outcome: pay
+mechanism: {name: laplace_strict}
+budget: {epsilon: "1", adjacency: substitution}
+tables:
+"""
+
+
+def job(*entries: str, more: str = "") -> Job:
+    return parse_job(TEXT + "".join(f"  - {entry}\n" for entry in entries) + more)
+
+
+def problems(*entries: str) -> tuple[Problem, ...]:
+    with pytest.raises(JobError) as refused:
+        job(*entries)
+    return refused.value.problems
+
+
+def columns(read: Job) -> dict[str, tuple[str, ...]]:
+    return {table.name: table.by for table in read.tables}
+
+
+def test_lists_of_columns_are_tables_named_by_their_columns() -> None:
+    read = job("{name: pay, by: [[state, sex], [region], []], margins: false, statistics: [count, {mean: pay}]}")
+    assert columns(read) == {"pay-state-sex": ("state", "sex"), "pay-region": ("region",), "pay": ()}
+    assert {(table.margins, len(table.statistics)) for table in read.tables} == {(False, 2)}
+
+
+def test_every_pair_and_triple_have_a_table_in_the_order_of_the_columns() -> None:
+    pairs = job("{name: t, every_pair_of: [state, sex, region], statistics: [count]}")
+    assert list(columns(pairs)) == ["t-state-sex", "t-state-region", "t-sex-region"]
+    triples = job("{name: t, every_triple_of: [state, sex, region], statistics: [count]}")
+    assert columns(triples) == {"t-state-sex-region": ("state", "sex", "region")}
+
+
+def test_a_column_that_no_name_may_have_gives_underscores() -> None:
+    assert list(columns(job("{name: t, by: [[pay in 2020, sex]], statistics: [count]}"))) == ["t-pay_in_2020-sex"]
+
+
+def test_shorthand_is_the_same_job_as_its_tables_written_out() -> None:
+    short = job("{name: t, by: [[state, sex], [sex]], statistics: [count], priority: 3}", "{name: u, statistics: [count]}")
+    tables = ("{name: t-state-sex, by: [state, sex], statistics: [count], priority: 3}",)
+    tables += ("{name: t-sex, by: [sex], statistics: [count], priority: 3}", "{name: u, statistics: [count]}")
+    assert short == job(*tables)
+    assert short.identity == job(*tables).identity
+    assert Job.model_validate(short.public).public == short.public
+    assert Job.model_validate_json(short.model_dump_json()) == short
+
+
+def test_an_error_to_aim_at_is_a_priority_and_survives_publication() -> None:
+    read = job("{name: a, by: [sex], statistics: [count], error: .5}", "{name: b, by: [state], statistics: [count]}")
+    assert [table.priority for table in read.tables] == [4.0, 1.0]
+    assert [table.weighted for table in read.tables] == [True, False]
+    published = read.public["tables"]
+    assert published[0]["error"] == 0.5
+    assert not {"error", "priority"} & set(published[1])
+    assert [table.priority for table in Job.model_validate(read.public).tables] == [4.0, 1.0]
+
+
+@pytest.mark.parametrize("key", ["priority: 2", "error: .5"])
+def test_priority_and_error_change_the_identity(key: str) -> None:
+    plain = "{name: a, by: [sex], statistics: [count]}"
+    assert job(plain).identity != job(plain.replace("[count]", f"[count], {key}")).identity
+
+
+def test_a_problem_of_one_entry_is_told_once_at_the_line_and_place_where_it_is_written() -> None:
+    """Control: the second entry has a table of its own position, 3, which no file has."""
+    wrong = problems(
+        "{name: t, every_pair_of: [state, sex, region], statistics: [count]}",
+        "{name: u, by: [[sex], [state, sx]], statistics: [count, {mean: wages}]}",
+    )
+    assert [(problem.where, problem.places) for problem in wrong] == [
+        ("tables.1.by.1.1", ("line 17",)),
+        ("tables.1.statistics.1", ("line 17",)),
+    ]
+    assert "did you mean 'sex'" in wrong[0].remedy
+
+
+def test_settings_on_the_command_line_change_what_is_written() -> None:
+    from dpdist.job.loading import Resolved, freeze
+
+    keys: dict[str, Any] = yaml.safe_load(TEXT + "  - {name: t, by: [[state, sex], [sex]], statistics: [count]}\n")
+    assert list(columns(freeze(Resolved(keys).with_settings(["tables.0.by.1=[region]"])))) == ["t-state-sex", "t-region"]
+
+
+def test_a_thousand_tables_are_read_within_seconds_and_one_more_is_refused() -> None:
+    entries = [f"{{name: t{k}, by: [[state], [sex], [region], [state, sex]], statistics: [count]}}" for k in range(250)]
+    began = time.process_time()
+    assert len(job(*entries).tables) == MOST_TABLES
+    assert time.process_time() - began < 4.0
+    (refused,) = problems(*entries, "{name: more, statistics: [count]}")
+    assert (refused.where, refused.fault) == ("tables", "more than 1,000 tables")
+
+
+def test_a_hierarchy_is_its_columns_or_columns_with_a_map_and_survives_publication() -> None:
+    tables = "{name: t, by: [region, state], statistics: [count]}"
+    listed = job(tables, more="hierarchies: {place: [region, state]}\n")
+    assert listed.hierarchies["place"].columns == ("region", "state")
+    within = "within: {state: {Texas: South, Utah: West, Ohio: West}}"
+    mapped = job(tables, more=f"hierarchies: {{place: {{columns: [region, state], {within}}}}}\n")
+    (nesting,) = mapped.nestings([])
+    assert nesting.parents[0].tolist() == [0, 1, 1]
+    for read in (listed, mapped):
+        assert Job.model_validate(read.public).hierarchies == read.hierarchies
+    assert len({str(read.identity) for read in (listed, mapped, job(tables))}) == 3
+    assert "hierarchies" not in job(tables).public
