@@ -6,6 +6,7 @@ They stand in the pages themselves, between two marks, so that a page is whole w
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -21,10 +22,12 @@ from dpdist.audit.auditing import LOSSES
 from dpdist.audit.lower_bounds import LOWER_BOUNDS
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
+from dpdist.core.formats import JOB, RELEASE, STATEMENT
 from dpdist.job import SAMPLERS, SPECS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.publish.schemas import DRAFT, manifest_schema, statement_schema
 from dpdist.quality.columns import TABLES
 
 FILES = {
@@ -51,6 +54,28 @@ def pages() -> Iterator[tuple[Path, str]]:
         text, made = PART.subn(lambda _, part=part: part, page.read_text(encoding="utf-8"))
         assert made == 1, f"{page} has {made} places for its generated part"
         yield page, text
+    for name, schema in schemas().items():
+        yield folder / "schemas" / f"{name}.json", json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """JSON schemas by file name, with the number of the format. Plug-ins of this machine are left out of the job's."""
+    described = dict(_described())
+    statement = statement_schema()
+    keys = statement["properties"]
+    statement["properties"] = {
+        name: {"description": described[name], **keys.get(name, {})} for name in sorted(keys.keys() | described.keys())
+    }
+    job = {"$schema": DRAFT, "title": "job file", **Job.model_json_schema()}
+    return {f"job-{JOB}": job, f"manifest-{RELEASE}": manifest_schema(), f"statement-{STATEMENT}": statement}
+
+
+def _described() -> Iterator[tuple[str, str]]:
+    """Keys of a statement with what the page of statements says of them."""
+    page = (Path(__file__).parent / "reference" / "statement.md").read_text(encoding="utf-8")
+    for names, words in re.findall(r"^\| (`[^|]*) \| ([^|]*) \|$", page, re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", words)
+        yield from ((name, plain) for name in re.findall(r"`([a-z_]+)`", names))
 
 
 def evaluations() -> Iterator[str]:

@@ -19,6 +19,7 @@ import rfc8785
 from pydantic import ValidationError
 
 from dpdist.core.files import sha256
+from dpdist.core.formats import RELEASE, misfit
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.minisig"
@@ -26,8 +27,6 @@ SIGNATURE = "manifest.json.minisig"
 
 It signs the manifest, which holds the checksums of all other files.
 """
-FORMAT = 1
-"""The format of manifests that this version writes and reads."""
 MISSING = "no such file"
 """Message for a file that the manifest names and the folder lacks."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"
@@ -133,7 +132,9 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
     hold exactly the files that the manifest names there, unchanged. Raises `Damaged`, which names the first problem and the
     number of further ones.
     """
-    files = read_object(folder, MANIFEST).get("files")
+    manifest = read_object(folder, MANIFEST)
+    refuse_format(MANIFEST, manifest.get("format"), RELEASE)
+    files = manifest.get("files")
     if not isinstance(files, dict):
         raise Damaged(MANIFEST, "no table of files", "files: SHA-256 by name")
     for name, digest in files.items():
@@ -146,6 +147,12 @@ def vouched(folder: Path, part: str = "", *others: str) -> frozenset[str]:
     return frozenset(wanted)
 
 
+def refuse_format(name: str, stated: object, newest: int) -> None:
+    """Raises `Damaged` for a file of a format that this version does not read."""
+    if (wrong := misfit(stated, newest)) is not None:
+        raise Damaged(name, wrong.fault, wrong.allowed, wrong.remedy)
+
+
 def whole(folder: Path) -> frozenset[str]:
     """Names of the files of a release. Raises `Damaged`, as `vouched` does, where there is `all_damage` of any kind."""
     if damage := all_damage(folder):
@@ -156,7 +163,7 @@ def whole(folder: Path) -> frozenset[str]:
 def _first_of(damage: list[Damaged]) -> Damaged:
     """The first problem, with the number of further ones."""
     others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
-    return Damaged(damage[0].file, damage[0].fault + others_alike, damage[0].allowed)
+    return Damaged(damage[0].file, damage[0].fault + others_alike, damage[0].allowed, damage[0].remedy)
 
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:
@@ -184,12 +191,10 @@ def all_damage(folder: Path) -> list[Damaged]:
 def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged]:
     """Problems of a readable manifest: another format, or missing parts."""
     if "format" not in manifest:
-        allowed = f"format {FORMAT}: publish again with the workspace's own `dpdist run`"
+        allowed = f"format {RELEASE}: publish again with the workspace's own `dpdist run`"
         yield Damaged(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
-    elif manifest["format"] != FORMAT:
-        yield Damaged(
-            MANIFEST, f"format {printable(manifest['format'])}", f"format {FORMAT}: verify with the dpdist that made it"
-        )
+    elif (wrong := misfit(manifest["format"] or 0, RELEASE)) is not None:
+        yield Damaged(MANIFEST, wrong.fault, wrong.allowed, wrong.remedy)
     elif manifest.get("release") != release_id(manifest) or canonical(manifest) != (folder / MANIFEST).read_bytes():
         yield Damaged(MANIFEST, "it is not the file that was released", "a release id that follows from all else in it")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpdist.core.errors import JobError, Problem, ProblemsError
+from dpdist.core.formats import JOB, misfit
 from dpdist.job import Calibration, Job
 from dpdist.job.checks import Contradiction, contradictions
 from dpdist.job.table_entries import written_place
@@ -166,6 +167,8 @@ def resolve(name: str | Path, settings: Sequence[str] | None = None) -> Resolved
 def freeze(resolved: Resolved) -> Job:
     """Reads the files that the keys name, and validates the job. Raises `JobError` with every problem."""
     keys, lines, source = resolved.keys, resolved.lines, resolved.source
+    if (wrong := misfit(keys.get("format"), JOB)) is not None:
+        raise JobError(source, [Problem("format", *wrong, places=place(("format",), lines))])
     if earlier := [fault.problem(lines) for fault in keys_of_earlier_form(keys)]:
         raise JobError(source, earlier)
     for completed in (_with_program, _with_signer, _with_calibration):

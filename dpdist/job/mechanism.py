@@ -123,6 +123,11 @@ class MechanismSpec(Frozen):
         return 1 if self.sets_are_free else job.synthetic_sets
 
     @property
+    def sets_apart(self) -> bool:
+        """True if every synthetic set was protected by itself, so that estimates combine by T = B/m + W (METHODS §6)."""
+        return not (self.whole_tables or self.sets_are_free or self.donates)
+
+    @property
     def third_party(self) -> dict[str, Any]:
         """The distribution that brings the mechanism, with its version, under `third_party`; empty for one of dpdist."""
         if self.package.startswith("dpdist."):

@@ -56,6 +56,9 @@ class JobKeys(Frozen):
     extends: Annotated[Base, WithJsonSchema(BASE_SCHEMA)] | None = Field(
         default=None, exclude=True, description="another job file: its keys hold where this one says nothing"
     )
+    format: Literal[1] = Field(
+        default=1, exclude=True, description="the format of this file, which stays 1 while old job files mean the same"
+    )
     dataset: Name = Field(description="the survey's short name")
     period: Period = Field(description='what the release is of, as in "2017"; write it in quotes')
     assumed_public: tuple[Sentence, ...] = Field(

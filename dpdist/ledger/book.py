@@ -11,10 +11,11 @@ from uuid import uuid4
 from sqlalchemy import Connection
 
 from dpdist.core.errors import LedgerError
+from dpdist.core.formats import LEDGER, misfit
 from dpdist.job import Limits
 from dpdist.ledger.accounts import Charge, Class, refuse_correction, refuse_excess
 from dpdist.ledger.database import Database, append, rows
-from dpdist.ledger.entries import FORMAT, Entry, Receipt, damage, following, trusted
+from dpdist.ledger.entries import Entry, Receipt, Row, damage, following, stated_format, trusted
 
 CHARGED_IN = "name the ledger that the run was charged in, or use a new workspace"
 CORRECTS = "state correction.of as the run began, or use a new workspace"
@@ -41,10 +42,10 @@ class Ledger:
     def begin(self) -> bool:
         """Creates the ledger; returns False if it exists already."""
         with self._database.writing(begin=True) as link:
-            if rows(link):
+            if self._rows(link):
                 self._trusted(link)
                 return False
-            self._append(link, None, {"kind": "begin", "format": FORMAT, "ledger": uuid4().hex})
+            self._append(link, None, {"kind": "begin", "format": LEDGER, "ledger": uuid4().hex})
             return True
 
     def limit(self, dataset: str, cls: Class, limits: Limits) -> None:
@@ -108,15 +109,21 @@ class Ledger:
     def problems(self, receipts: Mapping[str, Receipt] | None = None) -> list[str]:
         """Sentences on damage of the chain, and on charges that `receipts` (by workspace) prove and the ledger lacks."""
         with self._database.reading() as link:
-            stored = rows(link)
+            stored = self._rows(link)
         if wrong := list(damage(stored)):
             return wrong
         entries = [trusted(row) for row in stored]
         unlike = {place: _unlike(entries, receipt) for place, receipt in (receipts or {}).items()}
         return [f"{place}: {fault}" for place, fault in unlike.items() if fault]
 
+    def _rows(self, link: Connection) -> list[Row]:
+        """All entries as they are stored. Raises `LedgerError` for entries of a format that this version does not read."""
+        if (stored := rows(link)) and (wrong := misfit(stated_format(stored[0]), LEDGER)) is not None:
+            raise LedgerError(self.name, f"its entries are of {wrong.fault}", wrong.remedy, 2)
+        return stored
+
     def _trusted(self, link: Connection) -> list[Entry]:
-        stored = rows(link)
+        stored = self._rows(link)
         if wrong := next(damage(stored), None):
             raise LedgerError(self.name, f"its chain is damaged: {wrong}", DAMAGED)
         return [trusted(row) for row in stored]

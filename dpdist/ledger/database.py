@@ -36,6 +36,7 @@ from sqlalchemy.pool import NullPool
 
 from dpdist.core.errors import LedgerError
 from dpdist.ledger.entries import COLUMNS, Entry, Row
+from dpdist.ledger.migrations import migrate, refuse_newer
 
 PATIENCE = 300
 """Seconds that a writer waits for other writers."""
@@ -90,11 +91,15 @@ class Database:
                 raise self._none()
             with self._engine.connect() as link, link.begin():
                 self._refuse_none(link)
+                refuse_newer(link, self.name)
                 yield link
 
     @contextmanager
     def writing(self, begin: bool = False) -> Iterator[Connection]:
-        """A transaction of the only writer, committed at the end. With `begin`, a missing table is created."""
+        """A transaction of the only writer, committed at the end. With `begin`, a missing table is created.
+
+        Tables of an earlier schema are brought to this one first.
+        """
         with self._telling():
             if self.file is not None and not self.file.is_file() and not begin:
                 raise self._none()
@@ -102,11 +107,14 @@ class Database:
                 if not begin:
                     with link.begin():  # not while others wait
                         self._refuse_none(link)
+                        refuse_newer(link, self.name)
                 with link.execution_options(dpdist_writes=True).begin():
                     if self._engine.dialect.name == "postgresql":
                         link.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-                    if begin and not inspect(link).has_table(ENTRIES.name):
+                    made = begin and not inspect(link).has_table(ENTRIES.name)
+                    if made:
                         self._make(link)
+                    migrate(link, self.name, None if made else self.file)
                     yield link
 
     def _refuse_none(self, link: Connection) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import rfc8785
 
-FORMAT = 1
 BEFORE_THE_FIRST = "0" * 64
 """The SHA-256 that the first entry holds in place of a previous entry's."""
 COLUMNS = ("kind", "dataset", "period", "run")
@@ -88,6 +87,14 @@ def _wrong(row: Row, previous: str | None) -> str | None:
     if content.get("number") != row.number or any(content.get(name) != row.columns[name] for name in COLUMNS):
         return "its columns are not those of its text"
     return None
+
+
+def stated_format(first: Row) -> Any:
+    """The format that a ledger's first entry states; None where its text is damaged: `damage` has the sentence."""
+    try:
+        return json.loads(first.text).get("format")
+    except (ValueError, AttributeError):
+        return None
 
 
 def trusted(row: Row) -> Entry:

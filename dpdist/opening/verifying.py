@@ -10,6 +10,7 @@ from typing import Any
 
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.core.files import write_text
+from dpdist.core.formats import STATEMENT as FORMAT
 from dpdist.core.minisign import PublicKey, SecretKey, unsigned
 from dpdist.core.public_files import (
     MANIFEST,
@@ -19,6 +20,7 @@ from dpdist.core.public_files import (
     Damaged,
     all_damage,
     read_object,
+    refuse_format,
     unfit,
 )
 from dpdist.estimation.frame_table import read_job
@@ -86,7 +88,7 @@ def refuse_unverified(public: Path, made_again: bool = False) -> None:
     faults = [error for error in damage if not (made_again and error.fault == MISSING and _derived(error.file))]
     if faults:
         more = f", and {len(faults) - 1} more files are not the manifest's" if len(faults) > 1 else ""
-        raise WorkspaceError(str(public), f"{faults[0]}{more}, allowed: {faults[0].allowed}", REMEDY)
+        raise WorkspaceError(str(public), f"{faults[0]}{more}, allowed: {faults[0].allowed}", faults[0].remedy or REMEDY)
 
 
 def _derived(name: str) -> bool:
@@ -121,6 +123,7 @@ def _claims(public: Path) -> list[Damaged]:
         job = read_job(public, "released/job.json")
         due = promised(mechanism_of(job).promise(job), {})
         statements = {name: read_object(public, name) for name in SAYING}
+        refuse_format(STATEMENT, statements[STATEMENT].get("format"), FORMAT)
     except Damaged as error:
         return [error]
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:

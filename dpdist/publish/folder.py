@@ -16,8 +16,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from dpdist.core.files import sha256, write_json, write_text
+from dpdist.core.formats import RELEASE
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.public_files import FORMAT, MANIFEST, SIGNATURE, UNFIT, canonical, release_id
+from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.models.outputs import NoisedFigures
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS
@@ -55,7 +56,7 @@ def manifest(folder: Path, released: ReleasedObject) -> bytes:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     reference, date = released.promise.get("reference"), released.promise.get("date")
     entries: dict[str, Any] = {
-        "format": FORMAT,
+        "format": RELEASE,
         "dataset": released.job.dataset,
         "period": released.job.period,
         **({"date": date} if date is not None else {}),

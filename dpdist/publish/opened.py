@@ -201,7 +201,7 @@ class Release(os.PathLike[str]):
         mechanism = self._job.mechanism
         if not self._sets:
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
-        if mechanism.sets_are_free or mechanism.donates:
+        if not mechanism.sets_apart:
             fault = "the synthetic sets follow one noisy release, whose noise does not vary between them"
             allowed = "sets that are protected one by one, for which T = B/m + W holds"
             raise AnalysisError(fault, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")

@@ -6,6 +6,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
+from dpdist.core.formats import STATEMENT
 from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS
 from dpdist.job import Job, budget_text
@@ -46,6 +47,8 @@ NOISE_IN_ERRORS = (
     " The noise of these counts is in the standard errors. It was simulated once more and made to agree in the same way, "
     "and all estimates were made from it and the same noisy sums."
 )
+COMBINING = "T = B/m + W"
+"""The rule by which estimates of several sets are combined (docs/methods.md, §6)."""
 CONTRADICTED = "a file that contradicts this is refused, so the guarantee is among files that do not contradict it"
 VERBATIM = "most of the reference's weights and outcomes, cell by cell, as they stand in its records"
 
@@ -62,6 +65,7 @@ def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> d
 def _made(released: ReleasedObject) -> dict[str, Any]:
     job = released.job
     return {
+        "format": STATEMENT,
         "dataset": job.dataset,
         "period": job.period,
         **({"correction": job.correction.model_dump()} if job.correction is not None else {}),
@@ -76,6 +80,7 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         **({"publication": PUBLICATION} if job.held_on_a_verdict else {}),
         "domain": domain(job),
         "synthetic_sets": 0 if job.mechanism.whole_tables else job.synthetic_sets,
+        **({"combining": COMBINING} if job.mechanism.sets_apart and job.synthetic_sets > 1 else {}),
         "metered": released.promise.get("metered", False),
         "mechanism": job.mechanism.published(job),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),

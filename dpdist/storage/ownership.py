@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dpdist.core.errors import BudgetRefused, WorkspaceError
 from dpdist.core.files import private, replaced, write_json, write_text
+from dpdist.core.formats import WORKSPACE
 from dpdist.core.keys import Key
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.lease import LEASE
@@ -143,7 +144,13 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
     space.store.put_if_absent(space.key)
     if (key := Key.read(space.key)) != drawn and given is not None:
         raise space.damaged(space.key, "is not the one that was given")
-    content = {"job": dict(identity.job), "input": identity.input, "version": identity.version, "date": date}
+    content = {
+        "format": WORKSPACE,
+        "job": dict(identity.job),
+        "input": identity.input,
+        "version": identity.version,
+        "date": date,
+    }
     content["key"] = key.child("identity").hex()
     if given is not None:
         content["mark"] = given.mark

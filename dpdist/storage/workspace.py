@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256
+from dpdist.core.formats import WORKSPACE, misfit
 from dpdist.core.keys import Key
 from dpdist.job import spec_of
 from dpdist.storage.bucket import MANIFEST, Bucket
@@ -267,9 +268,12 @@ class Workspace(WorkspacePaths):
         if not self.store.take(self.identity):
             return None
         try:
-            return dict(json.loads(self.identity.read_text(encoding="utf-8")))
+            content = dict(json.loads(self.identity.read_text(encoding="utf-8")))
         except (ValueError, TypeError):
             raise self.damaged(self.identity, "is damaged") from None
+        if (wrong := misfit(content.get("format"), WORKSPACE)) is not None:
+            raise WorkspaceError(self.place, f"it is of {wrong.fault}, allowed: {wrong.allowed}", wrong.remedy, exit_code=2)
+        return content
 
     @property
     def date(self) -> str | None:

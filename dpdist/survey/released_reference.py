@@ -19,7 +19,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
-from dpdist.core.public_files import MANIFEST, SIGNATURE, Damaged, first_problem, printable, read_object, whole
+from dpdist.core.formats import STATEMENT as STATEMENT_FORMAT
+from dpdist.core.public_files import (
+    MANIFEST,
+    SIGNATURE,
+    Damaged,
+    first_problem,
+    printable,
+    read_object,
+    refuse_format,
+    whole,
+)
 from dpdist.estimation.frame_table import read_frame, read_job
 from dpdist.estimation.weighted_points import LARGEST_WEIGHT, REFERENCE_FILE, read_points
 from dpdist.job import Adjacency, Job, budget_text
@@ -216,8 +226,9 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierPoints:
         raise Damaged(
             f"released/{REFERENCE_FILE}", "this release carries no reference", "one of mechanism reference_tables"
         )
-    promise = read_object(folder, PROMISE)
-    _check_agreement(promise, read_object(folder, JOB), read_object(folder, STATEMENT))
+    promise, statement = read_object(folder, PROMISE), read_object(folder, STATEMENT)
+    refuse_format(STATEMENT, statement.get("format"), STATEMENT_FORMAT)
+    _check_agreement(promise, read_object(folder, JOB), statement)
     job = read_job(folder, JOB)
     digest = sha256(folder / MANIFEST)
     try:

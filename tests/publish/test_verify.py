@@ -154,7 +154,7 @@ def test_a_statement_whose_figures_do_not_follow_from_its_job_is_named(public: P
             act(public.parent)
 
 
-@pytest.mark.parametrize(("format", "found"), [(None, "no format"), (2, "format 2"), ("1", "format 1")])
+@pytest.mark.parametrize(("format", "found"), [(None, "no format"), (2, "format 2"), ("1", 'format "1"')])
 def test_another_format_is_said_to_be_one(public: Path, format: object, found: str) -> None:
     said = json.loads((public / MANIFEST).read_text())
     if format is None:

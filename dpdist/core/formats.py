@@ -1,0 +1,45 @@
+"""Format numbers of all that dpdist writes and reads again, and the one refusal of a number that it does not know.
+
+A number rises where an older dpdist would misread what a newer one writes. docs/explanation/versions.md is the policy.
+What has no number is of format 1: version 0.1.1 and earlier wrote few.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+RELEASE = 1
+"""The format of a public folder with its released object: `format` in manifest.json."""
+STATEMENT = 1
+"""The format of statement.json: its key `format`."""
+JOB = 1
+"""The format of a job file: its key `format`."""
+LEDGER = 1
+"""The format of a ledger's entries: `format` in its first entry. Its tables have another (ledger/migrations.py)."""
+WORKSPACE = 1
+"""The format of a workspace with its journal and stored noise: `format` in confidential/identity.json."""
+LATER = "install a later dpdist: pip install --upgrade dpdist"
+"""The remedy for what a later dpdist wrote."""
+
+
+class Misfit(NamedTuple):
+    """Why a format cannot be read: what is wrong, what is allowed, the remedy."""
+
+    fault: str
+    allowed: str
+    remedy: str
+
+
+def misfit(stated: Any, newest: int) -> Misfit | None:
+    """Why a file that states this format cannot be read; None if it can. `newest` is the latest format that is known."""
+    if stated is None or (isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= newest):
+        return None
+    here = version("dpdist")
+    allowed = f"format {newest}" if newest == 1 else f"formats 1 to {newest}"
+    if isinstance(stated, int) and not isinstance(stated, bool) and stated > newest:
+        fault = f"format {str(stated)[:20]}, which a later dpdist than {here} wrote"
+        return Misfit(fault, f"{allowed}, which dpdist {here} reads", LATER)
+    shown = json.dumps(stated, default=str)[:40]
+    return Misfit(f"format {shown}, which no dpdist writes", f"{allowed}, a whole number", "restore it from a copy")

@@ -1,0 +1,74 @@
+"""JSON schemas of a release's manifest and statement, for readers in other languages (docs/reference/formats.md).
+
+Other keys are allowed: within a format, keys are only added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from dpdist.core.formats import RELEASE, STATEMENT
+from dpdist.privacy.guarantees import GuaranteeName
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+TEXT, WHOLE, TRUTH, KEYS = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}, {"type": "object"}
+TEXTS = {"type": "array", "items": TEXT}
+EXACT = {
+    "type": ["string", "null"],
+    "pattern": r"^\d+(\.\d+)?([eE][+-]?\d+)?(/\d+)?$",
+    "description": "an exact number as a text, as 10.8 or 1/3; null where the guarantee has none",
+}
+DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "SHA-256, in hexadecimal digits"}
+STATED: dict[str, dict[str, Any]] = {
+    "guarantee": {"enum": list(get_args(GuaranteeName))},
+    **dict.fromkeys(("dataset", "period", "date", "headline", "guarantee_in_words", "adjacency_in_words"), TEXT),
+    **dict.fromkeys(("privacy_unit", "privacy_unit_in_words", "other_releases", "combining", "protected_by"), TEXT),
+    **dict.fromkeys(("protected", "not_protected", "assumptions", "cautions", "public", "standard_errors"), TEXTS),
+    **dict.fromkeys(("epsilon", "epsilon_per_set", "substitution_epsilon", "rho"), EXACT),
+    **dict.fromkeys(("mechanism", "model", "sampler", "reference", "correction", "calibration"), KEYS),
+    "adjacency": {"type": ["string", "null"]},
+    "delta": {"type": ["string", "null"], "description": "an exact number as a text, or words where it has no bound"},
+    "composition": TEXT,
+    "metered": TRUTH,
+    "post_processing": TEXTS,
+    "privacy_unit_most": WHOLE,
+    "synthetic_sets": WHOLE,
+}
+"""Keys of a statement whose kind of value stays the same within a format."""
+ALWAYS = (
+    *("dataset", "period", "guarantee", "adjacency", "epsilon", "delta", "composition", "assumptions"),
+    *("synthetic_sets", "mechanism", "public", "standard_errors"),
+)
+"""Keys that every statement has."""
+
+
+def _numbered(newest: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": 1, "maximum": newest, "description": "the format; absent, it is 1"}
+
+
+def statement_schema() -> dict[str, Any]:
+    """The schema of statement.json."""
+    properties = {"format": _numbered(STATEMENT), **STATED}
+    return {"$schema": DRAFT, "title": "statement.json", "type": "object", "properties": properties, "required": [*ALWAYS]}
+
+
+def manifest_schema() -> dict[str, Any]:
+    """The schema of manifest.json, whose format is that of the whole public folder."""
+    properties = {
+        "format": _numbered(RELEASE),
+        "release": {
+            **DIGEST,
+            "description": "the SHA-256 of all else here, as canonical JSON",
+        },
+        **dict.fromkeys(("dataset", "period", "date"), TEXT),
+        "files": {
+            "type": "object",
+            "additionalProperties": DIGEST,
+            "description": "every other file",
+        },
+        "reference": {"type": "object", "properties": {"sha256": DIGEST, "chain": {"type": "array"}}},
+        "job": {"type": "object", "description": "the job as it is published"},
+        "versions": {"type": "object", "additionalProperties": TEXT, "required": ["dpdist"]},
+    }
+    required = ["format", "release", "dataset", "period", "files", "job", "versions"]
+    return {"$schema": DRAFT, "title": "manifest.json", "type": "object", "properties": properties, "required": required}

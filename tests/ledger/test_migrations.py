@@ -1,0 +1,179 @@
+"""A ledger of an earlier dpdist is brought to this one's tables, whole or not at all; one of a later dpdist is refused."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.pool import NullPool
+from typer.testing import CliRunner
+
+from dpdist.cli.main import app
+from dpdist.core.errors import LedgerError
+from dpdist.core.formats import LEDGER
+from dpdist.job import Limits
+from dpdist.ledger import migrations
+from dpdist.ledger.accounts import Charge, charges, total
+from dpdist.ledger.book import Ledger
+from dpdist.ledger.entries import following
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "0.1.1" / "ledger.sqlite"
+KILLED = """
+import os, signal, sys
+from sqlalchemy import Engine, event
+from dpdist.job import Limits
+from dpdist.ledger.accounts import Charge
+from dpdist.ledger.book import Ledger
+from fractions import Fraction
+
+left = int(sys.argv[2])
+
+@event.listens_for(Engine, "after_cursor_execute")
+def count(*_):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Ledger(sys.argv[1]).limit("wages", "strict", Limits(total="9"))
+"""
+"""A writer that kills itself after a number of statements."""
+
+
+def _engine(place: str) -> Engine:
+    return create_engine(place.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
+
+
+def run_sql(place: str, *statements: str) -> list[tuple[object, ...]]:
+    """Executes statements as the database's owner; returns the rows of the last one, if it has any."""
+    with _engine(place).begin() as link:
+        for statement in statements:
+            done = link.execute(text(statement))
+        return [tuple(row) for row in done] if done.returns_rows else []
+
+
+def schema(place: str) -> int:
+    with _engine(place).connect() as link:
+        return migrations.schema_of(link)
+
+
+@pytest.fixture
+def earlier(place: str, charge: Charge) -> str:
+    """A ledger with one charge, of the schema that 0.1.1 made: the same without the table of numbers."""
+    book = Ledger(place)
+    book.begin()
+    book.reserve(charge, Limits())
+    run_sql(place, "DROP TABLE dpdist_ledger_schema")
+    return place
+
+
+def test_the_tables_of_0_1_1_are_those_that_the_fixture_drops_to() -> None:
+    """So what stands for 0.1.1 on a server has the tables of the file that 0.1.1 made."""
+    with sqlite3.connect(f"file:{FIXTURE}?mode=ro", uri=True) as link:
+        names = {row[0] for row in link.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert names == {"dpdist_ledger"}
+
+
+def test_a_new_ledger_states_its_schema(place: str) -> None:
+    Ledger(place).begin()
+    assert run_sql(place, "SELECT version FROM dpdist_ledger_schema") == [(migrations.NEWEST,)]
+
+
+def test_an_earlier_ledger_is_read_as_it_is_and_migrated_by_its_first_writer(earlier: str, charge: Charge) -> None:
+    before = Ledger(earlier).entries()
+    assert schema(earlier) == 1, "a reader changes nothing"
+    Ledger(earlier).reserve(replace(charge, run="run-2"), Limits())
+    assert schema(earlier) == migrations.NEWEST
+    entries = Ledger(earlier).entries()
+    assert entries[: len(before)] == before
+    assert total(charges(entries, "wages")) == 2
+
+
+def test_a_copy_of_a_file_is_kept_as_it_was(tmp_path: Path, charge: Charge) -> None:
+    file = tmp_path / "ledger.sqlite"
+    shutil.copyfile(FIXTURE, file)
+    before = Ledger(str(file)).entries()
+    Ledger(str(file)).reserve(charge, Limits())
+    kept = tmp_path / "ledger.sqlite.schema-1"
+    assert Ledger(str(kept)).entries() == before
+    assert schema(f"sqlite:///{kept}") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, kept.name]
+    kept.unlink()
+    Ledger(str(file)).reserve(replace(charge, run="run-2"), Limits())
+    assert not kept.exists(), "nothing is left to migrate"
+
+
+def test_a_killed_migration_leaves_the_earlier_schema_or_this_one(earlier: str, charge: Charge) -> None:
+    """Killed after each of its statements; the last writer is not killed, so every statement had its turn."""
+    seen, statements = set[int](), 0
+    while True:
+        before = Ledger(earlier).entries()
+        command = [sys.executable, "-c", KILLED, earlier, str(statements)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        seen.add(schema(earlier))
+        assert Ledger(earlier).entries() == before
+        statements += 1
+    assert seen == {1}, "and not one statement was kept"
+    assert statements >= 6
+    assert schema(earlier) == migrations.NEWEST
+    assert [entry.kind for entry in Ledger(earlier).entries()] == ["begin", "reserve", "policy"]
+
+
+def test_a_ledger_of_a_later_schema_is_refused_by_name(place: str, ledger: Ledger, charge: Charge) -> None:
+    """Control: the same ledger before its number is raised is written."""
+    ledger.reserve(charge, Limits())
+    run_sql(place, "INSERT INTO dpdist_ledger_schema VALUES (99, '9.0')")
+    acts = (ledger.entries, ledger.problems, ledger.begin, lambda: ledger.reserve(replace(charge, run="2"), Limits()))
+    for act in acts:
+        with pytest.raises(LedgerError, match="schema 99, which a later dpdist") as refused:
+            act()
+        assert refused.value.exit_code == 2
+        assert "install a later dpdist" in str(refused.value)
+    assert run_sql(place, "SELECT count(*) FROM dpdist_ledger") == [(2,)]
+
+
+def test_entries_of_a_later_format_are_refused_by_name(tmp_path: Path, charge: Charge) -> None:
+    """Control: the same entry of this format is read."""
+    for number, readable in ((LEDGER + 1, False), (LEDGER, True)):
+        file = tmp_path / f"{number}.sqlite"
+        Ledger(str(file)).begin()
+        entry = following(None, {"kind": "begin", "format": number, "ledger": "x", "time": "2030-01-01"})
+        with sqlite3.connect(file) as link:
+            link.execute("DROP TRIGGER dpdist_ledger_update")
+            link.execute("UPDATE dpdist_ledger SET entry = ?, sha256 = ?", (entry.text, entry.sha256))
+        shown = CliRunner().invoke(app, ["ledger", "check", "--ledger", str(file)])
+        assert shown.exit_code == (0 if readable else 2)
+        assert (f"format {number}, which a later dpdist" in " ".join(shown.output.split())) != readable
+        if not readable:
+            with pytest.raises(LedgerError, match="later dpdist"):
+                Ledger(str(file)).reserve(charge, Limits())
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_an_account_without_the_right_to_change_tables_is_told_who_may(earlier: str, charge: Charge) -> None:
+    run_sql(
+        earlier,
+        "CREATE ROLE clerk LOGIN",
+        "GRANT SELECT, INSERT ON dpdist_ledger TO clerk",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+    )
+    clerk = Ledger(earlier.replace("dpdist:", "clerk:"))
+    with pytest.raises(LedgerError, match="may not bring them") as refused:
+        clerk.reserve(replace(charge, run="run-2"), Limits())
+    assert "dpdist ledger init" in str(refused.value)
+    assert schema(earlier) == 1
+    Ledger(earlier).begin()
+    run_sql(earlier, "GRANT SELECT ON dpdist_ledger_schema TO clerk")
+    clerk.reserve(replace(charge, run="run-2"), Limits())
+    assert total(charges(clerk.entries(), "wages")) == Fraction(2)
