@@ -28,7 +28,7 @@ from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.publish.schemas import DRAFT, manifest_schema, statement_schema
-from dpdist.quality.columns import TABLES
+from dpdist.quality.evaluate import TABLES
 
 FILES = {
     "TABLE.parquet": TABLES,

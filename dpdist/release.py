@@ -38,7 +38,7 @@ from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_released, without_points
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
-from dpdist.quality.report.page import write_report_again
+from dpdist.quality.report_page import write_report_again
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
 from dpdist.runtime.reference_facts import described, summaries

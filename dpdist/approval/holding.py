@@ -22,7 +22,7 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.estimation.frame_table import read_job
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.publish.swapping import aside, publishing, swap_in
-from dpdist.quality.report.page import material_of, stated
+from dpdist.quality.report_page import material_of, stated
 from dpdist.storage.workspace import Workspace
 
 Decision = Literal["approved", "refused"]

@@ -17,8 +17,8 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.opening.results import Evaluations
 from dpdist.publish.swapping import recover
-from dpdist.quality.report.material import Material
-from dpdist.quality.report.page import material_of, stated, write_report
+from dpdist.quality.report_material import Material
+from dpdist.quality.report_page import material_of, stated, write_report
 from dpdist.quality.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace, confidential_log

@@ -147,7 +147,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
 
 def _evaluated(space: Workspace, statement: Mapping[str, Any]) -> tuple[list[RenderableType], list[RenderableType]]:
     from dpdist.cli.custodian import evaluation_text, verdict_head
-    from dpdist.quality.report.page import material_of, stated
+    from dpdist.quality.report_page import material_of, stated
 
     material = material_of(space)
     judgement = stated(material)

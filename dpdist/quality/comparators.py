@@ -1,9 +1,27 @@
-"""States the guarantees that comparators would have if their figures were published, for notes on these figures."""
+"""Comparators that fit no model: tables with Laplace noise, and strict tables that use a reference (METHODS §7, §7b).
+
+Nothing is released. `guarantee_of` states what their figures would promise if they were.
+"""
 
 from __future__ import annotations
 
-from dpdist.job import Comparator, Job, budget_text
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.keys import Key
+from dpdist.core.records import Codes, Floats, Frame
+from dpdist.core.table_cells import Cells
+from dpdist.estimation.direct import Totals
+from dpdist.estimation.estimators import group_sums
+from dpdist.estimation.least_squares import consistent_table
+from dpdist.job import Comparator, Job, StatisticName, budget_text
+from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.privacy.guarantees import NoGuarantee
+from dpdist.privacy.local_sensitivity import sensitivities
+from dpdist.privacy.queries import record_epsilon
 
 UNPROTECTED = "an unprotected yardstick that promises nothing"
 
@@ -21,3 +39,80 @@ def guarantee_of(job: Job, how: Comparator) -> str:
     elif how == "reference_only":
         why = "it has the file's sample sizes, which this release keeps secret"
     return f"{NoGuarantee.name}, {UNPROTECTED}: {why}"
+
+
+# Computes tables with Laplace noise as in the slides [T]: a comparator that guarantees nothing (METHODS §7).
+#
+# Noise is Laplace(Δ/ε), where the sensitivities Δ are computed on the file itself (`privacy.local_sensitivity`). With
+# `laplace`, every cell and statistic has the whole ε, as in the slides. With `laplace_composed`, ε is divided by the number
+# of figures that one record enters. `laplace_consistent` also makes counts and totals add up, by least squares and at no
+# cost. Its means are totals over counts, where the table has both.
+def noised(
+    estimates: Mapping[StatisticName, Floats],
+    sums: Totals,
+    cells: Cells,
+    epsilon: float,
+    how: Comparator,
+    key: Key,
+    table: str,
+    figures: int,
+) -> dict[StatisticName, Floats]:
+    """Returns direct estimates with Laplace noise; `estimates` holds counts, means and totals, (cell,) each.
+
+    `figures` is the number of figures in the whole release that one record enters.
+    """
+    share = 1.0 if how == "laplace" else float(figures)
+    scale = sensitivities(sums.sums.a, sums.weight, sums.product, cells)
+    rng = key.generator(f"compare {'laplace_composed' if how == 'laplace_consistent' else how}", table)
+    noisy = {
+        name: values + rng.laplace(0.0, share * scale[name] / epsilon, len(values)) if scale[name] > 0 else values
+        for name, values in estimates.items()
+    }
+    return consistent_table(noisy, cells) if how == "laplace_consistent" else noisy
+
+
+# - `laplace_finest`: noisy sums of base cells, as in `laplace_strict`. Weights are clipped at a high quantile of the
+#   reference's weights, outcomes at their public bounds.
+# - `reference_only`: the current file's public sizes times the reference's means.
+QUANTILE = 0.99
+REFERRED = ("laplace_finest", "reference_only")
+
+
+class ReferenceBaselines(NamedTuple):
+    """Σw and Σwy of every base cell under each comparator, (cell, 2). `row` is a frame row of each cell."""
+
+    row: Codes
+    finest: Floats
+    reference: Floats
+
+    def figures(self, how: str, cells: Cells) -> dict[StatisticName, Floats]:
+        sums = self.finest if how == "laplace_finest" else self.reference
+        inside = cells.membership.tocsc()[:, self.row]
+        count, total = (inside @ sums[:, k] for k in range(2))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {"count": count, "mean": total / count, "total": total}
+
+
+def reference_baselines(
+    job: Job, frame: Frame, current: Iterable[Records], reference: Iterable[Records], key: Key
+) -> ReferenceBaselines:
+    """Computes both comparators. The records of both files have rows of the same frame."""
+    group, labels = frame.group(job.cell_columns)
+    cells, row = len(labels), np.unique(group, return_index=True)[1].astype(np.int32)
+    held, weights = np.zeros((cells, 3)), []
+    for records in reference:
+        columns = (np.ones(len(records)), records.weight, records.weight * records.outcome)
+        held += np.column_stack([group_sums(group[records.frame], column, cells) for column in columns])
+        weights.append(records.weight)
+    size = group_sums(group, frame.count.astype(np.float64), cells)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = (size / held[:, 0])[:, None] * held[:, 1:]
+    bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
+    pairs = np.zeros((cells, 2))
+    for records in current:
+        units = bounds.pairs(np.minimum(records.weight, bounds.weight), records.outcome)
+        pairs += np.column_stack([group_sums(group[records.frame], column, cells) for column in units.T])
+    noise = key.generator("compare laplace_finest", "all").laplace(
+        0.0, float(noise_scale(record_epsilon(job, job.budget.epsilon))), pairs.shape
+    )
+    return ReferenceBaselines(row, bounds.sums(pairs + noise), scaled)

@@ -17,11 +17,9 @@ from dpdist.estimation.further import Direct
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
 from dpdist.privacy.local_sensitivity import figures_met
 from dpdist.privacy.queries import record_epsilon
-from dpdist.quality.comparators import guarantee_of
-from dpdist.quality.laplace import noised
+from dpdist.quality.comparators import REFERRED, ReferenceBaselines, guarantee_of, noised
 from dpdist.quality.model_baselines import FITTED, Fitted
-from dpdist.quality.reference_baselines import REFERRED, ReferenceBaselines
-from dpdist.quality.under_design import without_error
+from dpdist.quality.verdict import without_error
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 NO_COMPARATOR = "missing: comparators have counts, means and totals"

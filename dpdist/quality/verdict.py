@@ -2,7 +2,7 @@
 
 A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
 noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
-`quality.differences` computes the variance that remains between the two. Every statistic of every table has four tests:
+`by_chance` computes the variance that remains between the two. Every statistic of every table has four tests:
 
 - grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
   one.
@@ -13,7 +13,7 @@ noise. The direct figure has the same sampling error. So a correct 90 % interval
   published standard errors, or in standard deviations of the difference by chance where these are larger.
 
 Where the job states PSUs or replicate weights, there is a fifth test: published standard errors are far smaller than direct
-ones (`quality.under_design`). The other tests do not detect this fault, because both figures come from one sample.
+ones (`error_ratio`). The other tests do not detect this fault, because both figures come from one sample.
 
 A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
 constants GRAND to SMALL are the tests' shares of this probability. Cells with a common
@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, floor
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +42,121 @@ import scipy
 
 from dpdist.core.records import TOTAL, Floats
 from dpdist.core.table_cells import cell_name
-from dpdist.quality.differences import by_chance, noise_error
-from dpdist.quality.under_design import NOMINAL, REACH, SAME, Fixed, error_ratio, fixed, too_small, without_error
+from dpdist.estimation.estimators import NORMAL_90
+
+# - `error_ratio`: the median ratio of published to direct standard errors, over a table's base cells with a positive
+#   direct one. Below SMALL_RATIO a 90 % interval would contain the population's figure in fewer than LEAST_COVERED of
+#   samples. Then published errors leave out a part of the design, such as clusters. `too_small` is true where chance does
+#   not explain such a ratio.
+# - `fixed`: counts that have no direct error, because replicate weights were calibrated to them, or strata fix them. Their
+#   errors cannot be stated in direct standard errors. So their relative errors are judged, with the limit FAR_RELATIVE.
+NOMINAL = 0.9
+REACH = NORMAL_90
+"""Half width of a 90 % interval in standard errors."""
+SAME = 1e-9
+"""Relative difference below which two figures count as equal; a smaller relative standard error counts as 0."""
+LEAST_COVERED = 0.7
+SMALL_RATIO = NormalDist().inv_cdf((1.0 + LEAST_COVERED) / 2.0) / REACH
+"""Ratio of a standard error to the right one at which 90 % intervals cover LEAST_COVERED."""
+FAR_RELATIVE = 0.1
+"""Relative error, or relative half width of an interval, above which a count that the design fixes is called inaccurate."""
+
+
+class Fixed(NamedTuple):
+    """Counts that the design fixes: their number, and largest relative error and half width among large enough cells."""
+
+    cells: int
+    error: float
+    reach: float
+
+    @property
+    def inaccurate(self) -> bool:
+        return self.error > FAR_RELATIVE or self.reach > FAR_RELATIVE
+
+
+def without_error(estimate: Floats, error: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """True where a standard error is 0 but for rounding, (row,); False where it is unknown."""
+    return np.asarray(error <= SAME * np.abs(estimate))
+
+
+def error_ratio(base: pd.DataFrame) -> float:
+    """The median of published over direct standard errors; NaN if no cell has a positive direct one."""
+    rows = _with_direct_error(base)
+    return float((rows["synthetic_se"] / rows["direct_se"]).median()) if len(rows) else np.nan
+
+
+def too_small(base: pd.DataFrame, level: float) -> bool:
+    """True where the median ratio is below SMALL_RATIO, and chance gives so small a ratio with a probability below `level`.
+
+    A direct variance over the correct one is taken as χ²(df)/df. With correct errors, a cell's ratio is at most r with the
+    probability P(χ²(df) ≥ df/r²). By Markov's inequality, at least half of the cells have such a
+    ratio with at most twice the mean of these probabilities, however the cells depend on each other.
+    """
+    ratio, df = error_ratio(base), _with_direct_error(base)["direct_df"].to_numpy(dtype=float)
+    if not ratio < SMALL_RATIO:
+        return False
+    df = np.clip(np.nan_to_num(df, nan=1.0), 1.0, 1e6)
+    return ratio == 0.0 or bool(2.0 * np.mean(scipy.special.chdtrc(df, df / ratio**2)) < level)
+
+
+def fixed(rows: pd.DataFrame, fewest: int) -> Fixed | None:
+    """Counts without a direct error; None if there are none. Cells of fewer than `fewest` records are not measured."""
+    direct = rows["direct"].to_numpy(dtype=float)
+    without = without_error(direct, rows["direct_se"].to_numpy(dtype=float)) & (direct > 0)
+    counts = rows[without & (rows["statistic"] == "count").to_numpy()]
+    if counts.empty:
+        return None
+    large = counts[counts["records"] >= fewest]
+    error = (large["synthetic"] - large["direct"]).abs() / large["direct"]
+    reach = (large["synthetic_upper"] - large["synthetic_lower"]) / 2.0 / large["direct"]
+    return Fixed(len(counts), float(error.max()), float(reach.max()))
+
+
+def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:
+    error = rows["direct_se"].to_numpy(dtype=float)
+    kept: pd.DataFrame = rows[np.isfinite(error) & ~without_error(rows["direct"].to_numpy(dtype=float), error)]
+    return kept
+
+
+# Results are confidential. The published variance T has two parts: T = E + N, with E from the sample and N from the noise.
+# The direct figure has the variance D, all from the sample. Both figures come from one sample. So most of E and D is a common
+# error, which cancels in the difference. The difference has the variance
+#
+#     N + E + D − 2ρ√(ED),    ρ = min(SAME_SAMPLE, √(E/D), √(D/E)).
+#
+# The two ratios follow from a case: if the figure with the smaller variance is efficient, its covariance with the other
+# figure is its own variance (Hausman 1978). The difference then has the variance |E − D|. SAME_SAMPLE limits ρ where E and D
+# are equal, because clipped and unclipped records have slightly different errors. A count's variance from random sample sizes
+# is in E and in D, but not in the difference. It is subtracted from both where it is known.
+#
+# Where the mechanism cannot simulate its noise again, N is unknown and may be all of T. Then ρ = 0, which gives the largest
+# variance.
+SAME_SAMPLE = 0.9
+
+
+def by_chance(rows: pd.DataFrame) -> Floats:
+    """Returns the standard deviation of published less direct figure, (row,), if the published standard error is right."""
+    total, direct = rows["synthetic_se"].to_numpy(dtype=float) ** 2, rows["direct_se"].to_numpy(dtype=float) ** 2
+    given = rows.get("direct_se_given_n", pd.Series(np.nan, index=rows.index)).to_numpy(dtype=float) ** 2
+    sizes = np.where(np.isfinite(given), np.maximum(direct - given, 0.0), 0.0)
+    noise = noise_error(rows) ** 2
+    finite = np.isfinite(noise)
+    noise = np.where(finite, np.minimum(noise, total), 0.0)
+    sampling, direct = np.maximum(total - noise - sizes, 0.0), np.maximum(direct - sizes, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.sqrt(np.minimum(sampling, direct) / np.maximum(sampling, direct))
+    rho = np.where(finite, np.fmin(SAME_SAMPLE, np.nan_to_num(ratio)), 0.0)
+    return np.asarray(np.sqrt(noise + sampling + direct - 2.0 * rho * np.sqrt(sampling * direct)))
+
+
+def noise_error(rows: pd.DataFrame) -> Floats:
+    """Returns standard errors due to noise alone, (row,).
+
+    They are NaN where they are unknown, as in evaluations by earlier versions.
+    """
+    unknown = pd.Series(np.nan, index=rows.index)
+    return np.asarray(rows.get("synthetic_noise_se", unknown), dtype=float)
+
 
 FALSE_ALARM = 0.05
 GRAND, COVERAGE, SIDE, FURTHEST, SMALL = 0.4, 0.35, 0.1, 0.1, 0.05
@@ -72,7 +186,7 @@ class Grand(NamedTuple):
     in_published: float
     in_noise: float
     in_chance: float
-    """Distance in standard deviations of the difference by chance (`quality.differences`)."""
+    """Distance in standard deviations of the difference by chance (`by_chance`)."""
     df: float
     held: bool
     reach: float

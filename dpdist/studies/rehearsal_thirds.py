@@ -27,7 +27,7 @@ from dpdist.estimation.direct import Design
 from dpdist.estimation.further import Direct
 from dpdist.job import Job, Simulate, Table
 from dpdist.job.reference import SimulatedReference
-from dpdist.quality.under_design import NOMINAL, SAME, without_error
+from dpdist.quality.verdict import NOMINAL, SAME, without_error
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import records_as_they_came
 from dpdist.survey.schema import needed_columns

@@ -16,8 +16,7 @@ from dpdist.core.keys import Key
 from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.quality.summary import by_statistic
-from dpdist.quality.under_design import NOMINAL
-from dpdist.quality.verdict import labels_of
+from dpdist.quality.verdict import NOMINAL, labels_of
 from dpdist.release import run
 from dpdist.studies.rehearsal_candidates import Candidate, Refused
 from dpdist.studies.rehearsal_thirds import Parts, beside_truth, given_sizes

@@ -30,7 +30,7 @@ from dpdist.privacy import weights as searches
 from dpdist.privacy.weights import RULES, NotReached, with_outcomes
 from dpdist.publish import refit as rerun
 from dpdist.publish.released import ReleasedObject, read_released
-from dpdist.quality.tuning import knobs_of
+from dpdist.quality.calibrate import knobs_of
 from dpdist.sampling.samplers import ExactSampler
 
 FAMILIES = ("lognormal", "poisson", "bernoulli", "scores")

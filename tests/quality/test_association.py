@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdist.quality.microdata.association import consistency, p_value, statistics
-from dpdist.quality.microdata.coded import Coded
+from dpdist.quality.microdata import Coded, consistency, p_value, statistics
 
 
 def coded(seed: int, together: float, n: int = 2000) -> Coded:

@@ -11,7 +11,7 @@ import pytest
 import dpdist
 from dpdist.job import Comparator
 from dpdist.job.loading import find_job, parse_job
-from dpdist.quality.columns import HOW, TABLES, entry
+from dpdist.quality.evaluate import HOW, TABLES, entry
 
 OWN_TABLE = "{name: incomes, by: [field, sex], statistics: [count, {mean: salary}, {median: salary}]}"
 

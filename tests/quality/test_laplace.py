@@ -12,7 +12,7 @@ from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.direct import direct, totals
 from dpdist.estimation.least_squares import LeastSquares, consistent, stacked
-from dpdist.quality.laplace import noised
+from dpdist.quality.comparators import noised
 
 LEVELS = {"field": ("arts", "law", "none"), "sex": ("f", "m")}
 

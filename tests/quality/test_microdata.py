@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from dpdist.quality.microdata.coded import Coded
-from dpdist.quality.microdata.marginals import (
+from dpdist.quality.microdata import (
     LADDER,
+    Coded,
+    Fitted,
     equivalent_share,
+    fitted,
+    indicators,
     k_marginal_score,
+    logistic,
+    measured,
+    overlap,
+    propensity,
     subsample_scores,
     total_variation,
 )
-from dpdist.quality.microdata.propensity import indicators, logistic, propensity
-from dpdist.quality.microdata.regression import Fitted, fitted, overlap
-from dpdist.quality.microdata.summary import measured
 
 SIZES = (2, 3, 4)
 

@@ -23,7 +23,7 @@ from dpdist.cli.custodian import evaluation_text
 from dpdist.cli.main import app
 from dpdist.job import Job
 from dpdist.publish.released import read_released
-from dpdist.quality.judged import judged
+from dpdist.quality.report_page import judged
 from dpdist.quality.summary import brief, overall
 from dpdist.storage.workspace import Workspace
 

@@ -26,11 +26,10 @@ from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
 from dpdist.publish.released import read_released
-from dpdist.quality.report import material
-from dpdist.quality.report.error_sections import _cells_drawn
-from dpdist.quality.report.page import MARKING, material_of, stated, write_report
-from dpdist.quality.report.parts import error
-from dpdist.quality.report.plots import axis, distribution
+from dpdist.quality import report_material
+from dpdist.quality.report_page import MARKING, material_of, stated, write_report
+from dpdist.quality.report_parts import axis, distribution, error
+from dpdist.quality.report_sections import _cells_drawn
 from dpdist.quality.summary import overall
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
@@ -148,9 +147,9 @@ def test_more_records_than_are_drawn_are_counted_all_and_drawn_in_part(
     workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = pd.read_parquet(workspace / "confidential" / "bounds.parquet")
-    monkeypatch.setattr(material, "MOST_DRAWN", 100)
-    monkeypatch.setattr(material, "batches", partial(material.batches, most=64))
-    made = material.evenly_spread(workspace / "confidential" / "bounds.parquet", ["record"])
+    monkeypatch.setattr(report_material, "MOST_DRAWN", 100)
+    monkeypatch.setattr(report_material, "batches", partial(report_material.batches, most=64))
+    made = report_material.evenly_spread(workspace / "confidential" / "bounds.parquet", ["record"])
     assert made["record"].to_pylist() == rows["record"][::7].tolist()
     write_report(material_of(Workspace(workspace)))
     again = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
@@ -177,7 +176,7 @@ def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pyt
             del block
 
     monkeypatch.setattr(material, "each_block", blocks)
-    drawn = material.Material(Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, []).records
+    drawn = report_material.Material(Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, []).records
     assert len(drawn.weight) == 4 * 700
     assert [each() for each in kept[:-1]] == [None] * 3
 

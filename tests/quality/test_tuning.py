@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpdist.job import Job, Mechanism
-from dpdist.quality.tuning import REFUSED, Knob, Trials, between, knobs_of, search, with_value
+from dpdist.quality.calibrate import REFUSED, Knob, Trials, between, knobs_of, search, with_value
 
 SAID = {
     "dataset": "test",

@@ -8,10 +8,8 @@ import pytest
 from scipy import stats
 
 from dpdist.core.records import TOTAL
-from dpdist.quality.differences import by_chance
-from dpdist.quality.summary import overall
-from dpdist.quality.verdict import FALSE_ALARM, Verdict, judge
-from dpdist.quality.verdict_words import bias_line, in_words, large
+from dpdist.quality.summary import bias_line, in_words, large, overall
+from dpdist.quality.verdict import FALSE_ALARM, Verdict, by_chance, judge
 
 
 def evaluated(

@@ -218,7 +218,7 @@ def test_a_bound_over_the_target_beside_a_calibration_has_a_remedy_that_is_allow
 def test_a_calibration_that_cannot_be_written_is_refused_before_it_is_tuned(
     out: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpdist.quality.tuning.Trials.__call__", lambda *_: pytest.fail("it was tuned"))
+    monkeypatch.setattr("dpdist.quality.calibrate.Trials.__call__", lambda *_: pytest.fail("it was tuned"))
     job = parse_job(text(files, "perturbed_histogram", reference=False, model="null"))
     with pytest.raises(JobError, match="--out"):
         dpdist.calibrate(job, tmp_path / out, files / "before.parquet", period="2020")

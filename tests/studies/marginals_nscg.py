@@ -47,8 +47,7 @@ from dpdist.mechanisms.coded_tables.post import CodedTables
 from dpdist.mechanisms.coded_tables.tables_beside import errors_of_counts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.quality.microdata.coded import Coded
-from dpdist.quality.microdata.marginals import total_variation
+from dpdist.quality.microdata import Coded, total_variation
 from dpdist.sampling.samplers import ExactSampler
 
 COLUMNS = (

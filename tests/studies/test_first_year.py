@@ -14,10 +14,8 @@ from pages import ROOT, blocks
 
 import dpdist
 from dpdist.opening.results import open_evaluation
-from dpdist.quality.summary import by_statistic, overall
-from dpdist.quality.under_design import NOMINAL
-from dpdist.quality.verdict import FAR_MEDIAN
-from dpdist.quality.verdict_words import NO_FAULT, NOT_ACCURATE
+from dpdist.quality.summary import NO_FAULT, NOT_ACCURATE, by_statistic, overall
+from dpdist.quality.verdict import FAR_MEDIAN, NOMINAL
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,7 @@ from scipy.stats import t
 
 from dpdist.core.records import Floats
 from dpdist.job.loading import find_job
-from dpdist.quality.microdata.coded import Coded
-from dpdist.quality.microdata.marginals import total_variation
-from dpdist.quality.microdata.propensity import propensity
+from dpdist.quality.microdata import Coded, propensity, total_variation
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.settings import Study

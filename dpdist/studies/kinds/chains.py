@@ -28,7 +28,7 @@ from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import from_parameters
-from dpdist.quality.laplace import noised
+from dpdist.quality.comparators import noised
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.strict_tables import learned_of, records_of, released
 from dpdist.studies.kinds.surveys import BOUNDS, EARLIER, OfSurveys, Survey, SurveyCase, simulated

@@ -15,9 +15,7 @@ from dpdist.core.records import Ints
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.coded_tables.post import CodedTables
 from dpdist.models.protocol import Draws
-from dpdist.quality.microdata.association import consistency
-from dpdist.quality.microdata.coded import Coded
-from dpdist.quality.microdata.regression import fitted, overlap
+from dpdist.quality.microdata import Coded, consistency, fitted, overlap
 from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, over_sets, released, similarity
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms, StudyOfFiles

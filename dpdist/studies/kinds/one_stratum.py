@@ -15,9 +15,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
-from dpdist.quality.microdata.coded import Coded
-from dpdist.quality.microdata.marginals import total_variation
-from dpdist.quality.microdata.propensity import propensity
+from dpdist.quality.microdata import Coded, propensity, total_variation
 from dpdist.sampling.samplers import ExactSampler
 from dpdist.studies.kinds.protocol import Caption
 

@@ -18,8 +18,7 @@ from dpdist.core.records import Floats
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts
-from dpdist.quality.microdata.coded import Coded
-from dpdist.quality.microdata.marginals import total_variation
+from dpdist.quality.microdata import Coded, total_variation
 from dpdist.studies.kinds.one_stratum import CAPTIONS, described, model_of, released, similarity, total_variation_of
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.settings import StudyOfArms

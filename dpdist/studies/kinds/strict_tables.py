@@ -31,8 +31,7 @@ from dpdist.publish.public_bounds import expectations
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import from_parameters
-from dpdist.quality.laplace import noised
-from dpdist.quality.reference_baselines import reference_baselines
+from dpdist.quality.comparators import noised, reference_baselines
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness

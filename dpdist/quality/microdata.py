@@ -1,0 +1,263 @@
+"""Measures how similar two files of coded records are, weighted or not. Comparisons with confidential records are confidential."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats, Ints
+from dpdist.estimation.estimators import NORMAL_95
+
+
+class Coded(NamedTuple):
+    """Records as codes from 0, (record, column), with the number of levels of every column, and weights, (record,)."""
+
+    codes: Ints
+    sizes: tuple[int, ...]
+    weight: Floats
+
+    @classmethod
+    def of_counts(cls, counts: Floats) -> Coded:
+        """Makes a file from a table of counts with one axis per column: each cell is a record weighted by its count."""
+        return cls(np.indices(counts.shape).reshape(counts.ndim, -1).T, counts.shape, counts.ravel())
+
+    @property
+    def unweighted(self) -> Coded:
+        """The same records, each with weight 1."""
+        return self._replace(weight=np.ones(len(self.weight)))
+
+    def take(self, which: Ints) -> Coded:
+        """A selection of records."""
+        return Coded(self.codes[which], self.sizes, self.weight[which])
+
+    def about(self, columns: tuple[int, ...]) -> Coded:
+        """The same records with only these columns."""
+        return Coded(self.codes[:, list(columns)], tuple(self.sizes[k] for k in columns), self.weight)
+
+    def shares(self, columns: tuple[int, ...]) -> Floats:
+        """The share of weight in every cell of the table by these columns, (cell,)."""
+        cell = np.ravel_multi_index(tuple(self.codes[:, k] for k in columns), tuple(self.sizes[k] for k in columns))
+        held = np.bincount(cell, weights=self.weight, minlength=prod(self.sizes[k] for k in columns))
+        return np.asarray(held / held.sum())
+
+
+# The total variation of two distributions p and q over cells is Σ|p − q|/2: 0 if they are equal, 1 if they share no cell. The
+# k-marginal score of NIST's challenges is 1000 (1 − the mean total variation over all tables by k columns). To say how good a
+# score is, simple random subsamples of the file itself are scored. The *equivalent share* is the share of records that a
+# subsample needs for the same score.
+MOST_CELLS = 1_000_000
+LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+
+
+def total_variation(one: Coded, other: Coded, order: int) -> Floats:
+    """Total variation of every table by `order` columns, in the order of `combinations`.
+
+    Tables with more than `MOST_CELLS` cells are left out.
+    """
+    keys = [key for key in combinations(range(len(one.sizes)), order) if prod(one.sizes[k] for k in key) <= MOST_CELLS]
+    return np.array([np.abs(one.shares(key) - other.shares(key)).sum() / 2.0 for key in keys])
+
+
+def k_marginal_score(one: Coded, other: Coded, k: int = 3) -> float:
+    """The k-marginal score, from 0 to 1000. Every table by k columns that is not too large counts alike."""
+    return 1000.0 * (1.0 - float(total_variation(one, other, k).mean()))
+
+
+def subsample_scores(confidential: Coded, k: int, rng: np.random.Generator, ladder: Sequence[float] = LADDER) -> Floats:
+    """Scores of simple random subsamples without replacement, one for each share of records in `ladder`."""
+    number = len(confidential.weight)
+    kept = (rng.permutation(number)[: max(1, round(share * number))] for share in ladder)
+    return np.array([k_marginal_score(confidential, confidential.take(rows), k) for rows in kept])
+
+
+def equivalent_share(score: float, scores: Floats, ladder: Sequence[float] = LADDER) -> float:
+    """The share of records whose subsample has this score, interpolated between the shares of `ladder`.
+
+    It is never below the first of them or above the last.
+    """
+    return float(np.interp(score, np.maximum.accumulate(scores), ladder))
+
+
+# Both files are put together, each with half of the weight. The regression predicts which file a record comes from, by main
+# effects of all levels and, if asked for, products of pairs of columns. pMSE is the mean squared distance of the predicted
+# probability from 1/2, from 0 to 1/4 (Woo et al. 2009; Snoke et al. 2018). SPECKS is the largest distance between the two
+# files' distribution functions of that probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge penalty keeps the fit
+# finite where levels separate the files.
+RIDGE = 1e-6
+"""Ridge penalty, where the two files together have the weight 1."""
+NEWTON_STEPS, CLOSE = 50, 1e-10
+TIE = 1e-8
+"""Probabilities this close together count as equal; otherwise rounding would order equal ones by file."""
+
+
+class Propensity(NamedTuple):
+    pmse: float
+    specks: float
+
+
+def propensity(confidential: Coded, synthetic: Coded, pairs: bool = False) -> Propensity:
+    """pMSE and SPECKS of two files; `pairs` adds products of pairs of columns to the regression."""
+    both = np.concatenate([confidential.codes, synthetic.codes])
+    x = indicators(Coded(both, confidential.sizes, np.ones(len(both))), pairs)
+    weight = np.concatenate([records.weight / (2.0 * records.weight.sum()) for records in (confidential, synthetic)])
+    number = len(confidential.weight)
+    y = (np.arange(len(both)) >= number).astype(float)
+    score = scipy.special.expit(x @ logistic(x, y, weight))
+    return Propensity(float(weight @ (score - 0.5) ** 2), _largest(score, weight * (2.0 * y - 1.0)))
+
+
+def indicators(records: Coded, pairs: bool = False) -> Floats:
+    """Design matrix: an intercept, an indicator of each level but a column's first, and products for pairs of columns."""
+    single = [
+        [(records.codes[:, k] == level).astype(float) for level in range(1, size)] for k, size in enumerate(records.sizes)
+    ]
+    columns = [np.ones(len(records.codes)), *(indicator for column in single for indicator in column)]
+    if pairs:
+        columns += [a * b for one, other in combinations(single, 2) for a in one for b in other]
+    return np.column_stack(columns)
+
+
+def logistic(x: Floats, y: Floats, weight: Floats, ridge: float = RIDGE) -> Floats:
+    """Coefficients of a weighted logistic regression by Newton's method, (column,). The intercept has no penalty."""
+    beta, penalty = np.zeros(x.shape[1]), np.full(x.shape[1], ridge)
+    penalty[0] = 0.0
+    for _ in range(NEWTON_STEPS):
+        p = scipy.special.expit(x @ beta)
+        gradient = x.T @ (weight * (y - p)) - penalty * beta
+        step = np.linalg.lstsq(hessian(x, p, weight) + np.diag(penalty), gradient, rcond=None)[0]
+        beta = beta + step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-300))
+        if np.abs(step).max() < CLOSE:
+            break
+    return beta
+
+
+def hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
+    """Second derivatives of the weighted negative log likelihood, (column, column)."""
+    return np.asarray(x.T @ (x * (weight * p * (1.0 - p))[:, None]))
+
+
+def _largest(score: Floats, signed: Floats) -> float:
+    """Largest distance of two files' distribution functions.
+
+    `signed` is half of each record's share of its file's weight, negative for the records of one file.
+    """
+    order = np.argsort(score, kind="stable")
+    ordered, steps = score[order], np.cumsum(signed[order])
+    last = np.append(np.diff(ordered) > TIE, True)
+    return float(2.0 * np.abs(steps[last]).max())
+
+
+# The overlap of intervals I and J is the mean of |I ∩ J|/|I| and |I ∩ J|/|J|; it is 0 if they are apart. Standard errors come
+# from the sandwich formula for weighted estimating equations, with records as units.
+class Fitted(NamedTuple):
+    """Coefficients and their standard errors, (coefficient,) each."""
+
+    beta: Floats
+    error: Floats
+
+
+def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]) -> Fitted:
+    """Fits a logistic regression: does column `outcome` have this level, given the levels of other columns?"""
+    sizes = tuple(records.sizes[k] for k in predictors)
+    x = indicators(Coded(records.codes[:, list(predictors)], sizes, records.weight))
+    y = (records.codes[:, outcome] == level).astype(float)
+    weight = records.weight / records.weight.mean()
+    beta = logistic(x, y, weight, ridge=1e-6)
+    p = scipy.special.expit(x @ beta)
+    inverse = np.linalg.pinv(hessian(x, p, weight))
+    scores = x * (weight * (y - p))[:, None]
+    covariance = inverse @ (scores.T @ scores) @ inverse
+    return Fitted(beta, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
+
+
+def overlap(one: Fitted, other: Fitted) -> Floats:
+    """Overlap of the 95 % intervals of each coefficient, (coefficient,)."""
+    low = np.maximum(one.beta - NORMAL_95 * one.error, other.beta - NORMAL_95 * other.error)
+    high = np.minimum(one.beta + NORMAL_95 * one.error, other.beta + NORMAL_95 * other.error)
+    shared = np.maximum(high - low, 0.0)
+    widths = [np.maximum(2.0 * NORMAL_95 * fit.error, 1e-300) for fit in (one, other)]
+    return np.asarray((shared / widths[0] + shared / widths[1]) / 2.0)
+
+
+# For every pair of columns the test is Pearson's χ² on counts of records. Statistics of m synthetic sets are combined as by
+# Li, Meng, Raghunathan and Rubin (1991). Let k be the degrees of freedom, d the mean of the statistics over k, and r = (1 +
+# 1/m) times the variance of their square roots. Then D = (d − (m + 1)/(m − 1) r)/(1 + r) is compared with the F law with k
+# and k^(−3/m)(m − 1)(1 + 1/r)² degrees of freedom.
+def statistics(records: Coded, pairs: Sequence[tuple[int, int]]) -> tuple[Floats, Floats]:
+    """χ² and degrees of freedom of every pair, without levels that no record has.
+
+    Both are 0 where no two levels are left.
+    """
+    made = np.zeros((2, len(pairs)))
+    total = float(records.weight.sum())
+    for place, pair in enumerate(pairs):
+        table = records.shares(pair).reshape([records.sizes[k] for k in pair]) * total
+        table = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
+        expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / total
+        made[:, place] = ((table - expected) ** 2 / expected).sum(), (table.shape[0] - 1) * (table.shape[1] - 1)
+    return made[0], made[1]
+
+
+def p_value(values: Floats, degrees: float) -> float:
+    """The p-value of one file's χ², or of several sets' χ² combined; 1 with 0 degrees of freedom."""
+    if degrees <= 0:
+        return 1.0
+    m = len(values)
+    if m == 1:
+        return float(scipy.stats.chi2.sf(values[0], degrees))
+    r = (1.0 + 1.0 / m) * float(np.sqrt(values).var(ddof=1))
+    combined = (values.mean() / degrees - (m + 1.0) / (m - 1.0) * r) / (1.0 + r)
+    second = degrees ** (-3.0 / m) * (m - 1.0) * (1.0 + 1.0 / max(r, 1e-12)) ** 2
+    return float(scipy.stats.f.sf(max(combined, 0.0), degrees, second))
+
+
+def consistency(confidential: Coded, sets: Sequence[Coded], level: float = 0.05) -> float:
+    """Share of pairs of columns, from 0 to 1, whose tests at this level come to the same conclusion."""
+    pairs = list(combinations(range(len(confidential.sizes)), 2))
+    (observed, degrees), others = statistics(confidential, pairs), [statistics(synthetic, pairs) for synthetic in sets]
+    values, freedom = (np.array([result[k] for result in others]) for k in (0, 1))
+    same = [
+        (p_value(observed[place : place + 1], degrees[place]) < level)
+        == (p_value(values[:, place], float(freedom[:, place].max())) < level)
+        for place in range(len(pairs))
+    ]
+    return float(np.mean(same))
+
+
+ORDERS = (1, 2, 3)
+MOST_LEVELS = 50
+"""Largest number of levels of a column that a regression uses."""
+
+
+def measured(confidential: Coded, synthetic: Coded, rng: np.random.Generator, outcome: int = 0) -> Mapping[str, float]:
+    """Measures by name, with weights and without.
+
+    `outcome` is the column whose second level a logistic regression predicts.
+    """
+    measures: dict[str, float] = {}
+    orders = [
+        order
+        for order in ORDERS
+        if order <= len(confidential.sizes) and len(total_variation(confidential, confidential, order))
+    ]
+    for name, one, other in (
+        ("weighted", confidential, synthetic),
+        ("unweighted", confidential.unweighted, synthetic.unweighted),
+    ):
+        for order in orders:
+            measures[f"{name} total_variation_{order}"] = float(total_variation(one, other, order).mean())
+        score = k_marginal_score(one, other, orders[-1])
+        measures[f"{name} k_marginal_score"] = score
+        measures[f"{name} subsample_share"] = equivalent_share(score, subsample_scores(one, orders[-1], rng))
+        few = tuple(k for k, size in enumerate(confidential.sizes) if size <= MOST_LEVELS)
+        measures[f"{name} pmse"], measures[f"{name} specks"] = propensity(one.about(few), other.about(few))
+        predictors = tuple(k for k in few if k != outcome)
+        fits = [fitted(records, outcome, 1, predictors) for records in (one, other)]
+        if predictors:
+            measures[f"{name} regression_overlap"] = float(overlap(*fits)[1:].mean())
+    return measures

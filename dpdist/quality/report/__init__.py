@@ -1,1 +1,0 @@
-"""The confidential report page: its material, its plots and its sections."""
