@@ -11,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from dpdist.approval.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet
+from dpdist.approval.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet, refuse_unreachable
 from dpdist.approval.acceptance import described as gates_described
-from dpdist.approval.gate_limits import refuse_unreachable
 from dpdist.approval.holding import publish_approved, publish_unless_refused
 from dpdist.core.files import private
 from dpdist.core.keys import Key
@@ -41,7 +40,7 @@ from dpdist.quality.evaluate import evaluate
 from dpdist.quality.report_page import write_report_again
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
-from dpdist.runtime.reference_facts import described, summaries
+from dpdist.runtime.reference import described, summaries
 from dpdist.runtime.strata import Means, fitted, gather_strata
 from dpdist.sampling import facts, prepare
 from dpdist.storage.ownership import owned, refuse_another

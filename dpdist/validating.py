@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.approval.gate_limits import refuse_unreachable
+from dpdist.approval.acceptance import refuse_unreachable
 from dpdist.core.progress import Listener, silent, without_sizes
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of

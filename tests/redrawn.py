@@ -10,8 +10,8 @@ import pandas as pd
 
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Floats
-from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Noise
+from dpdist.engine.rounds import run_rounds
 from dpdist.runtime.fit_address import Fit, open_fit
 from dpdist.storage.workspace import Workspace
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+import scipy
 
-from dpdist.audit.attacks import Points, membership, nearest, scaled, shown_by, singling_out
 from dpdist.audit.auditing import refuse_unfinished
 from dpdist.audit.lower_bounds import keep_audit
 from dpdist.confidential.records import Records
@@ -21,7 +22,7 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Floats, Frame, Ints
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
@@ -33,6 +34,196 @@ from dpdist.storage.workspace import Workspace
 from dpdist.survey.census import take_census
 from dpdist.survey.placement import place
 from dpdist.survey.source import Input, open_source
+
+# *Members* were in the confidential file. *Others* come from the same population but were not in it. A synthetic file that
+# reveals nothing about members is equally close to members and to others. So each attack is scored on both.
+#
+# - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
+#   is about one half if nothing is revealed. Random labels give the distribution under chance.
+# - Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): the attack takes predicates that exactly one synthetic record
+#   meets. It compares how often exactly one member meets them with how often exactly one other does, among equally many.
+# - Membership: pairs of a member and another person in the same cell. The attacker guesses which one was in the file, by
+#   the density of synthetic records over the density of further others (van Breugel, Sun, Qian & van der Schaar 2023). Only
+#   the surest guesses count. If a coin chose the member of each pair, the number of right guesses is at most binomial with
+#   probability e^ε/(1 + e^ε), where ε is the loss of an exchange of one record (Steinke, Nasr & Jagielski 2023). Its
+#   Clopper–Pearson limit is a lower bound on ε.
+MOST = 1_000
+"""Largest number of records of each kind whose distances are computed; of more records a random part is used. The
+membership attack uses up to four times as many synthetic records.
+"""
+LABELS = 199
+"""Number of random labellings of records with which the share of nearest records is compared."""
+GUESSES = 1_000
+COLUMNS = 3
+"""Largest number of columns in a predicate."""
+SURE = 0.2
+"""Share of pairs, the surest ones, for which the attacker guesses."""
+ALARM = 0.05
+LEAST_DISTANCE = 1e-9
+
+
+class Points(NamedTuple):
+    """Records: codes of categories, (record, category), and numbers, (record, variable)."""
+
+    codes: Ints
+    values: Floats
+
+    def take(self, which: Ints) -> Points:
+        return Points(self.codes[which], self.values[which])
+
+
+class Nearest(NamedTuple):
+    """The share of synthetic records nearest to a member, the probability of that share by chance, median distances."""
+
+    share: float
+    chance: float
+    to_members: float
+    to_others: float
+
+
+class SinglingOut(NamedTuple):
+    """Number of predicates, the shares that single out a member and one of the others, and the excess risk of members."""
+
+    guesses: int
+    of_members: float
+    of_others: float
+    excess: float
+
+
+class Membership(NamedTuple):
+    """Number of guesses, number of right ones, and the lower bound on ε of an exchange that they prove."""
+
+    answered: int
+    right: int
+    at_least: float
+
+
+def scaled(values: Floats, reference: Floats) -> Floats:
+    """Returns numbers as ranks from 0 to 1 among `reference` ones, those of members and others, (record, variable)."""
+    columns = [
+        np.searchsorted(np.sort(reference_column), column, side="right")
+        for reference_column, column in zip(reference.T, values.T, strict=True)
+    ]
+    return np.column_stack([*columns, np.empty((len(values), 0))]) / len(reference)
+
+
+def distances(one: Points, other: Points) -> Floats:
+    """Returns the number of differing categories plus the distances between numbers, (one, other)."""
+    total = (
+        scipy.spatial.distance.cdist(one.values, other.values, "cityblock")
+        if one.values.shape[1]
+        else np.zeros((len(one[0]), len(other[0])))
+    )
+    for mine, theirs in zip(one.codes.T, other.codes.T, strict=True):
+        total += mine[:, None] != theirs[None]
+    return np.asarray(total)
+
+
+def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Nearest:
+    """Compares the distances to members with the distances to an equal number of others; a tie counts one half."""
+    number = min(len(members.codes), len(others.codes), MOST)
+    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
+    made = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
+    distance = np.concatenate([distances(made, mine), distances(made, theirs)], axis=1)
+    closest = distance.min(axis=1, keepdims=True)
+    closest_ones = distance <= closest
+    inside = np.arange(2 * number) < number
+
+    def share(label: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+        one, other = closest_ones[:, label].any(axis=1), closest_ones[:, ~label].any(axis=1)
+        return float((one / (one.astype(float) + other)).mean())
+
+    observed, random = share(inside), [share(rng.permutation(inside)) for _ in range(LABELS)]
+    chance = (1 + sum(by_chance >= observed for by_chance in random)) / (LABELS + 1)
+    medians = [float(np.median(distance[:, label].min(axis=1))) for label in (inside, ~inside)]
+    return Nearest(observed, chance, *medians)
+
+
+def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
+    """Tries predicates that single out one record.
+
+    A predicate uses some columns of one synthetic record. A category must be equal. A number must be on the same side of
+    the median as the record's number, and at least as far from it.
+    """
+    number = min(len(members.codes), len(others.codes))
+    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
+    categories, middle = synthetic.codes.shape[1], np.median(synthetic.values, axis=0)
+    columns = categories + synthetic.values.shape[1]
+    outcomes = list[tuple[bool, bool]]()
+    for _ in range(GUESSES):
+        record = int(rng.integers(len(synthetic.codes)))
+        chosen = rng.permutation(columns)[:COLUMNS]
+
+        def met(points: Points, record: int = record, chosen: Ints = chosen) -> int:
+            inside = np.ones(len(points.codes), dtype=bool)
+            for column in chosen:
+                if column < categories:
+                    inside &= points.codes[:, column] == synthetic.codes[record, column]
+                else:
+                    column_values, threshold = (
+                        points.values[:, column - categories],
+                        synthetic.values[record, column - categories],
+                    )
+                    inside &= (
+                        column_values >= threshold
+                        if threshold > middle[column - categories]
+                        else column_values <= threshold
+                    )
+            return int(inside.sum())
+
+        if met(synthetic) == 1:
+            outcomes.append((met(mine) == 1, met(theirs) == 1))
+    of_members, of_others = np.array(outcomes).mean(axis=0).tolist() if outcomes else (0.0, 0.0)
+    return SinglingOut(len(outcomes), of_members, of_others, (of_members - of_others) / max(1.0 - of_others, 1e-9))
+
+
+def membership(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Membership:
+    """Guesses which record of each pair was in the file.
+
+    Half of the others stand for the population. The rest are paired with members of the same categories.
+    """
+    order = rng.permutation(len(others.codes))
+    population, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
+    made = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
+    one, other = _paired(members, rest, rng)
+    if not len(one):
+        return Membership(0, 0, 0.0)
+    scores = [
+        np.log(np.maximum(distances(points, population).min(axis=1), LEAST_DISTANCE))
+        - np.log(np.maximum(distances(points, made).min(axis=1), LEAST_DISTANCE))
+        for points in (members.take(one), rest.take(other))
+    ]
+    margin = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(one))
+    answered = max(1, round(SURE * len(one)))
+    right = int((margin[np.argsort(-np.abs(margin), kind="stable")[:answered]] > 0).sum())
+    return Membership(answered, right, shown_by(right, answered))
+
+
+def shown_by(right: int, answered: int) -> float:
+    """Returns the lower bound on ε of an exchange that this number of right guesses proves, with error rate `ALARM`.
+
+    If all guesses are right, it is the largest bound that so many guesses can prove.
+    """
+    least = float(scipy.special.betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
+    return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
+
+
+def _paired(members: Points, others: Points, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Returns positions of members and of others that are paired within cells, (pair,) each."""
+    both = np.concatenate([members.codes, others.codes])
+    cell = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
+    of_members, of_others = np.split(cell, [len(members.codes)])
+    pairs_by_cell = list[tuple[Ints, Ints]]()
+    for number in np.intersect1d(of_members, of_others):
+        one, other = (rng.permutation(np.flatnonzero(cells == number)) for cells in (of_members, of_others))
+        pairs = min(len(one), len(other))
+        pairs_by_cell.append((one[:pairs], other[:pairs]))
+    if not pairs_by_cell:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    kept = rng.permutation(sum(len(one) for one, _ in pairs_by_cell))[:MOST]
+    one, other = (np.concatenate([pair[k] for pair in pairs_by_cell])[kept] for k in range(2))
+    return one, other
+
 
 ATTACKS = {
     "attack": "`nearest record`, `singling out` or `membership`",

@@ -21,16 +21,15 @@ import pandas as pd
 import pyarrow as pa
 import scipy
 
-from dpdist.audit.likelihood_ratios import Compared, compared
-from dpdist.audit.metering import NotAdded
+from dpdist.audit.likelihood_ratios import Compared, NotAdded, compared
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Codes, Floats
-from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Learned
+from dpdist.engine.rounds import Unwatched, run_rounds
 from dpdist.job import Job, epsilon_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer

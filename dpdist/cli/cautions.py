@@ -8,8 +8,8 @@ from math import ceil
 
 import numpy as np
 
-from dpdist.approval.gate_limits import cautions as of_gates
-from dpdist.cli.statement_text import PUBLISHED_TOO
+from dpdist.approval.acceptance import cautions as of_gates
+from dpdist.cli.table_text import PUBLISHED_TOO
 from dpdist.core.records import Frame
 from dpdist.core.table_cells import first_named
 from dpdist.estimation.estimators import STATISTICS

@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.design_columns import NONE, Options, chosen_design
+from dpdist.cli.draft import NONE, Options, chosen_design
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
 
@@ -171,7 +171,7 @@ def _by(
 
 
 def _noted(draft: Draft) -> Iterator[str]:
-    from dpdist.cli.statement_text import DONATED, DONORS
+    from dpdist.cli.table_text import DONATED, DONORS
 
     if draft.design.names:
         yield f"the design: {draft.design.in_words}; --design-strata, --psu and --replicate-weights name others, or none"

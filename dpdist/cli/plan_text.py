@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from dpdist.cli.cautions import advice, cautions
-from dpdist.cli.statement_text import promise, stated_cautions
-from dpdist.cli.table_text import facts_text
+from dpdist.cli.table_text import facts_text, promise, stated_cautions
 from dpdist.ledger.charging import terms
 from dpdist.planning.expected_noise import drowns_most, expected_noise, in_words
 from dpdist.planning.plan import (

@@ -15,8 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dpdist.cli.console import Escaping
-from dpdist.cli.statement_text import PUBLISHED_TOO, promise, stated_cautions
-from dpdist.cli.table_text import facts_text, least_width, paragraphs, table_text
+from dpdist.cli.table_text import PUBLISHED_TOO, facts_text, least_width, paragraphs, promise, stated_cautions, table_text
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Frame

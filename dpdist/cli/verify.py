@@ -112,7 +112,7 @@ def approve(
     from dpdist.approval.holding import approve as approve_release
     from dpdist.approval.holding import refuse as refuse_release
     from dpdist.cli.report import donates
-    from dpdist.cli.statement_text import PUBLISHED_TOO
+    from dpdist.cli.table_text import PUBLISHED_TOO
     from dpdist.core.minisign import SecretKey
 
     def act() -> None:

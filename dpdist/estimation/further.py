@@ -17,8 +17,7 @@ from dpdist.core.table_cells import Cells
 from dpdist.estimation.direct import Design
 from dpdist.estimation.domains import replication
 from dpdist.estimation.estimators import Estimate, stratum_sizes
-from dpdist.estimation.linear import Figures, figures_of, variance
-from dpdist.estimation.unit_sums import Units
+from dpdist.estimation.linear import Figures, Units, figures_of, variance
 from dpdist.estimation.variance import Stage
 from dpdist.job import Job, Statistic
 

@@ -130,7 +130,7 @@ PLACES = {
     "beta_regression": "dpdist.models.beta:BetaRegression",
     "poisson": "dpdist.models.poisson:Poisson",
     "negative_binomial": "dpdist.models.negative_binomial:NegativeBinomial",
-    "negative_binomial_mixture": "dpdist.models.negative_binomial_mixture:NegativeBinomialMixture",
+    "negative_binomial_mixture": "dpdist.models.negative_binomial:NegativeBinomialMixture",
     "poisson_regression": "dpdist.models.poisson:PoissonRegression",
     "bernoulli": "dpdist.models.bernoulli:Bernoulli",
     "scores": "dpdist.models.copula.model:Scores",

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import Learned, LearnsOutright
+from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     CHECKED,

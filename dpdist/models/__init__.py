@@ -13,8 +13,7 @@ from dpdist.models.bernoulli import Bernoulli
 from dpdist.models.beta import Beta, BetaRegression
 from dpdist.models.copula.model import Scores
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.models.negative_binomial import NegativeBinomial
-from dpdist.models.negative_binomial_mixture import NegativeBinomialMixture
+from dpdist.models.negative_binomial import NegativeBinomial, NegativeBinomialMixture
 from dpdist.models.poisson import Poisson, PoissonRegression
 from dpdist.models.protocol import Builder
 from dpdist.models.user import User

@@ -22,8 +22,8 @@ from dpdist.core.errors import JobError, Problem
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells, cross
-from dpdist.engine.in_memory import run_rounds
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
+from dpdist.engine.rounds import run_rounds
 from dpdist.estimation.direct import Design, Replicated, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job

@@ -18,10 +18,8 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import Interval, combine_sets, stratum_sizes, t_interval
-from dpdist.estimation.linear import Figures, across, figures_of, variance
-from dpdist.estimation.quantiles import woodruff
+from dpdist.estimation.linear import Below, Figures, Units, across, figures_of, variance, woodruff
 from dpdist.estimation.raking import margins_of
-from dpdist.estimation.unit_sums import Below, Units
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
 from dpdist.models.outputs import DistributedByPoints

@@ -24,7 +24,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame
 from dpdist.core.this_process import single_threaded
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.job import RULE_CONSTANTS, Calibration, Job, Measure, Mechanism
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.promises import target_of

@@ -18,9 +18,8 @@ from dpdist.estimation.direct import Totals
 from dpdist.estimation.estimators import group_sums
 from dpdist.estimation.least_squares import consistent_table
 from dpdist.job import Comparator, Job, StatisticName, budget_text
-from dpdist.privacy.cell_sums import CellBounds, noise_scale
+from dpdist.privacy.cell_sums import CellBounds, noise_scale, sensitivities
 from dpdist.privacy.guarantees import NoGuarantee
-from dpdist.privacy.local_sensitivity import sensitivities
 from dpdist.privacy.queries import record_epsilon
 
 UNPROTECTED = "an unprotected yardstick that promises nothing"

@@ -15,7 +15,7 @@ from dpdist.estimation.direct import Design, Replicated, Totals, degrees_of_free
 from dpdist.estimation.estimators import STATISTICS, Estimate
 from dpdist.estimation.further import Direct
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table
-from dpdist.privacy.local_sensitivity import figures_met
+from dpdist.privacy.cell_sums import figures_met
 from dpdist.privacy.queries import record_epsilon
 from dpdist.quality.comparators import REFERRED, ReferenceBaselines, guarantee_of, noised
 from dpdist.quality.model_baselines import FITTED, Fitted

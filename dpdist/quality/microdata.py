@@ -1,4 +1,4 @@
-"""Measures how similar two files of coded records are, weighted or not. Comparisons with confidential records are confidential."""
+"""Measures how similar two files of coded records are, weighted or not. Comparisons with real records are confidential."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Coded(NamedTuple):
         return np.asarray(held / held.sum())
 
 
-# The total variation of two distributions p and q over cells is Σ|p − q|/2: 0 if they are equal, 1 if they share no cell. The
-# k-marginal score of NIST's challenges is 1000 (1 − the mean total variation over all tables by k columns). To say how good a
-# score is, simple random subsamples of the file itself are scored. The *equivalent share* is the share of records that a
-# subsample needs for the same score.
+# The total variation of two distributions p and q over cells is Σ|p − q|/2: 0 if they are equal, 1 if they share no cell.
+# The k-marginal score of NIST's challenges is 1000 (1 − the mean total variation over all tables by k columns). To say how
+# good a score is, simple random subsamples of the file itself are scored. The *equivalent share* is the share of records
+# that a subsample needs for the same score.
 MOST_CELLS = 1_000_000
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 
@@ -152,8 +152,8 @@ def _largest(score: Floats, signed: Floats) -> float:
     return float(2.0 * np.abs(steps[last]).max())
 
 
-# The overlap of intervals I and J is the mean of |I ∩ J|/|I| and |I ∩ J|/|J|; it is 0 if they are apart. Standard errors come
-# from the sandwich formula for weighted estimating equations, with records as units.
+# The overlap of intervals I and J is the mean of |I ∩ J|/|I| and |I ∩ J|/|J|; it is 0 if they are apart. Standard errors
+# come from the sandwich formula for weighted estimating equations, with records as units.
 class Fitted(NamedTuple):
     """Coefficients and their standard errors, (coefficient,) each."""
 

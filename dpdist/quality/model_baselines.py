@@ -24,9 +24,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.core.table_cells import Cells
-from dpdist.engine.in_memory import Unrecorded, Unwatched, fresh_noise
 from dpdist.engine.protocol import Carry, Pass, Released
-from dpdist.engine.rounds import combine, drive
+from dpdist.engine.rounds import Unrecorded, Unwatched, combine, drive, fresh_noise
 from dpdist.estimation.raking import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.parts import builder_of

@@ -119,15 +119,15 @@ def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 # Results are confidential. The published variance T has two parts: T = E + N, with E from the sample and N from the noise.
-# The direct figure has the variance D, all from the sample. Both figures come from one sample. So most of E and D is a common
-# error, which cancels in the difference. The difference has the variance
+# The direct figure has the variance D, all from the sample. Both figures come from one sample. So most of E and D is a
+# common error, which cancels in the difference. The difference has the variance
 #
 #     N + E + D − 2ρ√(ED),    ρ = min(SAME_SAMPLE, √(E/D), √(D/E)).
 #
 # The two ratios follow from a case: if the figure with the smaller variance is efficient, its covariance with the other
-# figure is its own variance (Hausman 1978). The difference then has the variance |E − D|. SAME_SAMPLE limits ρ where E and D
-# are equal, because clipped and unclipped records have slightly different errors. A count's variance from random sample sizes
-# is in E and in D, but not in the difference. It is subtracted from both where it is known.
+# figure is its own variance (Hausman 1978). The difference then has the variance |E − D|. SAME_SAMPLE limits ρ where E and
+# D are equal, because clipped and unclipped records have slightly different errors. A count's variance from random sample
+# sizes is in E and in D, but not in the difference. It is subtracted from both where it is known.
 #
 # Where the mechanism cannot simulate its noise again, N is unknown and may be all of T. Then ρ = 0, which gives the largest
 # variance.

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from dpdist.core.errors import ClusterError, TaskError
+from dpdist.core.files import scratch
 from dpdist.core.progress import Event, Listener, silent
-from dpdist.core.scratch import scratch
 from dpdist.job import Runtime
 from dpdist.runtime import scheduler
 from dpdist.runtime.attempts import attempt, killed, not_started, raise_together, stop_or_note, unit_of

@@ -16,9 +16,9 @@ from dpdist.core.files import sha256
 from dpdist.sampling.building import (
     shipped_folder,
     tail,
+    turn,
     without_source,
 )
-from dpdist.sampling.cache import turn
 
 
 def cmdstanpy() -> Any:

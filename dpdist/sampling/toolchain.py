@@ -8,26 +8,146 @@ the cache need no compiler. The cache records which compiler built them, because
 from __future__ import annotations
 
 import json
+import platform
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata, util
 from pathlib import Path
 from typing import Literal, get_args
 
 from dpdist.core.errors import ToolchainError
+from dpdist.core.files import sha256, write_json
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.sampling.building import (
     COMPILERS,
     INSTALL_CMDSTAN,
     INSTALL_COMPILER,
+    PLATFORMS,
     Executable,
     Toolchain,
+    cache_folder,
     compiler_name,
+    digest_of,
     find_program,
+    first_line,
+    intact,
+    kept,
     run_tool,
+    shipped_folder,
     stanc_command,
     texts,
+    turn,
 )
-from dpdist.sampling.cache import cache_folder, digest_of, intact, kept
 from dpdist.sampling.cmdstan import CmdStan, installed_cmdstan
-from dpdist.sampling.embedded import Embedded
+
+FLAGS = (
+    *("-std=c++17", "-O1", "-D_REENTRANT", "-DBOOST_DISABLE_ASSERTS", "-DSTAN_THREADS"),
+    *("-Wno-sign-compare", "-Wno-ignored-attributes", "-Wno-deprecated-declarations", "-Wno-unknown-warning-option"),
+)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The wheel httpstan (Stan's headers, stanc, TBB, SUNDIALS), a C++ compiler, and dpdist's driver.
+
+    Without an installed compiler, `compiler` is the one that the cache records, and programs that it built can still run.
+    """
+
+    package: Path
+    package_version: str
+    compiler: str
+    compiler_version: str
+    compiles: bool = True
+    name: str = "embedded"
+
+    @classmethod
+    def find(cls) -> Embedded:
+        spec = util.find_spec("httpstan")
+        if spec is None or spec.origin is None:
+            supported = (platform.system(), platform.machine()) in {("Linux", "x86_64"), ("Darwin", "arm64")}
+            remedy = f"pip install 'dpdist[stan]', or {INSTALL_CMDSTAN}" if supported else INSTALL_CMDSTAN
+            raise ToolchainError("no CmdStan found, and httpstan is not installed", PLATFORMS, remedy)
+        package, version, compiler = Path(spec.origin).parent, metadata.version("httpstan"), shutil.which(compiler_name())
+        if compiler is not None:
+            return cls(package, version, compiler, first_line(compiler, "--version"))
+        recorded = _recorded()
+        if recorded is None:
+            raise ToolchainError(f"no C++ compiler: {compiler_name()} is not on the PATH", COMPILERS, INSTALL_COMPILER)
+        return cls(package, version, *recorded, compiles=False)
+
+    def record(self) -> None:
+        """Stores which compiler built the programs in the cache.
+
+        If the cache cannot be written, nothing is stored.
+        """
+        if self.compiles and _recorded() != (self.compiler, self.compiler_version):
+            with suppress(OSError):
+                write_json(_record(), {"compiler": self.compiler, "version": self.compiler_version})
+
+    @property
+    def description(self) -> str:
+        compiler = self.compiler_version
+        if not self.compiles:
+            compiler = f"no C++ compiler: programs that {compiler} built can be run, others not"
+        return f"Stan {self.version} in httpstan {self.package_version}, {compiler}"
+
+    @property
+    def identity(self) -> str:
+        """Identity of the toolchain. It includes the package's folder, because executables find TBB there."""
+        driver = [sha256(path) for path in sorted((shipped_folder() / "driver").iterdir())]
+        parts = (self.package, self.package_version, self.compiler, self.compiler_version, *FLAGS, *driver)
+        return "\n".join(map(str, parts))
+
+    @property
+    def version(self) -> str:
+        text = (self.package / "include" / "stan" / "version.hpp").read_text()
+        return ".".join(re.findall(r"#define STAN_(?:MAJOR|MINOR|PATCH) (\d+)", text))
+
+    @property
+    def stanc(self) -> Path:
+        return self.package / "stanc"
+
+    def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
+        translated, unit, made = folder / "model.hpp", folder / "model.o", folder / "program"
+        run_tool(stanc_command(self, source, include, f"--o={translated}"), source.name)
+        driver = cache_folder() / f"driver-{digest_of(self.identity)}.o"
+        if not intact(driver):
+            say("compiling the Stan driver, once, about 30 s")
+        kept(driver, self._driver)
+        with turn():
+            self._compile(source.name, "-x", "c++", "-c", str(translated), "-o", str(unit))
+        lib = self.package / "lib"
+        tbb = next(path for path in (lib / "libtbb.so.2", lib / "libtbb.dylib", lib / "libtbb.so") if path.exists())
+        static = sorted(map(str, lib.glob("libsundials_*.a")))
+        link = (self.compiler, str(driver), str(unit), str(tbb), *static, f"-Wl,-rpath,{lib}", "-o", str(made))
+        run_tool(link, source.name)
+        return made
+
+    def _driver(self, folder: Path) -> Path:
+        made = folder / "driver.o"
+        with turn():
+            self._compile("the driver", "-c", str(shipped_folder() / "driver" / "driver.cpp"), "-o", str(made))
+        return made
+
+    def _compile(self, what: str, *arguments: str) -> None:
+        run_tool((self.compiler, *FLAGS, "-isystem", str(self.package / "include"), *arguments), what)
+
+
+def _record() -> Path:
+    """Path of the file that names the compiler of the programs in the cache."""
+    return cache_folder() / "compiler.json"
+
+
+def _recorded() -> tuple[str, str] | None:
+    try:
+        content = json.loads(_record().read_text())
+        return str(content["compiler"]), str(content["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
 
 ToolchainName = Literal["auto", "cmdstan", "embedded"]
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import sha256
-from dpdist.core.scratch import Scratch
+from dpdist.core.files import Scratch, sha256
 from dpdist.storage.lease import LEASE, Lease, leased
 from dpdist.storage.objects import Objects
 from dpdist.storage.store import marked

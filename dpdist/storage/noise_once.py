@@ -20,8 +20,8 @@ import numpy as np
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, sync_folder
 from dpdist.core.records import Floats
-from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise
+from dpdist.engine.rounds import fresh_noise
 from dpdist.privacy.noise import simulated_noise
 from dpdist.storage.store import marked
 from dpdist.storage.workspace import Workspace

@@ -8,6 +8,7 @@ they are there, so that a killed rehearsal resumes.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -19,29 +20,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
+from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError
-from dpdist.core.files import replaced, write_json, write_text
+from dpdist.core.files import replaced, scratch, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
-from dpdist.core.scratch import scratch
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
+from dpdist.publish.writers.page import environment
+from dpdist.studies.figures import inline
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
 from dpdist.studies.rehearsal_thirds import Parts, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
     OUT_OF_REACH,
+    RULE,
     Findings,
     Rehearsal,
     Trial,
+    advice,
     confirmed,
     repeated,
     trial,
@@ -216,7 +223,6 @@ def rehearse(
 
 
 def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path, listener: Listener) -> Rehearsal:
-    from dpdist.studies.rehearsal_page import page  # Modules that draw are imported only here.
 
     caution = small(findings.trials[0].candidate, thirds)
     made = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
@@ -358,3 +364,56 @@ def _csv(trials: Sequence[Trial]) -> str:
     rows = pd.concat([trial.cells for trial in trials])[list(COLUMNS)]
     rows = rows.assign(covered=rows["covered"].map({1.0: "true", 0.0: "false"}))
     return str(rows.to_csv(index=False, float_format="%.6g"))
+
+
+LEAST_DRAWN = 0.01
+"""Smallest error that is drawn, because the scale is logarithmic; smaller ones are drawn here."""
+
+
+def page(made: Rehearsal) -> str:
+    """One HTML document that loads nothing."""
+    template = environment("dpdist.studies").get_template("rehearsal.html")
+    rows = [(trial, row) for trial in made.trials for row in trial.by_statistic.to_dict("records")]
+    confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
+    drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
+    return template.render(
+        made=made,
+        best=made.best,
+        rows=rows,
+        confirmed=confirmed,
+        rule=RULE,
+        figure=drawn,
+        refused=by_reason(made.refused),
+        advice=advice(made),
+        shown=shown,
+    )
+
+
+def shown(coverage: float) -> str:
+    return "–" if np.isnan(coverage) else f"{coverage:.2f}"
+
+
+def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
+    """Labels of mechanisms that were not run, by reason."""
+    reasons = dict[str, list[str]]()
+    for refusal in refused:
+        reasons.setdefault(refusal.reason.replace(f"'{refusal.label.partition(' ')[0]}'", "the mechanism"), []).append(
+            refusal.label
+        )
+    return {reason: ", ".join(labels) for reason, labels in reasons.items()}
+
+
+def figure(trials: list[Trial]) -> str:
+    """Boxes of |error| over cells, in direct standard errors, by mechanism."""
+    sizes = [trial.cells["error_in_direct_se"] for trial in trials]
+    shown = [errors[np.isfinite(errors)].clip(lower=LEAST_DRAWN) for errors in sizes]
+    figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")
+    axes = figure.subplots()
+    axes.boxplot(shown, orientation="horizontal", tick_labels=[trial.candidate.label for trial in trials], whis=(0, 100))
+    axes.axvline(1.0, color="#0b5394", linewidth=1.0)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("|error| in direct standard errors, all cells and statistics")
+    held = io.StringIO()
+    figure.savefig(held, format="svg", metadata={"Date": None})
+    return held.getvalue()

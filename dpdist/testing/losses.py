@@ -21,8 +21,8 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.in_memory import Unwatched, run_rounds
 from dpdist.engine.protocol import Choice, Measurement, Query, Released
+from dpdist.engine.rounds import Unwatched, run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel

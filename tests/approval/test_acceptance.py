@@ -21,14 +21,15 @@ from dpdist.approval.acceptance import (
     SENSITIVITY,
     Figures,
     Measured,
+    cautions,
     gate_noise,
     gate_value,
     noise_scale,
+    numerator,
     order_statistic,
     refuse_unmet,
     scaled_errors,
 )
-from dpdist.approval.gate_limits import cautions, numerator
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError, NotAccepted, WorkspaceError
 from dpdist.core.records import UNIT, Floats, Frame

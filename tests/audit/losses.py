@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from dpdist.audit.metering import Enough, Imposed, Meter
+from dpdist.audit.likelihood_ratios import Enough, Imposed, Meter
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
-from dpdist.engine.in_memory import run_rounds
+from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.parts import builder_of

@@ -16,8 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import numpy as np
 import yaml
 
-from dpdist.audit.likelihood_ratios import Compared, Measuring
-from dpdist.audit.metering import BeyondRange
+from dpdist.audit.likelihood_ratios import BeyondRange, Compared, Measuring
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import LearnsOutright

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.audit.attacks import Points, distances, membership, nearest, scaled, singling_out
+from dpdist.audit.attacking import Points, distances, membership, nearest, scaled, singling_out
 
 FILES = 30
 

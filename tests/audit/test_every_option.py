@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from options import ALL, KINDS, PLAIN, Option, options, strict_specs, worst
 
-from dpdist.audit.metering import log_mass
+from dpdist.audit.likelihood_ratios import log_mass
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.job import SPECS, Job, MechanismSpec

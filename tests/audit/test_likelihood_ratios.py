@@ -13,9 +13,8 @@ from options import Option, bases, joined, tried
 from test_lower_bounds import pair
 from test_lower_bounds_of_all import OF_CODES, claimed, files
 
-from dpdist.audit.likelihood_ratios import Compared, Measuring, compared
+from dpdist.audit.likelihood_ratios import Compared, Measuring, Meter, NotAdded, compared
 from dpdist.audit.lower_bounds import bound_of_scores
-from dpdist.audit.metering import Meter, NotAdded
 from dpdist.core.records import Floats, Frame
 from dpdist.engine.protocol import Choice, Noise
 from dpdist.job import NoiseName

@@ -11,8 +11,8 @@ from losses import Case, Metered, metered
 from scipy.stats import beta
 
 from dpdist.core.records import Floats
-from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise
+from dpdist.engine.rounds import fresh_noise
 
 ALARM = 1e-6
 """Of a false alarm, over all events of a test."""

@@ -6,7 +6,7 @@ import numpy as np
 from conftest import simulated
 
 from dpdist.core.keys import Key
-from dpdist.models.numerics import fused
+from dpdist.models.numerics import tiles
 
 ROWS = 64
 """Records of a tile of 1000 draws, half a megabyte: the GEMM is slower on larger ones and on smaller ones."""
@@ -18,7 +18,7 @@ def fitted(tmp_path, n, draws=1000):
     return model, records, theta
 
 
-def tiles(reduced):
+def gemm(reduced):
     """A GEMM of shape (64 × 6)·(6 × 1000) over 8192 records, with max and min of each tile or without."""
     rng = np.random.default_rng(1)
     left, right, out = rng.normal(size=(ROWS, 6)), rng.normal(size=(6, 1000)), np.empty((ROWS, 1000))
@@ -36,19 +36,19 @@ def tiles(reduced):
 def test_share_of_the_machines_gemm_rate_for_its_shape(ratio, tmp_path):
     """All of the kernel: grouping of records, features, tables of coefficients, extremes, rounding."""
     model, records, theta = fitted(tmp_path, 8192)
-    ratio("kernel's share of its GEMM's rate", lambda: model.extremes(theta, records), tiles(reduced=False))
+    ratio("kernel's share of its GEMM's rate", lambda: model.extremes(theta, records), gemm(reduced=False))
 
 
 def test_share_of_the_gemm_rate_of_the_loop_alone(ratio):
     rng = np.random.default_rng(1)
     features, table = rng.normal(size=(6, 8192)), rng.normal(size=(6, 1000))
-    ratio("compiled loop's share of its GEMM's rate", lambda: fused.extremes(features, table), tiles(reduced=False))
+    ratio("compiled loop's share of its GEMM's rate", lambda: tiles.extremes(features, table), gemm(reduced=False))
 
 
 def test_times_as_fast_as_gemm_with_numpys_reductions(ratio, tmp_path):
     """What the kernel could at best be without a compiled loop."""
     model, records, theta = fitted(tmp_path, 8192)
-    ratio("times as fast as GEMM with max and min", lambda: model.extremes(theta, records), tiles(reduced=True))
+    ratio("times as fast as GEMM with max and min", lambda: model.extremes(theta, records), gemm(reduced=True))
 
 
 def test_times_as_fast_as_broadcasting(ratio, tmp_path):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 import dpdist
 from dpdist.core.progress import silent
-from dpdist.engine.in_memory import Unrecorded
+from dpdist.engine.rounds import Unrecorded
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.query import ClippedSums
 from dpdist.planning.blocks import block_rows

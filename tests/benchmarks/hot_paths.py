@@ -18,7 +18,7 @@ import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.progress import silent
 from dpdist.core.table_cells import cross
-from dpdist.engine.in_memory import Unrecorded
+from dpdist.engine.rounds import Unrecorded
 from dpdist.estimation.estimators import counts_and_means, record_sums
 from dpdist.mechanisms.reference_tables.query import ClippedSums
 from dpdist.models.protocol import Draws

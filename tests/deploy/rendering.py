@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdist.cli.kustomize import Objects, render
+from dpdist.cli.manifests import Objects, render
 
 __all__ = ["DEPLOY", "OVERLAYS", "Objects", "render"]
 

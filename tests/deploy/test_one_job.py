@@ -17,9 +17,8 @@ from every_check import CHECKS, LEAST
 from rendering import DEPLOY, Objects
 from typer.testing import CliRunner
 
-from dpdist.cli.kustomize import pick
 from dpdist.cli.main import app
-from dpdist.cli.manifests import NANNY_BYTES, job_in_cluster, tasks, worker_memory, worker_patch
+from dpdist.cli.manifests import NANNY_BYTES, job_in_cluster, pick, tasks, worker_memory, worker_patch
 from dpdist.job.loading import Resolved, load_job
 from dpdist.validating import validate
 

@@ -12,8 +12,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
-from dpdist.engine.in_memory import Unrecorded, Unwatched, noise_of, run_rounds
 from dpdist.engine.protocol import Choice, Columns, Measurement, Noise, Released, Rounds
+from dpdist.engine.rounds import Unrecorded, Unwatched, noise_of, run_rounds
 from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import weighting

@@ -332,9 +332,9 @@ def _serve() -> None:
     import dpdist.cli.main  # imported once, before any fork, with what its verbs import
     import dpdist.cli.report
     import dpdist.release  # noqa: F401
-    from dpdist.models.numerics import fused
+    from dpdist.models.numerics import tiles
 
-    fused.extremes(np.ones((6, 1)), np.ones((6, 1)))
+    tiles.extremes(np.ones((6, 1)), np.ones((6, 1)))
 
     for line in sys.stdin:
         heard, said = os.pipe()

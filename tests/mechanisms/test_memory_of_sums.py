@@ -13,9 +13,8 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Frame
-from dpdist.engine.in_memory import Unrecorded
 from dpdist.engine.protocol import Pass
-from dpdist.engine.rounds import visit_blocks
+from dpdist.engine.rounds import Unrecorded, visit_blocks
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.query import TableSums
 from dpdist.mechanisms.parts import builder_of

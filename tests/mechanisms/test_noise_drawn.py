@@ -19,9 +19,8 @@ from test_reference_tables import survey
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats, Frame
-from dpdist.engine.in_memory import fresh_noise
 from dpdist.engine.protocol import Noise, Pass, Released
-from dpdist.engine.rounds import drive
+from dpdist.engine.rounds import drive, fresh_noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms import stratum_sums

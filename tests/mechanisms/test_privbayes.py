@@ -18,8 +18,8 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Frame
-from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Noise
+from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.coded_tables.sensitivity import moved

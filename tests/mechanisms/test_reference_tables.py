@@ -30,7 +30,7 @@ from dpdist.job.loading import find_job, parse_job
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.query import ClippedSums
-from dpdist.models.copula.cells import UNIT as LEAST
+from dpdist.models.copula.shapes import UNIT as LEAST
 from dpdist.reference.borrowing import complete
 from dpdist.reference.clipping import Cell
 from dpdist.reference.collapsing import pooled, spread

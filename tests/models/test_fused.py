@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.models.numerics import fused
+from dpdist.models.numerics import tiles
 
 fixed = settings(derandomize=True, deadline=None)
 EPSILON = np.finfo(float).eps
@@ -29,26 +29,26 @@ def off(features, table, found):
 
 
 @settings(fixed, max_examples=100)
-@given(st.integers(1, 3 * fused.BLOCK), st.integers(1, 40), st.integers(0, 2**20))
+@given(st.integers(1, 3 * tiles.BLOCK), st.integers(1, 40), st.integers(0, 2**20))
 def test_extremes_are_those_of_the_product(records, draws, seed):
     features, table = factors(records, draws, seed)
-    assert off(features, table, fused.extremes(features, table)) < 8.0
+    assert off(features, table, tiles.extremes(features, table)) < 8.0
 
 
 @pytest.mark.parametrize("draws", [1, 2, 7, 8])
 def test_no_draw_is_left_out(draws):
     """Control: the extremes over all draws but one are others."""
     for extreme in range(draws):
-        features, table = factors(fused.BLOCK + 3, draws)
+        features, table = factors(tiles.BLOCK + 3, draws)
         table[0, extreme] += 1e3
-        assert off(features, table, fused.extremes(features, table)) < 8.0
-        assert draws == 1 or off(features, table, fused.extremes(features, np.delete(table, extreme, axis=1))) > 1e6
+        assert off(features, table, tiles.extremes(features, table)) < 8.0
+        assert draws == 1 or off(features, table, tiles.extremes(features, np.delete(table, extreme, axis=1))) > 1e6
 
 
 def test_the_compiled_loop_is_the_interpreted_one():
-    features, table = factors(fused.BLOCK + 3, 5)
+    features, table = factors(tiles.BLOCK + 3, 5)
     highest, lowest = np.full(features.shape[1], -np.inf), np.full(features.shape[1], np.inf)
-    fused._scan(features, table, highest, lowest)
+    tiles._scan(features, table, highest, lowest)
     assert off(features, table, (highest, lowest)) < 8.0
 
 
@@ -63,7 +63,7 @@ def test_where_nothing_can_be_cached_the_loop_is_compiled_all_the_same(monkeypat
         return njit(signature, **options)
 
     monkeypatch.setattr(numba, "njit", without_a_cache)
-    compiled = fused._compiled.__wrapped__()
+    compiled = tiles._compiled.__wrapped__()
     assert asked == [True, False]
     features, table = factors(9, 4)
     highest, lowest = np.full(9, -np.inf), np.full(9, np.inf)

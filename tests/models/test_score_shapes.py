@@ -13,11 +13,11 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.small_area import composite
 from dpdist.models.copula import shapes as score_shapes
-from dpdist.models.copula.cells import Cells
 from dpdist.models.copula.expectations import expectations
 from dpdist.models.copula.marginal import Marginal
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Law, facts_from_table, facts_table
+from dpdist.models.copula.shapes import Cells
 from dpdist.models.copula.spline import BASIS
 from dpdist.studies.kinds.populations import inclusion, informative_size, population, systematic
 

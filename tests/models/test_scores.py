@@ -12,8 +12,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key, uniforms_of
 from dpdist.core.records import Frame
 from dpdist.job import Job
-from dpdist.models.copula import cells
-from dpdist.models.copula.bias_correction import PRIOR, shifts
+from dpdist.models.copula import shapes
+from dpdist.models.copula.expectations import PRIOR, shifts
 from dpdist.models.copula.marginal import Marginal
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
@@ -355,7 +355,7 @@ def test_small_cells_share_a_fit_and_borrow_a_distribution_in_part() -> None:
     assert (facts.effective[[1, 5]] > facts.records[[1, 5]]).all()
     some = [facts.marginals[k] for k in facts.of_outcome[:, 0]]
     assert some[1].value.max() == max(each.value.max() for each in some[:2]), "control: others' values are in it"
-    assert cells.grouped(np.zeros((3, 1), dtype=np.int32), np.array([5, 6, 7]), 500).tolist() == [0, 0, 0]
+    assert shapes.grouped(np.zeros((3, 1), dtype=np.int32), np.array([5, 6, 7]), 500).tolist() == [0, 0, 0]
 
 
 def test_facts_survive_the_round_trip_through_a_table() -> None:

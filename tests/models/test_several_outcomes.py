@@ -26,9 +26,9 @@ from test_lognormal import model_of as model_of_one
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.job import Job
-from dpdist.models.lognormal.conjugate import of
-from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean, normal
-from dpdist.models.numerics import fused
+from dpdist.models.lognormal.conjugate import extremes_of_many, factors_of_many, of
+from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean
+from dpdist.models.numerics import tiles
 from dpdist.models.protocol import Improper
 
 KEY = Key(b"tests/models/test_several")
@@ -149,7 +149,7 @@ def test_extremes_do_not_depend_on_tiles(records):
     rng = np.random.default_rng(records)
     features, table = rng.standard_normal((10, records)), rng.standard_normal((10, 1000))
     values = features.T @ table
-    high, low = normal.extremes(features, table)
+    high, low = extremes_of_many(features, table)
     np.testing.assert_allclose(high, values.max(axis=1), rtol=1e-13)
     np.testing.assert_allclose(low, values.min(axis=1), rtol=1e-13)
 
@@ -253,11 +253,11 @@ def test_the_general_kernel_agrees_with_the_compiled_one_where_both_serve():
     found = model.extremes(draws, records)
     z = [np.log(records.outcomes[:, 0]), np.log(records.weight)]
     pattern = model.design.pattern[records.frame]
-    for own, features, table, slack in normal.factors(model._means(draws), draws["covariance"], z, pattern):
-        high, low = normal.extremes(features, table)
+    for own, features, table, slack in factors_of_many(model._means(draws), draws["covariance"], z, pattern):
+        high, low = extremes_of_many(features, table)
         np.testing.assert_allclose(high + slack, found.highest[own], rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(low - slack, found.lowest[own], rtol=1e-9, atol=1e-9)
-        again = fused.extremes(features, np.ascontiguousarray(table))
+        again = tiles.extremes(features, np.ascontiguousarray(table))
         np.testing.assert_allclose((high, low), again, rtol=1e-11, atol=1e-11)
 
 

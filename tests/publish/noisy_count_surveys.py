@@ -12,7 +12,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Frame
 from dpdist.core.table_cells import cross
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.estimation.estimators import Interval
 from dpdist.job import Job
 from dpdist.mechanisms.laplace_tables.post import NoisyTables

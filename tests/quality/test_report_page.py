@@ -175,8 +175,10 @@ def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pyt
             yield block
             del block
 
-    monkeypatch.setattr(material, "each_block", blocks)
-    drawn = report_material.Material(Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, []).records
+    monkeypatch.setattr(report_material, "each_block", blocks)
+    drawn = report_material.Material(
+        Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, []
+    ).records
     assert len(drawn.weight) == 4 * 700
     assert [each() for each in kept[:-1]] == [None] * 3
 

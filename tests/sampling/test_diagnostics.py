@@ -9,7 +9,7 @@ import arviz as az
 import numpy as np
 import pytest
 
-from dpdist.sampling.diagnostics import Policy, diagnose
+from dpdist.sampling.markov import Policy, diagnose
 from dpdist.sampling.stan import Chains
 
 

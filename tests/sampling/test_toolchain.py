@@ -15,9 +15,8 @@ import pytest
 from filelock import FileLock
 
 from dpdist.core.errors import ProgramError, ToolchainError
-from dpdist.sampling import building, cache, embedded, toolchain
-from dpdist.sampling.building import find_program
-from dpdist.sampling.cache import kept
+from dpdist.sampling import building, toolchain
+from dpdist.sampling.building import find_program, kept
 from dpdist.sampling.toolchain import executable, find_toolchain
 
 SOURCE = Path(__file__).with_name("gaussian.stan")
@@ -140,17 +139,17 @@ def test_a_failed_build_leaves_nothing(tmp_path):
 
 
 def test_compiles_wait_for_memory(compiler, source, monkeypatch):
-    monkeypatch.setattr(cache, "available_memory", lambda: 4 * 2**30)
-    assert cache.compiles_at_once() == 1
+    monkeypatch.setattr(building, "available_memory", lambda: 4 * 2**30)
+    assert building.compiles_at_once() == 1
     waited = []
-    with FileLock(cache.cache_folder() / "turn-0.lock") as lock:
+    with FileLock(building.cache_folder() / "turn-0.lock") as lock:
         monkeypatch.setattr(time, "sleep", lambda seconds: (waited.append(seconds), lock.release()))
         executable(source, "embedded")
     assert waited
 
 
 def test_memory_is_known():
-    assert 2**20 < cache.available_memory() < 2**63
+    assert 2**20 < building.available_memory() < 2**63
 
 
 def test_a_program_that_does_not_compile_tells_stans_message_and_line(compiler, tmp_path):
@@ -212,11 +211,11 @@ def test_programs_built_before_need_no_compiler(compiler, source, taken_away):
 def test_other_programs_are_refused_without_one_and_leave_nothing(compiler, source, taken_away, ask):
     executable(source, "embedded")
     taken_away()
-    before = sorted(os.listdir(cache.cache_folder()))
+    before = sorted(os.listdir(building.cache_folder()))
     source.write_text(SOURCE.read_text() + "\n// changed\n")
     with pytest.raises(ToolchainError, match=r"(?s)no C\+\+ compiler.*gaussian\.stan.*dpdist stan build"):
         ask(source, "embedded")
-    assert sorted(os.listdir(cache.cache_folder())) == before
+    assert sorted(os.listdir(building.cache_folder())) == before
     source.write_text("parameters { real x }\n")
     with pytest.raises(ProgramError, match="line 1"):
         ask(source, "embedded")
@@ -246,8 +245,8 @@ def test_the_last_compiler_is_the_one_that_is_recorded(compiler, source, taken_a
 )
 def test_no_httpstan(monkeypatch, system, machine, remedy):
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    monkeypatch.setattr(embedded.platform, "system", lambda: system)
-    monkeypatch.setattr(embedded.platform, "machine", lambda: machine)
+    monkeypatch.setattr(toolchain.platform, "system", lambda: system)
+    monkeypatch.setattr(toolchain.platform, "machine", lambda: machine)
     with pytest.raises(ToolchainError, match=remedy):
         find_toolchain("embedded")
 
@@ -272,7 +271,7 @@ def test_a_cache_that_cannot_be_made_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "file"))
     with pytest.raises(ToolchainError, match="DPDIST_CACHE"):
-        cache.cache_folder()
+        building.cache_folder()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.scratch import Scratch
+from dpdist.core.files import Scratch
 from dpdist.storage.objects import Objects, is_url
 
 

@@ -14,8 +14,8 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.generators import AGES, SHARES, Counts, Salaries
+from dpdist.studies.kinds.populations import simulated
 from dpdist.studies.kinds.simulation import simulated_file
-from dpdist.studies.kinds.surveys import simulated
 from dpdist.studies.kinds.tables import TablesStudy, job_of
 from dpdist.studies.run import run
 

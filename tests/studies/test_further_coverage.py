@@ -22,9 +22,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.core.table_cells import Cells, cross
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
-from dpdist.estimation.linear import Figures, figures_of
-from dpdist.estimation.unit_sums import Units
+from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
+from dpdist.estimation.linear import Figures, Units, figures_of
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary

@@ -15,9 +15,8 @@ from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
-from dpdist.studies.rehearsal import recommended, rehearse, small
+from dpdist.studies.rehearsal import page, recommended, rehearse, small
 from dpdist.studies.rehearsal_candidates import Candidate, candidates
-from dpdist.studies.rehearsal_page import page
 from dpdist.studies.rehearsal_thirds import beside_truth, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COARSEN,

@@ -19,8 +19,8 @@ from dpdist.mechanisms.laplace_tables.sensitivity import figures
 from dpdist.mechanisms.promises import MOVES_TWICE, of_frame, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, Summing, within_loss
 from dpdist.models.protocol import StratumModel
+from dpdist.privacy.cell_sums import sensitivities
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
-from dpdist.privacy.local_sensitivity import sensitivities
 from dpdist.privacy.queries import NoisyQuery, neighbour_of, record_epsilon
 
 FINER = 2**32

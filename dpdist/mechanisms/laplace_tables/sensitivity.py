@@ -14,8 +14,7 @@ from fractions import Fraction
 from dpdist.core.records import UNIT, Frame
 from dpdist.core.table_cells import cross
 from dpdist.job import Job, Table
-from dpdist.privacy.cell_sums import SENSITIVITY
-from dpdist.privacy.local_sensitivity import figures_met
+from dpdist.privacy.cell_sums import SENSITIVITY, figures_met
 from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
 
 

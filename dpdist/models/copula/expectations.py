@@ -15,6 +15,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.models.copula.marginal import BINS
 from dpdist.models.copula.normal_scores import Kind, Scored
 from dpdist.models.copula.reference_summary import Facts, Law
+from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.copula.spline import basis
 from dpdist.models.numerics.tiles import by_pattern
 
@@ -86,3 +87,109 @@ def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Fl
 def shares(count: Ints, unit: Ints) -> Floats:
     """Each cell's share of the records of its unit, (cell,); a unit is a set of cells that share a fit."""
     return np.asarray(count / np.bincount(unit, weights=count)[unit])
+
+
+# Scores are not exactly normal about their regression. So mean outcomes under the fit differ a little from the reference's
+# weighted means. A shift of the intercept of each cell's regression reduces the difference.
+LARGEST_SCORE_SHIFT, HALVINGS = 4.0, 40
+"""Largest shift, and number of bisection steps that find a shift.
+
+A shift is in units of the outcome's score; for a yes-or-no outcome, in units of the logit of its share.
+"""
+STEP = 0.01
+"""Step of the numerical derivative of a mean outcome, in units of the outcome's score."""
+PRIOR = 0.03
+"""Prior standard deviation of a shift, in units of the outcome's score; it was 0 to .03 in six surveys."""
+
+
+def shifted(law: Law, kind: Kind, by: Floats) -> Law:
+    """The law with a shift, `by` (cell,), added to the intercept of each cell's regression of outcomes.
+
+    For a yes-or-no outcome the shift is added to the logit of the cell's share.
+    """
+    if kind == "binary":
+        return law._replace(share=scipy.special.expit(scipy.special.logit(law.share) + by))
+    slopes = law.slopes.copy()
+    slopes[:, :, 0] += by
+    return law._replace(slopes=slopes)
+
+
+def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
+    """Finds the shift of every cell, (cell,), under which the first draw's law has the requested mean outcomes.
+
+    `means` (group,) are the requested means, and `group` (cell,) is the number of each cell's group. The cells of a group
+    share one shift. In the group's mean a cell counts by its number of reference records. If no shift gives a mean, the
+    nearest possible mean is taken.
+    """
+    low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        below = _means(facts, law, kind, bounds, middle[group], group)[0] < means
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.asarray((low + high)[group] / 2.0)
+
+
+def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sums: Floats, prior: float = PRIOR) -> Law:
+    """Estimates the shifts with which a law that is fitted to a file like the reference has its weighted mean outcomes.
+
+    The result is a law of one draw that holds the shifts alone, on the scales of `Law.free`. It is 0 for a yes-or-no
+    outcome, whose fitted means are right by construction.
+
+    The first draw of `fits` (draw, …) is the fit to all reference records. Each further draw is the fit without one of
+    several groups of records. `sums` (draw, cell, 2) are Σw and Σwy of the same records. Cells that share a distribution
+    of outcomes share a shift.
+
+    Without shifts, the median error of a cell's mean was a third of its direct standard error in a file of 35,000 records.
+    But a shift is an estimate, which one record with a large weight can dominate. The jackknife over the groups of records
+    gives its variance v. Under a prior N(m, prior²) the shift's distance from m is multiplied by prior²/(prior² + v). All
+    cells have the same m, because a law that errs in one cell mostly errs in the same direction in others. A cell has no
+    shift if fewer than FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean. No shift gives it
+    where all outcomes are equal or no record has weight.
+    """
+    cells = sums.shape[1]
+    none = Law.nothing(cells)
+    if kind == "binary":
+        return none
+    distributions, group = np.unique(facts.of_outcome, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    member = (group[:, None] == np.arange(len(distributions))).astype(np.float64)
+    records, held = facts.records @ member, np.einsum("dcj,cg->dgj", sums, member)
+    means = np.divide(held[..., 1], held[..., 0], out=np.zeros(held.shape[:-1]), where=held[..., 0] > 0)
+    whole = Law(*(values[:1] for values in fits))
+
+    def reached(law: Law, by: Floats) -> Floats:
+        return _means(facts, law, kind, bounds, by, group)
+
+    lowest, highest = (reached(whole, np.full(cells, end))[0] for end in (-LARGEST_SCORE_SHIFT, LARGEST_SCORE_SHIFT))
+    told_of = (records >= FEWEST_UNMIXED) & (lowest < means[0]) & (means[0] < highest)
+    by = shifts(facts, whole, kind, bounds, means[0], group)
+    slope = np.subtract(*(reached(whole, by + step)[0] for step in (STEP, -STEP))) / (2.0 * STEP)
+    away = np.divide(
+        means[1:] - reached(Law(*(values[1:] for values in fits)), by), slope, where=told_of, out=0.0 * means[1:]
+    )
+    variance = (len(away) - 1) * away.var(axis=0)
+    of_groups = np.array([by[group == number][0] for number in range(len(distributions))])
+    common = _common(of_groups, away, np.where(told_of, 1.0 / (prior**2 + variance), 0.0))
+    kept = 1.0 / (1.0 + variance / prior**2)
+    return shifted(none, kind, np.where(told_of, common + kept * (of_groups - common), 0.0)[group])
+
+
+def _common(by: Floats, away: Floats, precision: Floats) -> float:
+    """The shift that all groups have in common, shrunk towards 0 for its sampling error (James & Stein).
+
+    `by` (group,) are the shifts of groups of cells. `away` (draw, group) are their changes when records are left out.
+    """
+    if not precision.sum() > 0.0:
+        return 0.0
+    share = precision / precision.sum()
+    mean, variance = float(share @ by), (len(away) - 1) * float((away @ share).var())
+    return mean * max(0.0, 1.0 - variance / mean**2) if mean else 0.0
+
+
+def _means(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], by: Floats, group: Ints) -> Floats:
+    """Weighted mean outcomes of groups of cells, (draw, group), under a law whose cells are shifted by `by` (cell,)."""
+    positive = law._replace(share=np.ones_like(law.share)) if kind == "positive" else law
+    weight, product = expectations(facts, shifted(positive, kind, by), kind, bounds)
+    of_group = (group[:, None] == np.arange(int(group.max()) + 1)) * facts.records[:, None]
+    total, outcome = weight @ of_group, product @ of_group
+    return np.asarray(np.divide(outcome, total, out=np.zeros_like(total), where=total > 0))

@@ -26,15 +26,14 @@ from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Column, Job
 from dpdist.models.copula import expectations, fits, normal_scores
-from dpdist.models.copula.bias_correction import PRIOR, misfit
-from dpdist.models.copula.cells import UNIT, Cells, grouped
+from dpdist.models.copula.expectations import PRIOR, misfit
 from dpdist.models.copula.fits import Fitted
 from dpdist.models.copula.normal_scores import PARTS, Kind, Scored, law_of, part_of, relative
 from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
-from dpdist.models.copula.shapes import ties
+from dpdist.models.copula.shapes import UNIT, Cells, grouped, ties
 from dpdist.models.copula.spline import BASIS, INTERVALS, KNOTS, Prior, products
 from dpdist.models.design import frame_strata_as_predictors
-from dpdist.models.numerics import fused
+from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern, tile_records
 from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
 
@@ -194,7 +193,7 @@ class Scores:
         """Extremes over draws in one compiled pass, widened by the rounding error of the evaluation."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         for rows, features, table, slack in self._factors(draws, records):
-            high, low = fused.extremes(features, table)
+            high, low = tiles.extremes(features, table)
             highest[rows], lowest[rows] = high + slack, low - slack
         return Extremes(highest, lowest)
 

@@ -19,9 +19,8 @@ import scipy
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.models.copula.cells import Cells
 from dpdist.models.copula.marginal import Bins, Marginal, bins_of
-from dpdist.models.copula.shapes import Shapes, by_class, shapes
+from dpdist.models.copula.shapes import Cells, Shapes, by_class, shapes
 from dpdist.models.copula.spline import BASIS, Prior
 
 SHAPES = ("weight where the outcome is 0", "weight", "outcome")

@@ -10,7 +10,7 @@ from the same fit: μ_pop = μ_sample + Σe_w, and 1/E_pop(π|x) = E_sample(w|x)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,9 +22,16 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Frame, Ints
 from dpdist.job import Job
 from dpdist.models.design import design, frame_strata_as_predictors
-from dpdist.models.lognormal import bivariate, normal
-from dpdist.models.lognormal.conjugate import Conjugate, conjugate_prior, of
-from dpdist.models.numerics import fused
+from dpdist.models.lognormal.conjugate import (
+    Conjugate,
+    conjugate_prior,
+    extremes_of_many,
+    factors_of_many,
+    features_of_many,
+    of,
+    unpacked,
+)
+from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern
 from dpdist.models.outcome import clamped_records, no_records
 from dpdist.models.protocol import Draws, Extremes, Parameter
@@ -131,7 +138,7 @@ class Lognormal(Conjugate):
         The samples have the same number of records in every pattern, and a record keeps its privacy weight.
         """
         pattern, patterns = self._pattern(records), len(self.design.matrix)
-        terms = alpha[:, None] * normal.features(_logs(records)).T
+        terms = alpha[:, None] * features_of_many(_logs(records)).T
         spread = np.zeros((patterns, terms.shape[1], terms.shape[1]))
         for rows, number in by_pattern(pattern):
             centred = terms[rows] - terms[rows].mean(axis=0)
@@ -153,7 +160,7 @@ class Lognormal(Conjugate):
         Where the error is not finite, the extremes are not finite either.
         """
         highest, lowest = np.empty(len(records)), np.empty(len(records))
-        reduced = fused.extremes if self.dimension == 2 else normal.extremes
+        reduced = tiles.extremes if self.dimension == 2 else extremes_of_many
         for rows, features, table, slack in self._factors(draws, records):
             high, low = reduced(features, table)
             highest[rows], lowest[rows] = high + slack, low - slack
@@ -274,7 +281,7 @@ class Lognormal(Conjugate):
             **{"P": patterns, "K": kept, "X": self.design.matrix.tolist()},
             "total": statistics[:, 0].tolist(),
             "sum_z": statistics[:, 1:3].tolist(),
-            "sum_zz": raw[normal.unpacked(2)].tolist(),
+            "sum_zz": raw[unpacked(2)].tolist(),
             "prior_power": 3.0 + (0.0 if self.improper else prior.records + kept),
             "prior_scale": prior.scale.tolist(),
             "prior_location": prior.location.tolist(),
@@ -302,8 +309,8 @@ class Lognormal(Conjugate):
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two matrices (`bivariate.factors`, or `normal.factors`)."""
-        factors = bivariate.factors if self.dimension == 2 else normal.factors
+        """Log likelihood per pattern as a product of two matrices (`bivariate_factors`, or `factors_of_many`)."""
+        factors = bivariate_factors if self.dimension == 2 else factors_of_many
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 
     def _pattern(self, records: Records) -> Codes:
@@ -318,3 +325,61 @@ class Lognormal(Conjugate):
 def _logs(records: Records) -> list[Floats]:
     """The logarithms of every outcome and of the weight, (record,) each."""
     return [np.log(values) for values in (*records.outcomes.T, records.weight)]
+
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+ROUNDING = 16.0 * float(np.finfo(float).eps)
+"""Relative error allowed for a sum of six products with computed coefficients.
+
+This holds for a covariance of condition number 1. With a correlation ρ the error is 1/(1 − ρ²) times as large.
+"""
+MEANS = ROUNDING / 4.0
+"""Relative error allowed for a mean and for its distance from the centre.
+
+A mean is the sum of an intercept and a few effects.
+"""
+
+
+def bivariate_factors(
+    means: Floats, covariance: Floats, z: Sequence[Floats], pattern: Codes
+) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
+    """Yields the log densities of each pattern's records as a product of two matrices: f = φ(u)·T, with u = z − centre.
+
+    A pattern is a distinct combination of predictor levels. `means` is (draw, pattern, 2), and `z` has two arrays
+    (record,): log outcome and log weight. An item has the positions of the pattern's records, φ (feature, record), T
+    (feature, draw), and a bound on the error of each record's values.
+
+    The bound is proportional to the sizes of the products plus log 2π, plus the error of the means times the slope of f;
+    the latter matters where the covariance is small. The centre is the draws' mean, so that the products are of the order
+    of f.
+    """
+    rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
+    constant = _log_peak(covariance)
+    p00, p01, p11 = covariance[:, [1, 0, 0], [1, 1, 0]].T * [[1.0], [-1.0], [1.0]] / _determinant(covariance)
+    log_y, log_w = z
+    for rows, number in by_pattern(pattern):
+        y, w = np.ascontiguousarray(means[:, number].T)
+        centre = y.mean(), w.mean()
+        y, w = y - centre[0], w - centre[1]
+        linear_y, linear_w = p00 * y + p01 * w, p01 * y + p11 * w
+        constants = constant - 0.5 * (y * linear_y + w * linear_w)
+        table = np.array([constants, linear_y, linear_w, -0.5 * p00, -p01, -0.5 * p11])
+        u, v = log_y[rows] - centre[0], log_w[rows] - centre[1]
+        features = np.array([np.ones(len(rows)), u, v, u * u, u * v, v * v])
+        reach, size = np.abs(table).max(axis=1), np.abs(features)
+        slope = reach[1] + reach[2] + (2.0 * reach[3] + reach[4]) * size[1] + (reach[4] + 2.0 * reach[5]) * size[2]
+        location = float(np.abs(means[:, number]).max())
+        yield rows, features, table, rounding * (LOG_2PI + reach @ size) + MEANS * location * slope
+
+
+def _determinant(covariance: Floats) -> Floats:
+    return np.asarray(covariance[:, 0, 0] * covariance[:, 1, 1] - covariance[:, 0, 1] ** 2)
+
+
+def _log_peak(covariance: Floats) -> Floats:
+    """Log density at the mode, (draw,)."""
+    return np.asarray(-LOG_2PI - 0.5 * np.log(_determinant(covariance)))
+
+
+def _squared_correlation(covariance: Floats) -> Floats:
+    return np.asarray(covariance[:, 0, 1] ** 2 / (covariance[:, 0, 0] * covariance[:, 1, 1]))

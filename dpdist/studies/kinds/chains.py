@@ -29,9 +29,9 @@ from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import spreads
 from dpdist.publish.tables import from_parameters
 from dpdist.quality.comparators import noised
+from dpdist.studies.kinds.populations import BOUNDS, EARLIER, OfSurveys, Survey, SurveyCase, simulated
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.strict_tables import learned_of, records_of, released
-from dpdist.studies.kinds.surveys import BOUNDS, EARLIER, OfSurveys, Survey, SurveyCase, simulated
 from dpdist.studies.kinds.table_errors import COVERAGE_TITLE, STATISTICS, chain_epsilon, errors_in_direct_se, sizes_of
 from dpdist.survey.simulate import FIELDS, SEXES
 

@@ -10,7 +10,7 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
+from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of

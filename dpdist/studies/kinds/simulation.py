@@ -19,8 +19,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Codes, Floats, Frame
-from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds
+from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.job import Job, budget_text
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.parts import builder_of

@@ -19,8 +19,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Floats
-from dpdist.engine.in_memory import Unwatched, noise_of, run_rounds
 from dpdist.engine.protocol import Learned
+from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
 from dpdist.estimation.direct import direct
 from dpdist.estimation.estimators import STATISTICS as FIGURES
 from dpdist.job import Frozen, Job, Name, StatisticName, Synthesis
@@ -34,8 +34,8 @@ from dpdist.publish.tables import from_parameters
 from dpdist.quality.comparators import noised, reference_baselines
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
+from dpdist.studies.kinds.populations import BOUNDS, OfSurveys, Survey, SurveyCase, errors_of, simulated
 from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, SimulatedKind, randomness
-from dpdist.studies.kinds.surveys import BOUNDS, OfSurveys, Survey, SurveyCase, errors_of, simulated
 from dpdist.studies.kinds.table_errors import STATISTICS, biases, coverages, ratios, ratios_of_errors
 from dpdist.survey.reference_file import open_reference, place_reference
 from dpdist.survey.simulate import FIELDS, SEXES

@@ -21,8 +21,8 @@ from dpdist.core.errors import Problem, StudyError
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, TOTAL, Floats, Frame
 from dpdist.core.table_cells import Cells
-from dpdist.engine.in_memory import noise_of, run_rounds
 from dpdist.engine.protocol import Columns
+from dpdist.engine.rounds import noise_of, run_rounds
 from dpdist.estimation.direct import Design, degrees_of_freedom, direct
 from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
 from dpdist.estimation.estimators import Interval, Sums, group_sums, record_sums, t_interval
@@ -38,11 +38,10 @@ from dpdist.publish.standard_errors import Spreads, spreads
 from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.quality.comparators import noised
 from dpdist.sampling import facts, sampler_of
-from dpdist.studies.kinds.populations import informative_size
+from dpdist.studies.kinds.populations import Survey, errors_of, informative_size, placed_survey, simulated
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, SimulatedKind, randomness
 from dpdist.studies.kinds.repeated_samples import SIZE, sampled
 from dpdist.studies.kinds.simulation import CAPTIONS, Noted
-from dpdist.studies.kinds.surveys import Survey, errors_of, placed_survey, simulated
 from dpdist.studies.kinds.table_errors import (
     COVERAGE_TITLE,
     COVERED,
