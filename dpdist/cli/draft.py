@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import typer
-
+from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
 from dpdist.cli.table_text import DONATED, DONORS
-from dpdist.core.errors import JobError, Problem, ProblemsError
+from dpdist.core.errors import ProblemsError
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
 from dpdist.job.loading import parse_job
@@ -22,150 +20,6 @@ from dpdist.planning.expected_noise import at_sizes_of
 from dpdist.survey.census import take_census
 from dpdist.survey.domains import Domain
 from dpdist.survey.source import Source
-
-PSU = re.compile(r"(^|_)(psus?|clusters?|sdmvpsu|varunit|secu)(_?id|_?code|_?no)?$", re.IGNORECASE)
-STRATUM = re.compile(
-    r"^(design_?|var(iance)?_?|pseudo_?)?(strat|stratum|strata|sdmvstra|varstr(at)?)(_?id|_?code|_?no)?$", re.I
-)
-REPLICATE = re.compile(r"^(.*(?:rep|brr|jk|boot|bs|wgt|weight|wt|rw|fay).*?)([0-9]+)$", re.IGNORECASE)
-NONE = "none"
-FAY = "fay"
-KINDS = ("brr", FAY, "jackknife", "bootstrap", "successive_difference")
-"""Methods of replicate weights. FAY has a constant, which the job states."""
-FEWEST_REPLICATES = 8
-"""Smallest number of columns, numbered 1, 2, 3 and so on, that are proposed as replicate weights."""
-
-
-@dataclass(frozen=True)
-class DesignColumns:
-    """Columns of the design: strata, PSU, and the prefix and number of replicate weights."""
-
-    strata: tuple[str, ...] = ()
-    psu: str | None = None
-    replicates: tuple[str, int] | None = None
-    kind: str | None = None
-    """The method that made the replicate weights; None if the user did not state it."""
-    fay: float | None = None
-    """The constant of the method FAY."""
-
-    @property
-    def clustered(self) -> bool:
-        return self.psu is not None or (self.replicates is not None and self.kind is not None)
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Returns every column that has a part in the design."""
-        prefix, number = self.replicates or ("", 0)
-        again = (f"{prefix}{k}" for k in range(1, number + 1))
-        return frozenset({*self.strata, *again, *([self.psu] if self.psu is not None else [])})
-
-    @property
-    def in_words(self) -> str:
-        """Returns the columns and their parts."""
-        prefix, number = self.replicates or ("", 0)
-        parts = {
-            "strata": ", ".join(self.strata),
-            "PSU": self.psu or "",
-            "replicate weights": f"{prefix}1 to {prefix}{number}" if number else "",
-        }
-        return "; ".join(f"{name} {columns}" for name, columns in parts.items() if columns)
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """Returns the settings of `survey`. Replicate weights are left out if nobody stated their method."""
-        made: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
-        if self.replicates is not None and self.kind is not None:
-            prefix, number = self.replicates
-            constant = {"fay": self.fay} if self.fay is not None else {}
-            return made | {"replicate_weights": {"kind": self.kind, **constant, "prefix": prefix, "number": number}}
-        return made | ({"psu": self.psu} if self.psu is not None else {})
-
-
-class Options(NamedTuple):
-    """The options about the design; None for an option that was not given."""
-
-    strata: Sequence[str] | None
-    psu: str | None
-    replicates: str | None
-    kind: str | None
-    fay: float | None = None
-
-
-def chosen_design(names: Sequence[str], given: Options, asks: bool, job: Path) -> DesignColumns:
-    """Returns the design by the options, the answers, or the names of columns. Raises `JobError` for an unknown column."""
-    likely = by_name(names)
-    strata, psu, prefix = given.strata, given.psu, given.replicates
-    if asks and strata is None:
-        answer = str(
-            typer.prompt("Columns of design strata, with commas (or none)", default=", ".join(likely.strata) or NONE)
-        )
-        strata = [name.strip() for name in answer.split(",")]
-    if asks and psu is None and prefix is None and likely.replicates is None:
-        psu = str(typer.prompt("The column of primary sampling units (or none)", default=likely.psu or NONE))
-    chosen = likely.strata if strata is None else tuple(name for name in strata if name != NONE)
-    unit = (likely.psu if prefix in (None, NONE) else None) if psu is None else None if psu == NONE else psu
-    again = likely.replicates if psu in (None, NONE) else None
-    if prefix is not None:
-        again = None if prefix == NONE else replicates(names, prefix)
-    if prefix not in (None, NONE) and again is None:
-        wanted = f"columns {prefix:.80}1, {prefix:.80}2, …"
-        raise JobError(
-            str(job), [Problem("--replicate-weights", "the file has no such columns", wanted, "name their prefix")]
-        )
-    kind, fay = _method(given, asks, job)
-    for option, name in (*(("--design-strata", column) for column in chosen), ("--psu", unit)):
-        if name is not None and name not in names:
-            near = get_close_matches(name, list(names), n=1)
-            remedy = f"did you mean '{near[0]}'?" if near else "name one of these, or none"
-            problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
-            raise JobError(str(job), [problem])
-    return DesignColumns(chosen, unit, again, kind, fay)
-
-
-def _method(given: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
-    kind, fay = given.kind if given.kind is not None or given.fay is None else FAY, given.fay
-    if kind is not None and kind not in KINDS:
-        near = get_close_matches(kind, KINDS, n=1)
-        remedy = f"did you mean '{near[0]}'?" if near else "take one of these"
-        raise JobError(str(job), [Problem("--replicate-kind", f"'{kind:.80}' is not known", ", ".join(KINDS), remedy)])
-    if kind == FAY and fay is None and asks:
-        fay = float(typer.prompt("Fay's k, the share of its weight that a dropped half keeps", default=0.5))
-    if (kind == FAY) != (fay is not None):
-        fault = "no k for the kind fay" if fay is None else f"k goes with the kind fay, and only with it: not with {kind}"
-        raise JobError(str(job), [Problem("--fay", fault, "--replicate-kind fay --fay 0.5", "state both")])
-    if fay is not None and not 0.0 < fay < 1.0:
-        raise JobError(str(job), [Problem("--fay", f"{fay:g}", "a number between 0 and 1", "see the file's documentation")])
-    return kind, fay
-
-
-def by_name(names: Iterable[str]) -> DesignColumns:
-    """Returns the design's columns as their names suggest. Replicate weights are preferred to PSUs."""
-    listed = list(names)
-    strata = tuple(name for name in listed if STRATUM.search(name))[:1]
-    units = [name for name in listed if PSU.search(name)]
-    again = replicates(listed)
-    psu = units[0] if len(units) == 1 and again is None else None
-    return DesignColumns(strata, psu, again)
-
-
-def replicates(names: Iterable[str], prefix: str | None = None) -> tuple[str, int] | None:
-    """Returns the prefix and the number of columns numbered from 1 in a row: of the prefix, or of the longest row."""
-    rows: dict[str, set[int]] = {}
-    for name in names:
-        parted = re.fullmatch(r"(.*?)([0-9]+)", name) if prefix is not None else REPLICATE.fullmatch(name)
-        if parted is not None and not parted[2].startswith("0"):
-            rows.setdefault(parted[1], set()).add(int(parted[2]))
-    runs = {stem: _in_a_row(numbers) for stem, numbers in rows.items() if prefix in (None, stem)}
-    if not runs:
-        return None
-    best = max(runs, key=lambda stem: runs[stem])
-    return (best, runs[best]) if runs[best] >= (FEWEST_REPLICATES if prefix is None else 2) else None
-
-
-def _in_a_row(numbers: set[int]) -> int:
-    """Returns how many numbers from 1 on are there."""
-    return next(k for k in range(len(numbers) + 1) if k + 1 not in numbers)
-
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
 MOST_CELLS_OF_A_COLUMN = 30
@@ -200,7 +54,7 @@ class Draft:
     by: tuple[str, ...]
     mechanism: str
     reference: Mapping[str, str] | None
-    design: DesignColumns = DesignColumns()
+    design: DesignColumns = DesignColumns()  # noqa: RUF009 - frozen
     proposed: bool = False
     """True if the columns of the table are a proposal, because nobody named them."""
     labels: Mapping[str, str] = field(default_factory=dict)

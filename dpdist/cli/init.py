@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from dpdist.cli.console import guarded, out
-from dpdist.cli.draft import NONE, Options, chosen_design
+from dpdist.cli.design_columns import NONE, Options, chosen_design
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import sha256, write_text
 

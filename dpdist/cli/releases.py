@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
 from dpdist.cli import cluster
 from dpdist.cli.console import (
@@ -32,17 +29,11 @@ from dpdist.cli.console import (
     out,
 )
 from dpdist.cli.listening import listening
-from dpdist.core.errors import JobError, Problem, ProblemsError
-from dpdist.job import Job
-from dpdist.job.data import Input
-from dpdist.job.loading import freeze, resolve
-from dpdist.survey.schema import missing_column
-from dpdist.survey.source import open_file
+from dpdist.core.errors import JobError, Problem
 
 if TYPE_CHECKING:
     from dpdist.job import Job
     from dpdist.publish.opened import Release
-
 
 REFUSED = 4
 """Exit code of a run whose release is held, because its confidential verdict says "do not publish"."""
@@ -62,6 +53,7 @@ def validate(
     def act() -> None:
         with listening(quiet, as_json) as listener:
             from dpdist.cli.cautions import advice, cautions
+            from dpdist.cli.loading import loaded
             from dpdist.cli.plan_text import valid_text
             from dpdist.ledger.charging import terms
             from dpdist.planning.expected_noise import warned
@@ -93,6 +85,7 @@ def plan(
     show_values: ShowValues = False,
 ) -> None:
     """Show strata, memory, guarantee, cost and expected noise of a run before it begins."""
+    from dpdist.cli.loading import loaded
     from dpdist.cli.plan_text import plan_text
     from dpdist.planning.expected_noise import needed
     from dpdist.validating import validate as validate_job
@@ -127,6 +120,7 @@ def run(
 ) -> None:
     """Protect, then publish. Spends the job's budget. If the run is killed, the same command resumes it."""
     from dpdist.cli import report as reporting
+    from dpdist.cli.loading import loaded
     from dpdist.cli.observing import observed
     from dpdist.release import run as run_job
 
@@ -262,35 +256,3 @@ def status(workspace: WorkspaceFolder, as_json: Json = False) -> None:
         out.print_json(data=facts) if as_json else out.print(facts_text(status_lines(facts)))
 
     guarded(act)
-
-
-def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
-    """Reads and checks the job. Raises `JobError`.
-
-    If the job is refused for a column, the names of the file's columns are read. The problem then says that the file has no
-    such column, where that is the cause.
-    """
-    resolved = resolve(job, settings)
-    try:
-        return freeze(resolved)
-    except JobError as error:
-        of_columns = any(problem.where.startswith("columns.") for problem in error.problems)
-        absent = _absent(resolved.keys, input) if of_columns else {}
-        problems = [absent.get(problem.where, problem) for problem in error.problems]
-        raise JobError(error.source, problems) from None
-
-
-def _absent(keys: Mapping[str, Any], input: Path | None) -> dict[str, Problem]:
-    """Returns problems by key of the job: a weight or an outcome that is not a column of the file."""
-    try:
-        settings = Input.model_validate(keys.get("input") or {})
-        path = input or settings.path
-        names = list(open_file(Path(path), settings).columns) if path else []
-    except (ProblemsError, ValidationError):
-        return {}
-    survey, outcome, columns = keys.get("survey"), keys.get("outcome"), keys.get("columns")
-    weight = survey.get("weight") if isinstance(survey, dict) else None
-    numbers = [name for name in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(name, str)]
-    if {*(columns if isinstance(columns, dict) else ()), *numbers}.isdisjoint(names):
-        return {}  # the first line may be a record, which is never shown
-    return {f"columns.{name}": missing_column(name, names) for name in numbers if name not in names}

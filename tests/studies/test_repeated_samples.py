@@ -19,7 +19,8 @@ from dpdist.estimation.estimators import Interval
 from dpdist.job import Job
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds import repeated_samples
-from dpdist.studies.kinds.files import FilesStudy, ratios
+from dpdist.studies.kinds.files import ratios
+from dpdist.studies.kinds.files_settings import FilesStudy
 from dpdist.studies.kinds.populations import CELLS, TOP_CODE, inclusion, population, population_job, systematic
 from dpdist.studies.kinds.repeated_samples import SIZE, compared, measure, sampled, sized
 from dpdist.studies.run import run

@@ -11,7 +11,7 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.job.checks import contradictions
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.files import FilesStudy
+from dpdist.studies.kinds.files_settings import FilesStudy
 from dpdist.studies.kinds.repeated_samples import arm_job, job_of_case, tabulated_job
 from dpdist.studies.run import run
 

@@ -25,7 +25,7 @@ from dpdist.job import Job, budget_text
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import load_job
 from dpdist.release import run
-from dpdist.studies.kinds.files import DIRECT, FileCase, FilesArm, FilesStudy
+from dpdist.studies.kinds.files_settings import DIRECT, FileCase, FilesArm, FilesStudy
 from dpdist.studies.kinds.populations import inclusion, informative_size, population_job, systematic
 from dpdist.studies.kinds.protocol import Replicate, Result
 from dpdist.studies.kinds.table_errors import STATISTICS
