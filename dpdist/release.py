@@ -25,8 +25,8 @@ from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import Charged, Meter
 from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified
-from dpdist.planning.expected_noise import warned
 from dpdist.planning.making import make_plan, refuse_formats
+from dpdist.planning.noise_of_counts import warned
 from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
@@ -37,6 +37,7 @@ from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, derived, of_run, public_frame, read_released, without_points
 from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
+from dpdist.quality.predicted.words import alarms_before
 from dpdist.quality.report_page import write_report_again
 from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
@@ -105,7 +106,7 @@ def _run(
     refuse_unreachable(job, plan.frame)
     if counted:
         refuse_small_counts(job, plan.small_counts)
-        for caution in warned(plan):
+        for caution in (*warned(plan), *alarms_before(plan)):
             listener(Event("note", "plan", note=caution))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference, plan.source.fingerprint())

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
 from dpdist.cli.table_text import DONATED, DONORS
-from dpdist.core.errors import ProblemsError
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec
-from dpdist.job.loading import parse_job
 from dpdist.job.yaml_lines import flow
-from dpdist.planning.expected_noise import at_sizes_of
-from dpdist.survey.census import take_census
 from dpdist.survey.domains import Domain
-from dpdist.survey.source import Source
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
+PREDICTED = "# `dpdist plan` predicts the errors of every table, at this ε and at others; it costs nothing"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
@@ -59,8 +54,6 @@ class Draft:
     """True if the columns of the table are a proposal, because nobody named them."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of columns, from a codebook."""
-    noise: str = ""
-    """A comment on the noise at the proposed ε."""
 
     @property
     def clips_weights(self) -> bool:
@@ -164,8 +157,8 @@ class Draft:
             yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # of the whole release'
         else:
             yield 'budget: {epsilon: "1", adjacency: substitution}  # of the whole release'
-        if self.noise:
-            yield f"# {self.noise}"
+        if self.spec.adds_noise:
+            yield PREDICTED
         if self.spec.statistics is None:
             yield f"synthetic_sets: {3 if self.spec.weighs else 5}"
         if self.reference is not None and self.spec.needs_reference:
@@ -228,22 +221,3 @@ def categories(domains: Mapping[str, Domain], taken: set[str | None]) -> list[st
         for name, domain in domains.items()
         if name not in taken and domain.levels is not None and 2 <= len(domain.levels) <= MOST_CELLS_OF_A_COLUMN
     ]
-
-
-NOT_KNOWN = "`dpdist plan` says how many cells noise drowns at this ε, and which ε would do: no public sizes are known here"
-
-
-def with_noise(draft: Draft, folder: Path, public: Path | None, sources: Mapping[Path, Source]) -> Draft:
-    """Returns the draft with a comment on the noise, if its mechanism adds noise.
-
-    The confidential file's sizes are not used. `folder` is that of the job file.
-    """
-    if not draft.spec.adds_noise:
-        return draft
-    comment = NOT_KNOWN
-    if public is not None:
-        with suppress(ProblemsError):  # lines are left to fill, or the public file does not fit the job
-            job = parse_job(draft.text(), folder=folder)
-            if (expected := at_sizes_of(job, take_census(job, sources[public]).frame)) is not None:
-                comment = f"With cells as large as those of {public.name}, {expected}"
-    return replace(draft, noise=comment)

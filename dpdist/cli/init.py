@@ -79,7 +79,7 @@ def init(
 
     def act() -> None:
         _refuse_place(to)  # before modules whose import takes seconds
-        from dpdist.cli.draft import Draft, named, with_noise
+        from dpdist.cli.draft import Draft, named
         from dpdist.job.loading import to_do
         from dpdist.survey.codebook_file import domains_of, labels_of
         from dpdist.survey.domains import seen
@@ -112,7 +112,7 @@ def init(
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
         facts = (tuple(columns), both, frozenset(guessed), number, weights, across, method, reference_section)
         draft = Draft(name, when, paths[0], *facts, design=design, proposed=not by and not asks, labels=labels)
-        text = with_noise(draft, to.parent, shown, sources).text()
+        text = draft.text()
         write_text(to, text)
         for line in _noted(draft):
             out.print(line, markup=False, emoji=False)

@@ -1,13 +1,19 @@
-"""Formats a plan as text for the terminal: what a run would do and cost, its expected noise, and warnings."""
+"""Formats a plan as text for the terminal: what a run would do and cost, its predicted errors, and warnings."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 
 from dpdist.cli.cautions import advice, cautions
 from dpdist.cli.table_text import facts_text, promise, stated_cautions
+from dpdist.core.progress import Listener
+from dpdist.job import budget_text
 from dpdist.ledger.charging import terms
-from dpdist.planning.expected_noise import drowns_most, expected_noise, in_words
+from dpdist.planning.noise_of_counts import in_words as noise_in_words
+from dpdist.planning.noise_of_counts import warned
 from dpdist.planning.plan import (
     SIZES_SECRET,
     Plan,
@@ -24,14 +30,15 @@ from dpdist.planning.plan import (
 from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
+from dpdist.quality.predicted.budget import epsilon_for
+from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
+from dpdist.quality.predicted.words import alarms, in_words
 
 
-def plan_text(plan: Plan) -> RenderableType:
+def plan_text(plan: Plan, prediction: Prediction) -> RenderableType:
     """Formats a plan: what the run would do, and what it would cost."""
     job = plan.job
-    drowned = drowns_most(plan)
     facts = {
-        **({"not accurate": drowned} if drowned else {}),
         **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": records_text(plan),
@@ -43,13 +50,15 @@ def plan_text(plan: Plan) -> RenderableType:
         **sizes(plan),
         "design": "\n".join(design(plan)),
     }
-    if (noise := expected_noise(plan)) is not None:
-        facts["expected noise"] = "\n".join(in_words(noise))
+    if noise := list(noise_in_words(plan)):
+        facts["noise of counts"] = "\n".join(noise)
+    facts["predicted errors"] = "\n".join(in_words(prediction))
     statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     statement["cautions"] = [
         *statement["cautions"],
         *filter(None, [large_delta(job, records(plan))]),
         *cautions(plan),
+        *alarms(prediction),
         *advice(job),
     ]
     counted = terms(job, plan.promise.total)
@@ -62,6 +71,39 @@ def valid_text(plan: Plan) -> str:
     """States that the job is valid, and the number of records unless it is secret."""
     if plan.job.sizes_secret:
         return f"The job is valid. Records: {SIZES_SECRET}."
-    strata, drowned = len(plan.frame.stratum_labels), drowns_most(plan)
-    size = f"{records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}"
-    return f"The job is valid, but {drowned} ({size})." if drowned else f"The job is valid: {size}."
+    strata = len(plan.frame.stratum_labels)
+    return f"The job is valid: {records(plan):,} records in {strata:,} {'stratum' if strata == 1 else 'strata'}."
+
+
+def plan_json(plan: Plan, prediction: Prediction) -> dict[str, Any]:
+    """The plan as JSON values: predicted errors, the curve over ε, the guarantee, the account and cautions."""
+    curve = [
+        {"epsilon": epsilon, "table": one.table, "statistic": one.name, "outcome": one.outcome}
+        | {"median": number(one.median), "relative": number(one.relative), "better": number(one.better)}
+        for epsilon in prediction.epsilons
+        for one in prediction.statistics(epsilon)
+    ]
+    statement = promised(plan.promise, {})
+    return {
+        "epsilon": statement["epsilon"],
+        "guarantee": statement["guarantee"],
+        "predicted": prediction.described(),
+        "curve": curve,
+        "least_worth": prediction.least_worth,
+        **terms(plan.job, plan.promise.total),
+        "cautions": [*cautions(plan), *warned(plan), *alarms(prediction), *advice(plan.job)],
+    }
+
+
+def needed_text(
+    plan: Plan, error: float, table: str | None, listener: Listener, public: Path | None
+) -> dict[str, str | float]:
+    """What `plan --for-error` answers: the ε, the settings that bring the job there, and a sentence."""
+    epsilon = epsilon_for(plan, error, table, listener, public)
+    settings = [f"--set budget.epsilon={budget_text(epsilon)}"]
+    reference = with_epsilon(plan.job, epsilon).reference
+    if reference is not None and reference.paid is not None:
+        settings.append(f"--set reference.histogram.epsilon={budget_text(reference.paid.epsilon)}")
+    what = f"of {table}" if table is not None else "of every table"
+    words = f"at ε = {budget_text(epsilon)} the predicted median error {what} is at most {error:g} direct standard errors"
+    return {"epsilon": float(epsilon), "settings": " ".join(settings), "in_words": f"{words}: {' '.join(settings)}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,12 +57,13 @@ def validate(
             from dpdist.cli.loading import loaded
             from dpdist.cli.plan_text import valid_text
             from dpdist.ledger.charging import terms
-            from dpdist.planning.expected_noise import warned
+            from dpdist.planning.noise_of_counts import warned
+            from dpdist.quality.predicted.words import alarms_before
             from dpdist.validating import validate as validate_job
 
             plan = validate_job(loaded(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)
-            all_cautions = [*cautions(plan), *warned(plan), *advice(plan.job)]
+            all_cautions = [*cautions(plan), *warned(plan), *alarms_before(plan), *advice(plan.job)]
         if as_json:
             print(json.dumps({"event": "done", "valid": True, **account, "cautions": all_cautions}))
         elif not quiet:
@@ -80,25 +82,40 @@ def plan(
     settings: Settings = None,
     error: Annotated[
         float | None,
-        typer.Option("--for-error", help="Tell the ε at which the median and every cell has this noise, in direct SE."),
+        typer.Option("--for-error", help="Tell the smallest ε at which median errors are at most this, in direct SE."),
     ] = None,
+    table: Annotated[str | None, typer.Option("--table", help="With --for-error: of this table alone.")] = None,
+    public: Annotated[
+        Path | None, typer.Option("--public", help="Public file on which errors are predicted, without a reference.")
+    ] = None,
+    as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Show strata, memory, guarantee, cost and expected noise of a run before it begins."""
+    """Show strata, memory, guarantee, cost and predicted errors of a run before it begins. Nothing is spent."""
     from dpdist.cli.loading import loaded
-    from dpdist.cli.plan_text import plan_text
-    from dpdist.planning.expected_noise import needed
+    from dpdist.cli.plan_text import needed_text, plan_json, plan_text
+    from dpdist.quality.predicted.prediction import predicted
     from dpdist.validating import validate as validate_job
 
     def act() -> None:
         if error is not None and not 0.0 < error < float("inf"):
             problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
             raise JobError(job, [problem])
-        with listening(quiet=False, as_json=False) as listener:
+        with listening(quiet=False, as_json=as_json) as listener:
             checked = validate_job(loaded(job, settings, input), input, listener)
-        out.print(plan_text(checked) if error is None else needed(checked, error), markup=False)
+            if error is not None:
+                answer = needed_text(checked, error, table, listener, public)
+            else:
+                prediction = predicted(checked, listener, public)
+        if error is not None:
+            print(json.dumps({"event": "done", **answer})) if as_json else out.print(answer["in_words"], markup=False)
+            return
+        if as_json:
+            print(json.dumps({"event": "done", **plan_json(checked, prediction)}))
+        else:
+            out.print(plan_text(checked, prediction), markup=False)
 
-    guarded(act, show_values, afterwards=ANEW)
+    guarded(act, show_values, as_json, afterwards=ANEW)
 
 
 def run(

@@ -42,6 +42,7 @@ PUBLIC_TOTALS = frozenset(
     {
         *(
             "check reference",
+            "predict errors",
             "fit to reference",
             "store reference",
             "reference",

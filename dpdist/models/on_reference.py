@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats
 from dpdist.estimation.donors import Donors
+from dpdist.job import Statistic
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, Likelihood, StratumModel
 
@@ -118,6 +119,31 @@ class KnowsPower(Protocol):
 
     @property
     def power(self) -> float: ...
+
+
+class ErrorsOfCells(NamedTuple):
+    """Predicted root mean squared errors of a statistic in a table's published cells, in direct standard errors, (cell,).
+
+    Cells are in the order of the published table. NaN stands where an error is not known. `alone` are the errors of the
+    reference alone, which is what ε = 0 would leave.
+    """
+
+    table: str
+    statistic: Statistic
+    error: Floats
+    alone: Floats
+
+
+@runtime_checkable
+class PredictsErrors(StratumModel, Protocol):
+    """A model that predicts the errors of a release from what it learned, before the current file is read.
+
+    Without it, the mechanism is run on public records to predict them (`quality.predicted`).
+    """
+
+    def predicted_errors(self, learned: Any) -> Sequence[ErrorsOfCells]:
+        """The errors by table and statistic, margins included; statistics that it does not predict are left out."""
+        ...
 
 
 def facts_of(learned: object) -> Facts | None:

@@ -114,6 +114,16 @@ class NoisedFigures(StratumModel, Expectation, Protocol):
         ...
 
 
+@runtime_checkable
+class NoiseOfCounts(Protocol):
+    """A model whose counts have noise of a public size."""
+
+    @property
+    def noise_of_count(self) -> tuple[float, float] | None:
+        """Standard deviation of the noise of one noisy count, and the largest weight; None where it is confidential."""
+        ...
+
+
 class CellFacts(NamedTuple):
     """What the released parameters of a stratum tell of its base cells, (cell, variable) unless stated.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dpdist.core.files import sha256, write_json, write_text
 from dpdist.core.formats import RELEASE
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
+from dpdist.estimation.estimators import Sums
 from dpdist.models.outputs import NoisedFigures
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS
@@ -91,7 +93,7 @@ def publish(released: ReleasedObject, public: Path, listener: Listener = silent,
         shutil.rmtree(building)
     building.mkdir(parents=True)
     write_released(building / "released", released)
-    grounds, material = _grounds(released, building, listener)
+    grounds, material = grounds_of(released, building, listener)
     tables = _write_tables(released, building / "tables", grounds, material, listener)
     write_json(building / "statement.json", statement(released, beyond_direct(released, grounds)))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
@@ -135,10 +137,13 @@ def _write_tables(
     return written
 
 
-def _grounds(released: ReleasedObject, building: Path, listener: Listener) -> tuple[dict[str, Grounds], Material | None]:
+def grounds_of(
+    released: ReleasedObject, building: Path, listener: Listener = silent, *, records: bool = True
+) -> tuple[dict[str, Grounds], Material | None]:
     """Writes the synthetic records; returns the inputs of estimates by outcome, and the input of further statistics.
 
-    Tables whose figures were released themselves have no records and no further statistics.
+    Tables whose figures were released themselves have no records and no further statistics. Without `records`, nothing is
+    written where parameters give counts, means and totals; then these have estimates from parameters alone.
     """
     if isinstance(model := released.model(0), NoisedFigures):
         with stage(listener, "standard errors", 1) as tick:
@@ -146,13 +151,16 @@ def _grounds(released: ReleasedObject, building: Path, listener: Listener) -> tu
             tick(1)
         return {released.job.outcomes[0]: Grounds(None, (), None, noised=noised)}, None
     strata, folder = len(released.frame.stratum_labels), building / "synthetic"
-    with stage(listener, "synthetic records", strata) as tick:
-        sums = synthesize(released, folder, tick)
-    write_microdata(folder, released.job)
-    with stage(listener, "standard errors", strata) as tick:
-        outcomes, laws_of_strata = released.job.outcomes, laws(released, tick)
-        spread = spreads_under(released, laws_of_strata)
+    outcomes = released.job.outcomes
     by_outcome = [expectations(released, j) for j in range(len(outcomes))]
+    sums: Sequence[Sequence[Sums]] = [()] * len(outcomes)
+    if records or None in by_outcome:
+        with stage(listener, "synthetic records", strata) as tick:
+            sums = synthesize(released, folder, tick)
+        write_microdata(folder, released.job)
+    with stage(listener, "standard errors", strata) as tick:
+        laws_of_strata = laws(released, tick)
+        spread = spreads_under(released, laws_of_strata)
     grounds = {
         name: Grounds(by_outcome[j], sums[j], None if spread is None else spread[j], j) for j, name in enumerate(outcomes)
     }

@@ -52,17 +52,21 @@ class Grounds(NamedTuple):
 
 
 def estimates(released: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[str, list[Interval]]:
-    """Intervals of counts, means and totals by estimator, the default estimator first."""
+    """Intervals of counts, means and totals by estimator, the default estimator first; of parameters alone without sums."""
     expected, sums, spread, outcome, _ = grounds
     if expected is None:
         return {"records": combined_records(released, cells, sums, outcome=outcome)}
     parameters = from_parameters(released, cells, expected, spread, outcome)
     if spread is not None:
-        by_estimator = {"parameters": parameters, "records": _records_of(released, cells, grounds, parameters)}
+        by_estimator = {"parameters": parameters}
+        if len(sums):
+            by_estimator["records"] = _records_of(released, cells, grounds, parameters)
         if not isinstance(released.model(0), Unbiased):
             return by_estimator
         count = np.mean([cells.membership @ (released.frame.count * weight) for weight, _ in expected], axis=0)
         return without_drowned_means(by_estimator, count, np.sqrt(noise_variances(released, cells, spread, outcome)[0]))
+    if not len(sums):
+        return {"parameters": parameters}
     model = released.job.likelihood
     floor = parameters if model.synthesis == "fbp" or model.synthetic_weights == "expected" else None
     return {"parameters": parameters, "records": combined_records(released, cells, sums, floor, outcome)}

@@ -245,11 +245,6 @@ def test_report_and_plan_use_labels_and_large_units_and_files_of_data_do_not(fol
         assert f"{round(total, place):,.0f}" in words, "the column has a figure above 1,000: whole numbers"
     wide = (release / "tables" / "trucks.wide.csv").read_text()
     assert (f"{totals.max():.0f}" in wide, "million" in wide) == (True, False)
-    drowned = LABELLED.replace('epsilon: "1"', 'epsilon: "0.01"')
-    Path("job.yaml").write_text(drowned)
-    plan = " ".join(command("plan", "job.yaml", "--input", "now.parquet").output.split())
-    assert "California, Heavy truck" in plan, plan
-    assert "CA, heavy" not in plan
 
 
 def test_a_numeric_design_stratum_is_proposed_as_a_range_and_gaps_are_no_caution(folder: Path) -> None:

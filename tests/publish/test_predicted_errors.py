@@ -16,7 +16,7 @@ import dpdist
 from dpdist.cli.report import report
 from dpdist.core.records import TOTAL
 from dpdist.core.table_cells import cell_name, counted_and_named, cross, is_margin
-from dpdist.planning.expected_noise import expected_noise, in_words
+from dpdist.planning.noise_of_counts import in_words
 from dpdist.publish.predicted_errors import FAR, beyond_direct, cautions, entry
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import DRAWS
@@ -107,8 +107,8 @@ def test_every_margin_whose_noise_is_over_four_direct_errors_is_in_the_statement
 def test_a_plan_states_the_noise_of_margins_and_what_it_hides(space: Path) -> None:
     """Control: at a hundred times the budget no count is hidden for certain."""
     job = f"{OF_TRUCKS}input: {{path: {space.parent}/trucks.parquet}}\n"
-    text = "\n".join(in_words(expected_noise(dpdist.plan(dpdist.parse_job(job)))))
+    text = "\n".join(in_words(dpdist.plan(dpdist.parse_job(job))))
     assert "noise has a standard deviation of 104,652 to 3,335,751 (Total, Total), in the unit of the weight" in text
     assert "noise hides" in text
-    plenty = "\n".join(in_words(expected_noise(dpdist.plan(dpdist.parse_job(job.replace('"1"', '"100"'))))))
+    plenty = "\n".join(in_words(dpdist.plan(dpdist.parse_job(job.replace('"1"', '"100"')))))
     assert "noise hides" not in plenty

@@ -86,12 +86,6 @@ class CellSums(PublicModel):
         )
 
     @property
-    def noise_of_one(self) -> tuple[float, float]:
-        """Least noise of a count and of a mean of one record, in direct standard errors (`planning.expected_noise`)."""
-        least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
-        return least, least
-
-    @property
     def noise_of_count(self) -> tuple[float, float]:
         """Standard deviation of the noise of a base cell's count, and the largest weight, in the weight's unit."""
         return float(np.sqrt(2.0) * float(self.scale) / UNIT) * self.bounds.weight, self.bounds.weight

@@ -120,16 +120,10 @@ class NoisyTables(PublicModel):
         return self.bounds is not None
 
     @property
-    def noise_of_one(self) -> tuple[float, float] | None:
-        """Least noise of a count and of a mean of one record, in direct standard errors; None under local sensitivities."""
-        least = float(np.sqrt(2.0) * float(self.scale) / UNIT)
-        return None if self.bounds is None else (least, least)
-
-    @property
-    def noise_of_count(self) -> tuple[float, float]:
-        """Standard deviation of the noise of a count, and the largest weight; NaN under local sensitivities."""
+    def noise_of_count(self) -> tuple[float, float] | None:
+        """Standard deviation of the noise of a count, and the largest weight; None under local sensitivities."""
         if self.bounds is None:
-            return np.nan, np.nan
+            return None
         return float(np.sqrt(2.0) * float(self.scale) / UNIT) * self.bounds.weight, self.bounds.weight
 
     @property

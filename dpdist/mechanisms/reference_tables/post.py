@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -93,18 +93,6 @@ class ReferenceCells(ClippedCells):
     def parameters(self) -> tuple[Parameter, ...]:
         histograms = self.weight_bounds is not None
         return released_form(self.labels, self.outcomes, self.simplex, histograms, self.noisy_counts)
-
-    noise_at_least: ClassVar[bool] = False
-    """Whether `noise_of_one` is a lower bound."""
-
-    @property
-    def noise_of_one(self) -> tuple[float, float]:
-        """Approximate noise of a count and of a mean of one record, in direct standard errors.
-
-        For n records it is 1/√n times as large (METHODS §7b).
-        """
-        of_count, of_mean = (float(scale) / UNIT for scale in self.scales)
-        return 6.0 * of_count, 12.0 * of_mean
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> ReferenceSummary:
         """The summary of a reference's records, with donors."""

@@ -1,0 +1,74 @@
+"""States the noise of published counts in the unit of the weight, where it follows from public bounds, before a run.
+
+These facts are exact: a count that adds up k noisy sums has the noise of k sums. What they are beside the direct standard
+errors depends on how weights vary, which no bound shows. `quality.predicted` predicts that from public records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.table_cells import counted_and_named, cross
+from dpdist.estimation.estimators import NORMAL_90
+from dpdist.models.outputs import NoiseOfCounts
+from dpdist.planning.plan import Plan
+
+
+class TableNoise(NamedTuple):
+    """The noise of a table's counts: smallest and largest standard deviation, where the largest is, and hidden cells.
+
+    A hidden count may be 0 or not, whatever its noisy figure, even if all of its weights are at their bound.
+    """
+
+    table: str
+    smallest: float
+    largest: float
+    where: tuple[str, ...]
+    cells: int
+    hidden: list[tuple[str, ...]]
+
+
+def noise_of_counts(plan: Plan) -> list[TableNoise]:
+    """The noise of every table's counts; none where it does not follow from public facts, or sizes are secret."""
+    job, frame, model = plan.job, plan.frame, plan.model
+    if not isinstance(model, NoiseOfCounts) or job.sizes_secret or not job.strict or model.noise_of_count is None:
+        return []
+    deviation, most = model.noise_of_count
+    base, noises = frame.group(job.cell_columns)[0], []
+    for table in job.tables:
+        if not any(statistic.name == "count" for statistic in table.statistics):
+            continue
+        cells = cross(frame, table.by, table.margins)
+        records, inside = cells.membership @ frame.count.astype(float), cells.membership.tocoo()
+        met = np.unique(np.column_stack([inside.row, base[inside.col]])[frame.count[inside.col] > 0], axis=0)
+        added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(met[:, 0], minlength=len(cells))
+        noise, filled = deviation * np.sqrt(added), np.flatnonzero(records > 0)
+        if len(filled):
+            largest = filled[np.argmax(noise[filled])]
+            hidden = [cells.labels[k] for k in filled if most * records[k] < NORMAL_90 * noise[k]]
+            ends = float(noise[filled].min()), float(noise[largest])
+            noises.append(TableNoise(table.name, *ends, cells.labels[largest], len(filled), hidden))
+    return noises
+
+
+def in_words(plan: Plan) -> Iterator[str]:
+    """Yields lines of a plan: the noise of counts, and the counts that it hides."""
+    for noise in noise_of_counts(plan):
+        yield (
+            f"{noise.table}, count: noise has a standard deviation of {noise.smallest:,.0f} to {noise.largest:,.0f} "
+            f"({', '.join(noise.where)}), in the unit of the weight"
+        )
+    yield from warned(plan)
+
+
+def warned(plan: Plan) -> Iterator[str]:
+    """Yields a warning for every table with counts that noise hides for certain."""
+    for noise in noise_of_counts(plan):
+        if noise.hidden:
+            yield (
+                f"{noise.table}: noise hides {len(noise.hidden):,} of {noise.cells:,} published counts, even if all "
+                f"of their weights are at the bound: {counted_and_named(noise.hidden)}. Their means say nothing"
+            )

@@ -1,0 +1,65 @@
+"""Keeps predictions in the user's cache folder, by their content. They follow from public records and public sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import util
+from importlib.metadata import version
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from dpdist.core.files import replaced
+
+MOST_KEPT = 200
+"""Largest number of predictions that are kept; the oldest are removed."""
+
+
+def folder() -> Path | None:
+    """The folder `predictions` in $DPDIST_CACHE, or in the user's cache folder; None where there is none to write to."""
+    if configured := os.environ.get("DPDIST_CACHE"):
+        return Path(configured).absolute() / "predictions"
+    if util.find_spec("platformdirs") is None:
+        return None
+    from platformdirs import user_cache_path
+
+    return Path(user_cache_path("dpdist")) / "predictions"
+
+
+def known_before(identity: str) -> pd.DataFrame | None:
+    """The rows that are kept under this identity; None where there are none, or the file is damaged."""
+    path = _path(identity)
+    if path is None or not path.exists():
+        return None
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def kept(identity: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """The rows under this identity, or new ones, which are kept. A damaged file is made again."""
+    if (before := known_before(identity)) is not None:
+        return before
+    made = make()
+    if (path := _path(identity)) is not None:
+        with suppress(OSError):  # a cache that cannot be written costs time alone
+            _write(path, made)
+    return made
+
+
+def _path(identity: str) -> Path | None:
+    where = folder()
+    return None if where is None else where / f"{identity[:32]}-{version('dpdist')}.parquet"
+
+
+def _write(path: Path, made: pd.DataFrame) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path, durable=False) as temporary:
+        made.to_parquet(temporary)
+    by_age = sorted(path.parent.glob("*.parquet"), key=lambda one: one.stat().st_mtime)
+    for old in by_age[:-MOST_KEPT]:
+        old.unlink(missing_ok=True)

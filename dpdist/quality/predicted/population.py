@@ -1,0 +1,107 @@
+"""The public records from which replicates of both files are drawn: those of the reference, by row of the current frame.
+
+A replicate has a current file with the public sizes of the confidential one, and a reference of its own size. Both are
+drawn with replacement from the reference's records. So it has the noise, limits and sampling errors of a run, and no drift
+between the files.
+
+A row of the current frame takes records with the same public columns. Where the reference has none, it takes those of the
+same stratum, predictors and base cell; and where it has none of these either, any record.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Frame, Ints
+from dpdist.job import Job
+from dpdist.survey.placement import place
+from dpdist.survey.reference_file import ReferenceFile
+
+
+@dataclass(frozen=True)
+class Population:
+    """The reference's records in the order of its own frame, with weights as they came.
+
+    `row` is each record's row of the current frame, −1 for none, (record,). The records that a row of the current frame
+    draws from are `order[start : start + size]`, (row,) each.
+    """
+
+    records: Records
+    row: Ints
+    order: Ints
+    start: Ints
+    size: Ints
+
+    @classmethod
+    def of(cls, job: Job, reference: ReferenceFile, frame: Frame) -> Population:
+        with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+            placed = place(job.by_record, reference.source, reference.census, Path(folder), weights_clipped=False)
+            fields = (np.array(getattr(placed, name)) for name in ("record", "frame", "outcomes", "weight", "psu"))
+            records = Records(*fields)
+        other, keys = reference.census.frame, (tuple(frame.codes), _cell_columns(job), ())
+        pools = [_by_key(names, frame, other, records.frame) for names in keys]
+        start, size, order = np.zeros(len(frame), dtype=np.int64), np.zeros(len(frame), dtype=np.int64), list[Ints]()
+        for pool in pools:
+            first = size == 0
+            start[first], size[first] = pool.start[first] + len(records) * len(order), pool.size[first]
+            order.append(pool.order)
+        return cls(records, reference.row[records.frame], np.concatenate(order), start, size)
+
+    def current(self, frame: Frame, rng: np.random.Generator) -> Records:
+        """A current file with the frame's sizes, in its order, before clipping."""
+        row = frame.expand()
+        place_in_pool = (rng.random(len(row)) * self.size[row]).astype(np.int64)
+        drawn = self.records.take(self.order[self.start[row] + place_in_pool])
+        return replace(drawn, record=np.arange(len(row)), frame=row)
+
+    def whole(self, frame: Frame) -> Records:
+        """The records that every row draws from, with weights that bring each row to its number of records."""
+        row = np.repeat(np.arange(len(frame), dtype=np.int32), self.size)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
+        drawn = self.records.take(self.order[self.start[row] + within])
+        return replace(drawn, frame=row, weight=drawn.weight * (frame.count / np.maximum(self.size, 1))[row])
+
+    def reference(self, rng: np.random.Generator) -> Records:
+        """A reference with the sizes of this one, in rows of the current frame."""
+        row = self.records.frame
+        size = np.bincount(row)
+        first = np.concatenate([[0], np.cumsum(size)])
+        return self._placed(self.records.take(first[row] + (rng.random(len(row)) * size[row]).astype(np.int64)))
+
+    def as_it_is(self) -> Records:
+        """The reference itself, in rows of the current frame."""
+        return self._placed(self.records)
+
+    def _placed(self, records: Records) -> Records:
+        order = np.argsort(self.row, kind="stable")
+        order = order[np.searchsorted(self.row[order], 0) :]
+        return replace(records.take(order), frame=self.row[order].astype(np.int32))
+
+
+class _Pool(NamedTuple):
+    order: Ints
+    start: Ints
+    size: Ints
+
+
+def _cell_columns(job: Job) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*job.reference_columns, *job.cell_columns]))
+
+
+def _by_key(names: tuple[str, ...], frame: Frame, other: Frame, row: Codes) -> _Pool:
+    """The records of every row of the current frame by these columns; `row` is each record's row of the other frame."""
+    tables = [
+        np.column_stack([np.zeros(len(part), dtype=np.int32), *(part.codes[name] for name in names)])
+        for part in (frame, other)
+    ]
+    key = np.unique(np.vstack(tables), axis=0, return_inverse=True)[1].reshape(-1)
+    ours, theirs = key[: len(frame)], key[len(frame) :][row]
+    sizes = np.bincount(theirs, minlength=int(key.max()) + 1)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return _Pool(np.argsort(theirs, kind="stable"), starts[ours], sizes[ours])

@@ -1,0 +1,352 @@
+"""Predicts the errors of a job's release, at its ε and at others, from public records alone. Nothing is spent.
+
+Where a public file is known, the mechanism runs on replicates of it (`population`), or predicts its errors itself
+(`models.on_reference.PredictsErrors`). Otherwise nothing is predicted, and `why` says for what reason. No figure stands in
+for one that is not known.
+
+An error is |published − direct estimate| over the direct estimate's standard error, as the verdict of a run has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from dpdist.core.digests import digest
+from dpdist.core.errors import DpdistError, JobError, Problem
+from dpdist.core.keys import Key
+from dpdist.core.progress import Listener, silent, stage
+from dpdist.core.records import POOLED, Frame
+from dpdist.core.this_process import single_threaded
+from dpdist.job import Job
+from dpdist.job.reference import FileReference
+from dpdist.mechanisms.parts import builder_of
+from dpdist.models.clamped import Spurious
+from dpdist.models.on_reference import PredictsErrors
+from dpdist.models.protocol import Improper
+from dpdist.planning.plan import Plan
+from dpdist.privacy.weights import NotReached
+from dpdist.quality.predicted.cache import kept, known_before
+from dpdist.quality.predicted.errors import Replicate, published, replicate, rows_of, truths_of
+from dpdist.quality.predicted.population import Population
+from dpdist.quality.predicted.replicates import release_of, tables_of, taught
+from dpdist.quality.verdict import FAR_NAMED, FAR_RECORDS
+from dpdist.sampling import Unconverged, sampler_of
+from dpdist.survey.reference_file import ReferenceFile
+from dpdist.survey.reference_file import open_reference as open_public
+
+PUBLIC = Key(bytes(32)).child("predicted errors")
+"""The key of replicates. It is public, so that anyone can make the same ones."""
+TIMES = (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
+"""The budgets of the curve, as multiples of the job's ε."""
+MOST_REPLICATES, LEAST_REPLICATES, FEW_CELLS = 4, 2, 100
+"""Number of replicates at the job's ε: the first where there are at most so many base cells, else the second."""
+DRAWS = 4
+"""Number of draws from normal laws, where a mechanism predicts its errors itself."""
+FAR = 2.0
+"""Predicted error, in direct standard errors, above which a figure is named: one of twenty is then beyond FAR_NAMED."""
+FALSE_ALARM = 0.05
+"""Largest probability that any figure of a statistic is named, if none has a predicted error above 1.
+
+Replicates are few. So a named figure's root mean squared error is also above what Laplace errors with the standard
+deviation 1 exceed in one of so many cells with this probability. Normal errors exceed it more rarely.
+"""
+SIMULATED = 200_000
+"""Number of simulated cells from which that limit follows."""
+BETTER = 0.75
+"""Share of cells in which a release must be nearer to the direct estimates than the reference alone is."""
+FAILURES = (Improper, NotReached, Unconverged, Spurious, DpdistError)
+
+
+class Statistics(NamedTuple):
+    """A statistic's predicted errors over a table's cells, margins included. Errors are in direct standard errors.
+
+    - `largest`, `over_2`, `over_4`: over cells of FAR_RECORDS records or more, as in a verdict.
+    - `relative`: the median error as a share of the figure, of the `fixed` cells, whose direct standard error is 0.
+    - `given_n`: the median error over the direct standard error given the cells' numbers of records.
+    - `coverage`: the share of 90 % intervals that hold the population's figure.
+    - `better`: the share of cells in which the release is nearer to the direct estimate than the reference alone.
+    - `far`: names of cells whose predicted error is far above 1 (`named_above`), the largest first.
+
+    A figure that is not known is NaN.
+    """
+
+    table: str
+    statistic: str
+    name: str
+    outcome: str | None
+    cells: int
+    fixed: int
+    median: float
+    largest: float
+    over_2: float
+    over_4: float
+    coverage: float
+    given_n: float
+    relative: float
+    largest_relative: float
+    reference_alone: float
+    largest_alone: float
+    better: float
+    far: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Errors of every replicate in every published cell, by ε; none where `why` says that they are not known."""
+
+    job: Job
+    rows: pd.DataFrame
+    why: str = ""
+
+    @property
+    def computed(self) -> bool:
+        return not self.why
+
+    @property
+    def epsilons(self) -> list[float]:
+        return sorted(self.rows["epsilon"].unique().tolist()) if self.computed else []
+
+    def statistics(self, epsilon: float | None = None) -> list[Statistics]:
+        """Predicted errors of every statistic, at the job's ε or at another one of the curve."""
+        if not self.computed:
+            return []
+        rows = self.rows[self.rows["epsilon"] == (float(self.job.budget.epsilon) if epsilon is None else epsilon)]
+        return [_summed(part) for _, part in rows.groupby(["table", "statistic"], sort=False)]
+
+    def better(self, epsilon: float) -> float:
+        """The share of cells of all statistics in which the release is nearer to direct estimates than ε = 0 would be."""
+        rows = self.rows[(self.rows["epsilon"] == epsilon) & self.rows["error"].notna() & self.rows["alone"].notna()]
+        return float((rows["error"] < rows["alone"]).mean()) if len(rows) else np.nan
+
+    @property
+    def least_worth(self) -> float | None:
+        """The smallest ε of the curve from which on a release beats the reference alone in BETTER of the cells."""
+        worth = [epsilon for epsilon in self.epsilons if self.better(epsilon) >= BETTER]
+        return min(worth, default=None)
+
+    def described(self) -> list[dict[str, Any]]:
+        """Entries for `plan --json`; null where a figure is not known."""
+        if not self.computed:
+            return [
+                {"table": table.name, "statistic": statistic.name, "outcome": statistic.about}
+                | dict.fromkeys(FIGURES)
+                | {"why": self.why}
+                for table in self.job.tables
+                for statistic in table.statistics
+            ]
+        return [
+            {"table": one.table, "statistic": one.name, "outcome": one.outcome}
+            | {name: number(getattr(one, name)) for name in FIGURES}
+            | {"cells": one.cells, "far": list(one.far)}
+            for one in self.statistics()
+        ]
+
+
+FIGURES = (
+    "median",
+    "largest",
+    "over_2",
+    "over_4",
+    "coverage",
+    "reference_alone",
+    "largest_alone",
+    "better",
+    "given_n",
+    "relative",
+    "largest_relative",
+)
+
+
+def number(value: float) -> float | None:
+    """The figure with four digits for JSON; None where it is not known."""
+    return float(f"{value:.4g}") if np.isfinite(value) else None
+
+
+def _summed(rows: pd.DataFrame) -> Statistics:
+    first, enough = rows.iloc[0], rows[rows["records"] >= FAR_RECORDS]
+    by_replicate, by_large = rows.groupby("replicate"), enough.groupby("replicate")
+    root = rows.assign(square=rows["error"] ** 2).groupby("cell", sort=False)["square"].mean() ** 0.5
+    both = rows[rows["error"].notna() & rows["alone"].notna()]
+    fixed = rows[rows["error"].isna() & rows["relative"].notna() & (rows["records"] > 0)]
+    of_fixed = fixed if len(fixed) else rows
+    large = of_fixed[of_fixed["records"] >= FAR_RECORDS].groupby("replicate")["relative"].max().median()
+    far = root[root > named_above(rows["replicate"].nunique(), int(root.notna().sum()))].sort_values(ascending=False)
+    return Statistics(
+        table=str(first["table"]),
+        statistic=str(first["statistic"]),
+        name=str(first["name"]),
+        outcome=None if pd.isna(first["outcome"]) else str(first["outcome"]),
+        cells=int(rows["cell"].nunique()),
+        fixed=int(fixed["cell"].nunique()),
+        median=float(by_replicate["error"].median().mean()),
+        largest=float(by_large["error"].max().median()),
+        over_2=float(by_large["error"].agg(lambda error: (error > FAR).sum()).mean()),
+        over_4=float(by_large["error"].agg(lambda error: (error > FAR_NAMED).sum()).mean()),
+        coverage=float(rows["held"].mean()),
+        given_n=float(by_replicate["given_n"].median().mean()),
+        relative=float(of_fixed.groupby("replicate")["relative"].median().mean()),
+        largest_relative=float(large),
+        reference_alone=float(by_replicate["alone"].median().mean()),
+        largest_alone=float(by_large["alone"].max().median()),
+        better=float((both["error"] < both["alone"]).mean()) if len(both) else np.nan,
+        far=tuple(map(str, far.index)),
+    )
+
+
+@cache
+def named_above(replicates: int, cells: int) -> float:
+    """The root mean squared error over replicates, in direct standard errors, above which a figure is named."""
+    drawn = PUBLIC.generator("alarms").laplace(0.0, np.sqrt(0.5), (SIMULATED, replicates))
+    level = max(FALSE_ALARM / max(cells, 1), 10.0 / SIMULATED)
+    return max(FAR, float(np.quantile(np.sqrt((drawn**2).mean(axis=1)), 1.0 - level)))
+
+
+def predicted(
+    plan: Plan, listener: Listener = silent, public: Path | None = None, times: tuple[Fraction, ...] = TIMES
+) -> Prediction:
+    """Predicts the errors of a plan's release at multiples of its ε, once for a job, its public file and public sizes.
+
+    `public` is a public file for a job without a reference. Raises `DataError` if it does not fit the job.
+    """
+    if why := unknown(plan, public):
+        return Prediction(plan.job, pd.DataFrame(), why)
+    reference = _public_file(plan, public, listener)
+    frame = public_sizes(plan.job, plan.frame, reference)
+    try:
+        rows = kept(
+            _identity(plan.job, frame, reference, times), lambda: _rows(plan.job, frame, reference, times, listener)
+        )
+    except FAILURES as failure:
+        why = f"the mechanism cannot be run on public records: {str(failure).splitlines()[0]}"
+        return Prediction(plan.job, pd.DataFrame(), why)
+    return Prediction(plan.job, rows)
+
+
+def predicted_before(plan: Plan) -> Prediction | None:
+    """The prediction of a plan if it was computed before, at no cost of time; None otherwise."""
+    if unknown(plan, None):
+        return None
+    assert isinstance(plan.reference, ReferenceFile)
+    frame = public_sizes(plan.job, plan.frame, plan.reference)
+    rows = known_before(_identity(plan.job, frame, plan.reference, TIMES))
+    return None if rows is None else Prediction(plan.job, rows)
+
+
+def unknown(plan: Plan, public: Path | None) -> str:
+    """The reason why errors are not known before the run; empty where they can be predicted."""
+    if not plan.job.tables:
+        return "the job has no table"
+    if plan.job.sampler.name == "stan":
+        return (
+            "every replicate would run Markov chains; dpdist rehearse --chains does, and measures errors on a public file"
+        )
+    if public is not None or isinstance(plan.reference, ReferenceFile):
+        return ""
+    if plan.reference is not None:
+        return "the reference is an earlier release, which has points of each cell and no records; --public names a file"
+    return (
+        "no public file tells how weights and outcomes vary. A similar file that is public does: --public FILE. It costs "
+        "nothing"
+    )
+
+
+def _public_file(plan: Plan, public: Path | None, listener: Listener) -> ReferenceFile:
+    if public is None:
+        assert isinstance(plan.reference, ReferenceFile)
+        return plan.reference
+    if plan.job.has_reference:
+        fault, remedy = "the job has a reference already, whose records predict its errors", "leave --public out"
+        raise JobError(plan.job.dataset, [Problem("--public", fault, "a job without a reference", remedy)])
+    source = FileReference(path=str(public), encoding=plan.job.input.encoding, separator=plan.job.input.separator)
+    with stage(listener, "check reference", None) as tick:
+        return open_public(plan.job.model_copy(update={"reference": source}), plan.source, plan.frame, tick)
+
+
+def _identity(job: Job, frame: Frame, reference: ReferenceFile, times: tuple[Fraction, ...]) -> str:
+    """A checksum of all that a prediction depends on."""
+    left_out = {"presentation", "runtime", "input", "ledger", "compare", "reference"}
+    settings = job.model_dump_json(exclude=left_out), str(job.reference and job.reference.paid)
+    facts = {"job": settings, "sizes": frame.count, "codes": dict(frame.codes), "times": [str(one) for one in times]}
+    return digest(facts | {"public": reference.sha256})
+
+
+def public_sizes(job: Job, frame: Frame, reference: ReferenceFile) -> Frame:
+    """The frame with the sizes of replicates: the current file's, or the reference's where the job keeps them secret."""
+    return replace(frame, count=reference.counts(frame)) if job.sizes_secret else frame
+
+
+def with_epsilon(job: Job, epsilon: Fraction) -> Job:
+    """The job with another ε. Gates and sample counts keep theirs, and histograms their share."""
+    budget, reference = job.budget.model_copy(update={"epsilon": epsilon, "rho": None}), job.reference
+    if reference is not None and reference.paid is not None:
+        paid = reference.paid.model_copy(update={"epsilon": reference.paid.epsilon * epsilon / job.budget.epsilon})
+        reference = reference.model_copy(update={"histogram": paid})
+    microdata = job.microdata.model_copy(update={"columns": ()})
+    return job.model_copy(update={"budget": budget, "reference": reference, "compare": (), "microdata": microdata})
+
+
+def _rows(
+    job: Job, frame: Frame, reference: ReferenceFile, times: tuple[Fraction, ...], listener: Listener
+) -> pd.DataFrame:
+    first = builder_of(job).build(job, frame, frame.rows_of(0))
+    how = _of_formulas if isinstance(first, PredictsErrors) and job.has_reference else _of_replicates
+    return how(job, frame, reference, [with_epsilon(job, job.budget.epsilon * one) for one in times], listener)
+
+
+def _of_formulas(job: Job, frame: Frame, reference: ReferenceFile, budgets: list[Job], listener: Listener) -> pd.DataFrame:
+    """Errors of normal laws with the standard deviations that the mechanism predicts."""
+    frames = []
+    with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
+        records = Population.of(job, reference, frame).as_it_is()
+        cells = {(table.name, statistic): by for table, statistic, by in published(job, frame)}
+        for tried in budgets:
+            model = builder_of(tried).build(tried, frame, frame.rows_of(0))
+            assert isinstance(model, PredictsErrors)
+            sampler, current = sampler_of(tried, Path(folder)), int(frame.count.sum())
+            learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC)
+            for k in range(DRAWS):
+                rng = PUBLIC.child(str(k)).generator("errors")
+                for one in model.predicted_errors(learned):
+                    by, drawn = cells[one.table, one.statistic], np.abs(rng.standard_normal((2, len(one.error))))
+                    sizes, nothing = by.membership @ frame.count.astype(float), np.nan
+                    figures = (drawn[0] * one.error, nothing, nothing, nothing, drawn[1] * one.alone)
+                    made = rows_of(one.table, one.statistic, by, sizes, figures)
+                    frames.append(made.assign(replicate=k, epsilon=float(tried.budget.epsilon)))
+            tick(1)
+    return pd.concat(frames, ignore_index=True)
+
+
+def _of_replicates(
+    job: Job, frame: Frame, reference: ReferenceFile, budgets: list[Job], listener: Listener
+) -> pd.DataFrame:
+    """Errors of releases of replicates: several at the job's ε, and the first one's at all others, under the same noise."""
+    cells = len(frame.group(job.cell_columns)[1])
+    number = MOST_REPLICATES if cells <= FEW_CELLS else LEAST_REPLICATES
+    wanted = [
+        (k, tried) for k in range(number) for tried in budgets if k == 0 or tried.budget.epsilon == job.budget.epsilon
+    ]
+    frames, drawn = [], dict[int, Replicate]()
+    with single_threaded(), stage(listener, "predict errors", len(wanted)) as tick:
+        population = Population.of(job, reference, frame)
+        truths = truths_of(job, frame, population)
+        for k, tried in wanted:
+            key = PUBLIC.child(str(k))
+            if k not in drawn:
+                drawn = {k: replicate(job, frame, population, truths, key.generator("files"))}
+            frames.append(errors(tried, frame, drawn[k], key).assign(replicate=k, epsilon=float(tried.budget.epsilon)))
+            tick(1)
+    return pd.concat(frames, ignore_index=True)
+
+
+def errors(job: Job, frame: Frame, files: Replicate, key: Key) -> pd.DataFrame:
+    """The errors of one release of a replicate's current file, in every published cell."""
+    tables = tables_of(release_of(job, frame, files.current, files.reference, key))
+    return pd.concat([figures.beside(tables[figures.table.name]) for figures in files.figures], ignore_index=True)

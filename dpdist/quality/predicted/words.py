@@ -1,0 +1,92 @@
+"""Texts on predicted errors, for the terminal: lines of a plan, alarms, and the ε for a wanted error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isnan
+
+from dpdist.core.table_cells import first_named
+from dpdist.planning.plan import Plan
+from dpdist.quality.predicted.prediction import BETTER, FAR, Prediction, Statistics, predicted_before
+from dpdist.quality.verdict import FAR_NAMED
+
+UNIT = (
+    "errors are |published − direct estimate| over the direct standard error, as in a run's verdict. They follow from "
+    "public records alone, drawn again as both files. Drift between the files would add to them"
+)
+GIVEN_N = "given the cells' numbers of records, which are published"
+
+
+def in_words(prediction: Prediction) -> Iterator[str]:
+    """Yields lines of a plan: on every statistic, on other ε, on what is worth its budget; or why nothing is known."""
+    if not prediction.computed:
+        yield f"not known before the run, because {prediction.why}"
+        return
+    yield UNIT
+    for one in prediction.statistics():
+        yield f"{one.table}, {one.statistic}: {_of_statistic(one)}"
+    for one in prediction.statistics():
+        at_others = [(epsilon, _same(prediction, one, epsilon)) for epsilon in prediction.epsilons]
+        listed = ", ".join(f"{_figure(other)} at ε = {epsilon:g}" for epsilon, other in at_others)
+        yield f"{one.table}, {one.statistic}: median {listed}"
+    yield from _worth(prediction)
+
+
+def _of_statistic(one: Statistics) -> str:
+    parts = list[str]()
+    if one.cells > one.fixed:
+        parts.append(f"{one.median:.2g} in the median of {one.cells:,} cells, {one.largest:.2g} in the largest")
+        parts.append(f"{one.over_2:.2g} above {FAR:g}, {one.over_4:.2g} above {FAR_NAMED:g}")
+        if not isnan(one.given_n) and one.name == "count":
+            parts.append(f"{one.given_n:.2g} {GIVEN_N}")
+        if not isnan(one.reference_alone):
+            parts.append(f"the reference alone {one.reference_alone:.2g} and {one.largest_alone:.2g}")
+    if one.fixed:
+        parts.append(
+            f"the design fixes {one.fixed:,} cells, which have no direct error: off by {100 * one.relative:.2g} % in the "
+            f"median, {100 * one.largest_relative:.2g} % at most"
+        )
+    if not isnan(one.coverage):
+        parts.append(f"90 % intervals hold {one.coverage:.2f} of the population's figures")
+    return "; ".join(parts)
+
+
+def _same(prediction: Prediction, one: Statistics, epsilon: float) -> Statistics:
+    statistics = prediction.statistics(epsilon)
+    return next(other for other in statistics if (other.table, other.statistic) == (one.table, one.statistic))
+
+
+def _figure(one: Statistics) -> str:
+    return f"{one.median:.2g}" if one.cells > one.fixed else f"{100 * one.relative:.2g} %"
+
+
+def _worth(prediction: Prediction) -> Iterator[str]:
+    if not prediction.job.has_reference:
+        return
+    share, least = f"{BETTER:.0%} of the cells".replace("%", " %"), prediction.least_worth
+    if least is None:
+        most = max(prediction.epsilons)
+        yield f"no ε up to {most:g} brings figures nearer to direct ones than the reference alone in {share}"
+    else:
+        yield f"from ε = {least:g} on, figures are nearer to direct ones than the reference alone in {share}"
+
+
+def alarms(prediction: Prediction) -> Iterator[str]:
+    """Yields a line for every statistic with figures that are predicted to be far off; it names published cells.
+
+    Where no error is above 1 direct standard error, a line stands with a probability of `prediction.FALSE_ALARM` at most.
+    """
+    for one in prediction.statistics():
+        if one.far:
+            number = f"{len(one.far):,} {'cell' if len(one.far) == 1 else 'cells'}"
+            yield (
+                f"{one.table}, {one.statistic}: figures may be more than {FAR_NAMED:g} direct standard errors off in "
+                f"{number}, by replicates on public records ({first_named(one.far)})"
+            )
+
+
+def alarms_before(plan: Plan) -> Iterator[str]:
+    """Yields the alarms of a plan whose errors were predicted before; a run does not wait for a prediction."""
+    prediction = predicted_before(plan)
+    if prediction is not None:
+        yield from alarms(prediction)
