@@ -45,6 +45,7 @@ _MECHANISMS: dict[str, Said] = {
     "laplace_strict": {"weight": CLIPPED_WEIGHT},
     "weight_regularisation": {"weight": CLIPPED_WEIGHT, "synthetic_sets": 1},
     "reference_tables": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
+    "table_package": _TABLES | _REFERENCE | {"weight": CLIPPED_WEIGHT},
     "sanitized_statistics": _REFERENCE | {"weight": CLIPPED_WEIGHT, "strata": []},
     "modips": {"weight": CLIPPED_WEIGHT, "constants": {"law": "lognormal"}},
     "flat_laplace": {"weight": CLIPPED_WEIGHT, "constants": _BINS},
@@ -169,6 +170,10 @@ def _strict_variants() -> Iterator[tuple[str, Said]]:
     two = _with(tables, outcome=["salary", "share"], columns__share=COLUMNS["share"])
     yield "reference_tables-two-outcomes", two
     yield "reference_tables-raked", _with(tables, rake=[{"by": ["sex"], "totals": {"f": 5000, "m": 4000}}])
+    package = said("table_package", "substitution", "package")
+    several = [*package["tables"], {"name": "u", "by": ["sex"], "statistics": ["count", {"total": "salary"}]}]
+    yield "table_package-two-tables", _with(package, tables=several, mechanism__strategy="per_table")
+    yield "table_package-gaussian", _with(package, mechanism__noise="gaussian", budget__delta="1e-6")
     sanitized = said("sanitized_statistics", "zero_out", "lognormal")
     yield "sanitized-gaussian", _with(sanitized, mechanism__noise="gaussian", budget__delta="1e-6")
     yield "sanitized-rho", _with(sanitized, mechanism__noise="gaussian", budget={"rho": "1/4", "delta": "1e-6"})

@@ -59,6 +59,8 @@ class MechanismSpec(Frozen):
     """True if the mechanism adds noise to the figures of whole tables, to margins as to cells."""
     by_cell: ClassVar[bool] = False
     """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
+    fills_empty_cells: ClassVar[bool] = False
+    """True if a base cell without a record of the reference takes what it needs from others."""
     sets_are_free: ClassVar[bool] = False
     """True if synthetic sets are drawn from what was released, so that any number of sets costs the same."""
     takes_reference: ClassVar[bool] = False

@@ -30,6 +30,7 @@ PLACES = {
     "laplace_strict": "dpdist.mechanisms.laplace_cells.spec:LaplaceStrict",
     "weight_regularisation": "dpdist.mechanisms.weight_regularisation.spec:WeightRegularisation",
     "reference_tables": "dpdist.mechanisms.reference_tables.spec:ReferenceTables",
+    "table_package": "dpdist.mechanisms.table_package.spec:TablePackage",
     "sanitized_statistics": "dpdist.mechanisms.sanitized_lognormal.spec:SanitizedStatistics",
     "modips": "dpdist.mechanisms.modips.spec:Modips",
     "flat_laplace": "dpdist.mechanisms.partitions.spec:FlatLaplace",

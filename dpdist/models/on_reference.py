@@ -114,6 +114,15 @@ class KnowsDonors(Protocol):
 
 
 @runtime_checkable
+class OnDonors(StratumModel, Protocol):
+    """A model whose errors and records follow from the reference's records, which are released as donors."""
+
+    def with_donors(self, donors: Donors) -> Self:
+        """The model with the reference's records."""
+        ...
+
+
+@runtime_checkable
 class KnowsPower(Protocol):
     """What was learned has the power of the likelihood."""
 

@@ -105,10 +105,7 @@ class JointQuery:
 
     def exact(self, sums: Floats) -> list[Floats]:
         """Exact measurements from the sums of base cells, (cell, 3): weights' sums by group, then outcomes'; whole."""
-        return [
-            np.concatenate([m.of_weight @ sums[:, 0], m.of_level @ sums[:, 1] + m.of_outcome @ sums[:, 2]])
-            for m in self.measurements
-        ]
+        return [measurement.exact(sums) for measurement in self.measurements]
 
     def in_records(self, noisy: Sequence[Floats]) -> Floats:
         """Noisy measurements in records, as the posterior takes them, (row,)."""

@@ -41,6 +41,10 @@ class Measured(NamedTuple):
     of_outcome: scipy.sparse.csr_array
     of_level: scipy.sparse.csr_array
 
+    def exact(self, sums: Floats) -> Floats:
+        """The exact measurement from the sums of base cells, (cell, 3): weights' sums by group, then outcomes'; whole."""
+        return np.concatenate([self.of_weight @ sums[:, 0], self.of_level @ sums[:, 1] + self.of_outcome @ sums[:, 2]])
+
 
 class Strategy(Protocol):
     """A way to measure a package."""
@@ -93,13 +97,17 @@ def measured(
     weight = _factors(matrix, cap)
     if not group_centred:
         return Measured(aggregation.name, weight, _factors(matrix, cap * half), none)
-    held = cap * np.maximum(count, 1e-6)
-    middle = (matrix @ (held * centre)) / (matrix @ held)
-    offset = centre - matrix.T @ middle
+    offset = centre - matrix.T @ middles(matrix, cap, centre, count)
     largest = matrix.T @ _largest(matrix, cap * (half + np.abs(offset)))
     parts = (np.trunc(FACTOR_STEPS * cap * factor / largest * (1.0 - EDGE)) for factor in (half, offset))
     outcome, level = (scipy.sparse.csr_array(matrix @ scipy.sparse.diags_array(factor)) for factor in parts)
     return Measured(aggregation.name, weight, outcome, level)
+
+
+def middles(matrix: scipy.sparse.csr_array, cap: Floats, centre: Floats, count: Floats) -> Floats:
+    """The common centre of every group, (group,): the mean of its cells' by U and by `count`."""
+    held = cap * np.maximum(count, 1e-6)
+    return np.asarray((matrix @ (held * centre)) / (matrix @ held))
 
 
 def _factors(matrix: scipy.sparse.csr_array, limit: Floats) -> scipy.sparse.csr_array:

@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import isqrt
 from typing import Literal, NamedTuple
 
 from dpdist.job import Job, NoiseName, epsilon_of
 from dpdist.privacy.guarantees import Concentrated, Strict
 
+DIGITS = 1000
+"""Gaussian scales are rounded up to multiples of 1/DIGITS."""
 Neighbour = Literal["off", "same_x", "anywhere"]
 """How a record of two neighbouring files differs: it is switched off, added or removed; its outcome and weight are
 exchanged at the same predictors; or it is exchanged for any other record."""
@@ -57,6 +60,24 @@ class NoisyQuery:
         """The query whose Laplace noise loses this ε each time."""
         return cls(name, moved, moved.by(neighbour) / epsilon, times=times)
 
+    @classmethod
+    def losing_rho(cls, name: str, moved: Moved, rho: Fraction, neighbour: Neighbour) -> NoisyQuery:
+        """The query whose Gaussian noise loses this ρ, or a little less: σ is rounded up."""
+        return cls(name, moved, root_above(moved.by(neighbour) ** 2 / (2 * rho)), "gaussian")
+
+    def share(self, name: str, part: Fraction) -> NoisyQuery:
+        """A query of the same distance that loses this part of the loss, or a little less.
+
+        Queries whose parts sum to 1 lose together at most what this one loses.
+        """
+        laplace = self.law == "laplace"
+        return replace(self, name=name, scale=self.scale / part if laplace else root_above(self.scale**2 / part))
+
+    @property
+    def variance(self) -> float:
+        """The noise's variance in squared units of the sums; that of discrete Laplace noise is 2b² to 1/(12b²)."""
+        return (2.0 if self.law == "laplace" else 1.0) * float(self.scale) ** 2
+
     def loss(self, neighbour: Neighbour) -> Fraction:
         """ε under Laplace noise, ρ under Gaussian noise, of one record and of all times together."""
         distance = self.moved.by(neighbour)
@@ -75,6 +96,12 @@ class NoisyQuery:
         if scale is not None and scale < self.scale:
             raise ValueError(f"a part of query '{self.name}' has less noise than its first part states")
         return replace(self, scale=scale or self.scale, times=0)
+
+
+def root_above(square: Fraction) -> Fraction:
+    """A multiple of 1/DIGITS that is above the square root, by at most 1/DIGITS."""
+    whole = square * DIGITS**2
+    return Fraction(isqrt(whole.numerator // whole.denominator) + 1, DIGITS)
 
 
 def neighbour_of(job: Job) -> Neighbour:

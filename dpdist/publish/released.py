@@ -26,7 +26,7 @@ from dpdist.job import DesignEffect, Job, budget_text
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.on_reference import OnDistributions
+from dpdist.models.on_reference import OnDistributions, OnDonors
 from dpdist.models.outputs import CellFacts, CompletedCells, PassesOn, SizedBySums
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import GuaranteeName, bound_target
@@ -125,6 +125,8 @@ class ReleasedObject:
         label = self.frame.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)
+        if isinstance(model, OnDonors) and label in self.donors:
+            return model.with_donors(self.donors[label])
         return model.within(self.facts[label]) if isinstance(model, OnDistributions) else model
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
@@ -209,7 +211,8 @@ def without_points(
     for stratum, label in enumerate(frame.stratum_labels):
         of_stratum = frame.rows_of(stratum)
         model = builder_of(job).build(job, frame, of_stratum)
-        assert isinstance(model, PassesOn)
+        if not isinstance(model, PassesOn):
+            return sets, None
         left[label], points = model.passed_on(sets[0][label])
         for point in points:
             row = of_stratum.start + point.row

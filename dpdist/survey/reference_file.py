@@ -105,7 +105,7 @@ def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile
     if same_records(*(hashed(job, file, largest=LARGEST) for file in (source, reference))):
         raise _current(reference)
     row, missing = _matched(job, frame, census.frame)
-    if missing:
+    if missing and not job.mechanism.fills_empty_cells:
         names = " and ".join(job.reference_columns) or "file"
         allowed = f"a record for every combination of {names} that the current file has"
         fewer = "leave a predictor out" if job.likelihood_predictors else "leave a column out of the tables"

@@ -57,6 +57,7 @@ PLAIN: dict[str, Said] = {
         "reference": {"path": "before.parquet"},
         "model": {"family": "lognormal"},
     },
+    "table_package": {"reference": {"path": "before.parquet"}},
     "laplace_strict": {},
     "laplace_composed": {"mechanism": {"sensitivity": "public"}},
     "weight_regularisation": {},
@@ -100,6 +101,11 @@ VARIANTS: dict[str, list[Said]] = {
         {"mechanism": {"shrinkage": False}},
         {"mechanism": {"noise": "gaussian"}},
         {"mechanism": {"noise": "gaussian", "shrinkage": False}},
+    ],
+    "table_package": [
+        {"mechanism": {"strategy": "per_table"}},
+        {"mechanism": {"noise": "gaussian"}},
+        {"survey": {}},
     ],
     "laplace_strict": [{"survey": {}}],
     "laplace_composed": [

@@ -10,29 +10,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import Donors
 from dpdist.estimation.weighted_points import CELL, MOST_POINTS
-from dpdist.mechanisms.reference_tables.cells import ClippedCells
 from dpdist.models.copula.model import kind_of
+from dpdist.models.design import Design
 from dpdist.models.outputs import ReleaseView
-from dpdist.models.protocol import Draws
+from dpdist.models.protocol import Draws, StratumModel
 from dpdist.reference.calibration import Domain, agree
+
+
+class DonorCells(Protocol):
+    """Base cells with the released parameter `means`: mean weight and mean outcomes, (cell, 1 + outcome)."""
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], ...]: ...
+
+    @property
+    def codes(self) -> Codes: ...
+
+    @property
+    def count(self) -> Floats: ...
+
+    @property
+    def weighted(self) -> bool: ...
+
+    @property
+    def one_weight(self) -> bool: ...
+
+    @property
+    def first(self) -> list[int]: ...
+
+    @property
+    def design(self) -> Design: ...
+
+    def pattern(self, frame_row: Codes) -> Codes: ...
+
+
+class ReleasedCells(DonorCells, StratumModel, Protocol):
+    """Such cells as the model of a stratum."""
 
 
 class Drawn(NamedTuple):
     """A stratum's cells, its donors after the common scale, and the domain in which every outcome's values may move."""
 
-    cells: ClippedCells
+    cells: DonorCells
     donors: Donors
     domains: tuple[Domain, ...]
 
     @classmethod
-    def of(cls, release: ReleaseView, cells: ClippedCells, stratum: int) -> Drawn:
+    def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int) -> Drawn:
         passed = release.donors.get(release.frame.stratum_labels[stratum])
         donors = passed or _points(release, cells, stratum)
         columns = release.job.outcome_columns.values()
@@ -83,7 +120,7 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     return replace(donors, outcomes=np.column_stack(moved))
 
 
-def _points(release: ReleaseView, cells: ClippedCells, stratum: int) -> Donors:
+def _points(release: ReleaseView, cells: DonorCells, stratum: int) -> Donors:
     """The released points, in the form of donors; points of several outcomes are paired by the order of their weights."""
     parts = []
     for k, variables in _by_cell(release, cells, stratum).items():
@@ -93,14 +130,14 @@ def _points(release: ReleaseView, cells: ClippedCells, stratum: int) -> Donors:
     return Donors.of(cell, weight, outcomes)
 
 
-def points_of_cells(release: ReleaseView, cells: ClippedCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
+def points_of_cells(release: ReleaseView, cells: DonorCells, stratum: int) -> tuple[list[list[Floats]], Floats]:
     """Points (weight, outcome) of every outcome and cell, and the number of records that they stand for, (cell,)."""
     points = _by_cell(release, cells, stratum)
     numbers, outcomes = range(len(cells.labels)), range(len(cells.outcomes))
     return [[points[k][j][0] for k in numbers] for j in outcomes], np.array([points[k][0][1] for k in numbers])
 
 
-def _by_cell(release: ReleaseView, cells: ClippedCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
+def _by_cell(release: ReleaseView, cells: DonorCells, stratum: int) -> dict[int, list[tuple[Floats, float]]]:
     """By cell, a list by outcome: the points (point, 2), and the number of records that they stand for."""
     assert release.points is not None
     job, frame, start = release.job, release.frame, release.frame.rows_of(stratum).start
@@ -136,7 +173,7 @@ class Transported:
     `standing` (cell,) is the number of records that a cell's points represent.
     """
 
-    cells: ClippedCells
+    cells: DonorCells
     points: Sequence[Sequence[Floats]]
     standing: Floats
 

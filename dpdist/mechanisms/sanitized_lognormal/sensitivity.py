@@ -33,7 +33,6 @@ Steinke 2020, theorem 14).
 from __future__ import annotations
 
 from fractions import Fraction
-from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +40,7 @@ import numpy as np
 from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.job import Adjacency, Job, NoiseName
 from dpdist.mechanisms.reference_tables.sensitivity import noise_scale
-from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho
+from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho, root_above
 
 REACH = 2.5
 """C: the largest distance of a record from its cell's reference mean, in reference standard deviations."""
@@ -140,8 +139,7 @@ def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[floa
 
 def gaussian_scale(rho: Fraction, adjacency: Adjacency) -> Fraction:
     """σ in units of 1/UNIT for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
-    square = SENSITIVITY_2[adjacency] ** 2 / (2 * rho) * 10**6
-    return Fraction(isqrt(square.numerator // square.denominator) + 1, 1000)
+    return root_above(SENSITIVITY_2[adjacency] ** 2 / (2 * rho))
 
 
 def scale_of(job: Job, law: NoiseName) -> Fraction:

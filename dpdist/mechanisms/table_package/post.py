@@ -1,0 +1,329 @@
+"""What is made of a package's noisy measurements: base cells that all tables are sums of, their errors, and records.
+
+The reference's records are released as donors. So publication computes the same prior from them, and draws errors from the
+posterior. Estimates of base cells are released, so that tables need neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import scipy
+
+from dpdist.core.digests import digest
+from dpdist.core.records import Codes, Floats, Frame
+from dpdist.estimation.donors import Donors
+from dpdist.job import Job, NoiseName
+from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
+from dpdist.mechanisms.reference_tables.cells import ReferenceRecords
+from dpdist.mechanisms.reference_tables.points import Drawn
+from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query
+from dpdist.mechanisms.table_package.spec import AUTO, TablePackage
+from dpdist.mechanisms.table_package.words import WORDS
+from dpdist.models.design import counted, patterns
+from dpdist.models.outputs import ReleaseView
+from dpdist.models.protocol import Draws, Improper, Parameter, describe_draws, recall_draws
+from dpdist.models.public_model import PublicModel
+from dpdist.packages import levels
+from dpdist.packages.error_draws import CellErrors, by_other, by_sample
+from dpdist.packages.estimates import base_estimates
+from dpdist.packages.package import Law, Package, best_package, package
+from dpdist.packages.posterior import Drift, Posterior, learned
+from dpdist.packages.strategy import STRATEGIES, middles
+from dpdist.packages.workload import PackageTable, Workload
+from dpdist.privacy.queries import NoisyQuery, neighbour_of
+
+__all__ = ["DEFINITIONS", "WORDS", "PackageCells", "figures", "model_of"]
+
+OF_WEIGHT = (
+    "the sum of f (1 - min(w, u) / u), with w the weight, u the base cell's weight cap, and f the ratio of u to the "
+    "group's weight_cap, rounded down to 1/1024; base cells' limits are in released/set-1.json"
+)
+OF_OUTCOME = (
+    "the sum of min(w, u) (g clip((y - m) / r, -1, 1) + h) / u, with w the weight and y the outcome; u, m and r are the "
+    "base cell's limits in released/set-1.json. Without a centre h = 0, and g is u r over the group's weight_cap times "
+    "half_width. With a centre c, g and h are u r and u (m - c) over the same; all are rounded towards 0 to 1/1024"
+)
+DEFINITIONS = {"a": OF_WEIGHT, "q": OF_OUTCOME}
+LIMITS = ("centre", "cap", "half_width")
+LAW_NAMES: dict[NoiseName, str] = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+
+
+class FromReference(NamedTuple):
+    """What the mechanism learned from the reference: the package, and donors for synthetic records."""
+
+    package: Package
+    donors: Donors
+
+
+@dataclass(frozen=True)
+class PackageCells(PublicModel):
+    """Base cells of the file, with the tables over them."""
+
+    labels: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...]
+    """Public bounds of every outcome."""
+    columns: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]
+    """Names of the levels of every column."""
+    codes: Codes
+    """Levels of the tables' columns in every cell, (cell, column)."""
+    count: Floats
+    """Sample records of every cell, public."""
+    tables: tuple[PackageTable, ...]
+    joint: NoisyQuery
+    """The query for all measurements together."""
+    moved: Fraction
+    """Distance by which neighbouring files move a measurement, in units of 1/WHOLE."""
+    strategy: str
+    weighted: bool
+    one_weight: bool
+    donors: Donors | None = None
+    """Records of the reference, once they are known."""
+
+    @classmethod
+    def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
+        columns, mechanism = job.cell_columns, job.mechanism
+        assert isinstance(mechanism, TablePackage)
+        cells = patterns(frame, columns, rows)
+        first = np.unique(cells.pattern, return_index=True)[1] + rows.start
+        codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
+        bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
+        tables = tuple(
+            PackageTable(table.name, tuple(columns.index(name) for name in table.by), table.margins) for table in job.tables
+        )
+        joint = joint_query(job, mechanism.noise)
+        return cls(
+            *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
+            tuple(tuple(map(str, frame.levels[name])) for name in columns),
+            *(codes.astype(np.int32), counted(frame, rows, cells), tables, joint, joint.moved.by(neighbour_of(job))),
+            *(mechanism.strategy, job.survey.weight is not None, bool(job.survey.weights_constant_in)),
+        )
+
+    @property
+    def identified(self) -> int:
+        """A reference needs more than one record. Cells without one take their level from others."""
+        return 1
+
+    @property
+    def first(self) -> list[int]:
+        """The first frame row of every cell."""
+        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        cell = ("cell", self.labels)
+        return (
+            Parameter("means", (cell, ("mean", ("weight", *self.outcomes)))),
+            Parameter("limits", (cell, ("limit", LIMITS))),
+            Parameter("deviations", (cell, ("level", ("weight", "outcome")))),
+            Parameter("drift", (("level", ("weight", "outcome")),)),
+        )
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(self.codes.astype(np.int64), tuple(map(len, self.levels)), self.count, self.tables)
+
+    @property
+    def law(self) -> Law:
+        """What the choice of measurements needs to know of the noise: its variance in squared records."""
+        laplace = self.joint.law == "laplace"
+        return Law(lambda part: self.joint.share("", part).variance / WHOLE**2, 1.0 / 3.0 if laplace else 0.5)
+
+    def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> FromReference:
+        """The package that a reference gives. Raises `Improper` where the reference or the machine is too small."""
+        donors = Donors.of(self.pattern(records.frame), records.weight, records.outcomes, copied)
+        try:
+            return FromReference(self.with_donors(donors).package(), donors)
+        except ValueError as fault:
+            raise Improper(str(fault)) from None
+
+    def with_donors(self, donors: Donors) -> Self:
+        """This model with the reference's records."""
+        return replace(self, donors=donors)
+
+    def package(self, strategy: str | None = None) -> Package:
+        """The package under a strategy; the job's if unset. Raises `ValueError` for what cannot be held."""
+        donors, name = self.donors, strategy or self.strategy
+        assert donors is not None
+        reference = levels.ReferenceRecords(donors.cell, donors.weight, donors.outcomes[:, 0])
+        if name == AUTO:
+            return best_package(self.workload, reference, self.bounds[0], self.law)[0]
+        return package(self.workload, reference, self.bounds[0], self.law, STRATEGIES[number_of(name)])
+
+    def estimated(self, package: Package, noisy: Floats) -> Draws:
+        """The released parameters, from all noisy measurements, (row,), in units of 1/WHOLE."""
+        posterior = learned(package.posterior, noisy / WHOLE)
+        base = base_estimates(posterior, noisy / WHOLE, self.bounds[0])
+        levels, limits, drift = posterior.prior.levels, posterior.prior.limits, posterior.drift
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(base.counts > 0.0, base.totals / base.counts, np.clip(levels.mean, *self.bounds[0]))
+        weight = base.counts / self.count if self.weighted else np.ones(len(self.count))
+        values = {
+            "means": np.column_stack([weight, np.clip(mean, *self.bounds[0])]),
+            "limits": np.column_stack([limits.centre, limits.cap, limits.half]),
+            "deviations": posterior.prior.linearised_at,
+            "drift": np.array(drift),
+            "noisy": noisy,
+            "shares": np.array([float(part) for part in package.shares]),
+            "centred": np.array([float(any(one.of_level.nnz for one in package.measurements))]),
+            "strategy": np.array([number_of(package.strategy)], dtype=np.float64),
+        }
+        return Draws({name: value[None] for name, value in values.items()})
+
+    def prepared(self, theta: Draws) -> Package:
+        """The package of the released parameters, before its measurements, from the reference's records."""
+        return _prepared(_Problem.of(self, STRATEGIES[int(theta["strategy"][0, 0])].name))
+
+    def posterior(self, theta: Draws) -> Posterior:
+        """The posterior of the released parameters."""
+        made = self.prepared(theta)
+        prior = replace(made.prior, linearised_at=theta["deviations"][0])
+        return replace(made.posterior, prior=prior, drift=Drift(*map(float, theta["drift"][0])))
+
+    def expect(self, theta: Draws) -> tuple[Floats, Floats]:
+        """E(w|x) and E(wy|x) of every frame row, (draw, row) each."""
+        if "products" in theta.values:
+            weight, product = theta["weights"], theta["products"]
+        else:
+            weight, product = theta["means"][..., 0], theta["means"][..., 0] * theta["means"][..., 1]
+        return weight[:, self.design.pattern], product[:, self.design.pattern]
+
+    def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        means = theta["means"][0, self.pattern(frame_row)]
+        return means[:, 1], means[:, 0]
+
+    def donor_records(self, release: ReleaseView, stratum: int) -> Drawn:
+        """Synthetic records that are copies of donors, moved to the estimates of base cells."""
+        return Drawn.of(release, self, stratum)
+
+    def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Base cells under other samples of the file's records, without noise."""
+        return self._moved(theta, by_sample(self.posterior(theta), draws, rng))
+
+    def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
+        """Base cells under other noise, other samples of the reference, and other drift, for standard errors only."""
+        return self._moved(theta, by_other(self.posterior(theta), draws, rng, self.joint.law))
+
+    def _moved(self, theta: Draws, errors: CellErrors) -> Draws:
+        weight, mean = theta["means"][0].T
+        counts, totals = errors
+        if not self.weighted:
+            counts, totals = np.zeros_like(counts), totals - mean * counts
+        weights = weight + counts / self.count
+        return Draws({"weights": weights, "products": weight * mean + totals / self.count})
+
+    def groups(self, matrix: scipy.sparse.csr_array) -> list[dict[str, str]]:
+        """The levels of every group of base cells, by the columns that do not vary within any group."""
+        groups = matrix.tocoo()
+        first = np.full(groups.shape[0], -1)
+        first[groups.row[::-1]] = groups.col[::-1]
+        constant = [
+            k for k in range(len(self.columns)) if (self.codes[first[groups.row], k] == self.codes[groups.col, k]).all()
+        ]
+        return [{self.columns[k]: self.levels[k][self.codes[cell, k]] for k in constant} for cell in first]
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        strategy = STRATEGIES[int(theta["strategy"][0, 0])].name
+        of_law = "b" if self.joint.law == "laplace" else "sigma"
+        return {
+            **describe_draws(self.parameters, theta),
+            "strategy": strategy,
+            "centred": bool(theta["centred"][0, 0]),
+            "shares": theta["shares"][0].tolist(),
+            "noisy": theta["noisy"][0].tolist(),
+            "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-30 at a share of 1",
+        }
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        made = dict(recall_draws(self.parameters, described).values)
+        made |= {name: np.array([described[name]], dtype=np.float64) for name in ("shares", "noisy")}
+        made["centred"] = np.array([[float(described["centred"])]])
+        return Draws({**made, "strategy": np.array([[float(number_of(described["strategy"]))]])})
+
+
+def number_of(strategy: str) -> int:
+    """The position of a strategy among all."""
+    return [one.name for one in STRATEGIES].index(strategy)
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """A model with a strategy, which equal ones share: publication asks for the same package several times."""
+
+    key: str
+    model: PackageCells
+    strategy: str
+
+    @classmethod
+    def of(cls, model: PackageCells, strategy: str) -> _Problem:
+        given = model.donors
+        assert given is not None
+        reference = (given.cell, given.weight, given.outcomes)
+        return cls(digest((model.codes, model.count, model.tables, model.joint, *reference, strategy)), model, strategy)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Problem) and other.key == self.key
+
+
+@lru_cache(maxsize=2)
+def _prepared(problem: _Problem) -> Package:
+    return problem.model.package(problem.strategy)
+
+
+def model_of(job: Job) -> type[PackageCells]:
+    """The model of every job under the mechanism."""
+    return PackageCells
+
+
+def figures(release: ReleaseView, model: PackageCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy sums of every measurement, group by group."""
+    strategy, centred, start = STRATEGIES[int(theta["strategy"][0, 0])], bool(theta["centred"][0, 0]), 0
+    parts = map(Fraction, theta["shares"][0].tolist())
+    for grouped, part in zip(strategy.aggregations(model.workload), parts, strict=True):
+        groups = grouped.matrix.shape[0]
+        values = theta["noisy"][0, start : start + 2 * groups].reshape(2, groups).T
+        start += 2 * groups
+        ends = _ends(grouped.matrix, centred, theta["limits"][0], model.count)
+        yield Figures(
+            cells=model.groups(grouped.matrix),
+            statistics=["a", "q"],
+            values=values,
+            scales=[model.joint.share("", part).scale] * 2,
+            limits=partial(_limits_of, ends),
+            unit=WHOLE,
+            law=LAW_NAMES[model.joint.law],
+            table=grouped.name,
+            sensitivity=float(model.moved / WHOLE),
+        )
+
+
+def _limits_of(ends: Floats, group: int, statistic: int) -> tuple[float | None, float | None, float | None]:
+    """A group's centre, weight cap and half-width; those of outcomes are None for a sum of weights."""
+    centre, cap, half = map(float, ends[group])
+    return (None, cap, None) if statistic == 0 else (None if np.isnan(centre) else centre, cap, half)
+
+
+def _ends(matrix: scipy.sparse.csr_array, centred: bool, limits: Floats, count: Floats) -> Floats:
+    """Centre (NaN where base cells keep their own), largest weight cap and half-width of every group, (group, 3)."""
+    centre, cap, half = limits.T
+    offset = np.zeros_like(cap)
+    middle = np.full(matrix.shape[0], np.nan)
+    if centred:
+        middle = middles(matrix, cap, centre, count)
+        offset = np.abs(centre - matrix.T @ middle)
+    largest, product = (
+        np.asarray((matrix @ scipy.sparse.diags_array(value)).max(axis=1).todense()).reshape(-1)
+        for value in (cap, cap * (half + offset))
+    )
+    return np.column_stack([middle, largest, product / largest])

@@ -1,0 +1,88 @@
+"""Sums over groups of base cells, clipped at limits from a reference, under noise (docs/methods.md, §9c)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.records import Codes, Floats
+from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.job import Job
+from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
+from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.mechanisms.table_package.post import FromReference, PackageCells
+from dpdist.mechanisms.table_package.sensitivity import joint_query
+from dpdist.mechanisms.table_package.spec import TablePackage as Settings
+from dpdist.packages.limits import CellLimits
+from dpdist.packages.query import base_sums
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
+from dpdist.privacy.queries import NoisyQuery
+
+CLIPPED = (
+    "A record enters one group of base cells in every measurement, by its weight and its centred outcome. Both are clipped "
+    "at limits that the reference and public sizes fixed. Their L1 norm is at most 1. So switching a record off moves a "
+    "measurement by at most 1, and other values at the same x by at most 2."
+)
+LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
+GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
+SHARED = (
+    "The groups and the parts of the budget follow from the reference, public sizes and the noise's law alone. The parts "
+    "sum to 1, so that all measurements together cost the budget. All tables follow from them by post-processing."
+)
+SHAPE = (
+    "Limits, levels of base cells, and what lies beyond the limits come from the reference. How far it is trusted follows "
+    "from the noisy measurements. A change of shape that no measurement shows is in no standard error."
+)
+
+
+@dataclass(frozen=True)
+class BaseSums(Summing):
+    """Kernel: the sums of every base cell, (cell, 3), in whole units of 1/UNIT, clipped at the limits."""
+
+    pattern: Codes
+    """The base cell of every frame row."""
+    limits: CellLimits
+
+    def sums(self, records: Records) -> Floats:
+        return base_sums(self.limits, self.pattern[records.frame].astype(np.int64), records.weight, records.outcome)
+
+
+class TablePackage(NoisySums[Settings, PackageCells]):
+    """A package of tables: strict, pure with δ = 0 or zCDP (docs/methods.md, §9c).
+
+    No law of the outcome is fitted.
+    """
+
+    spec, sums = Settings, PackageCells
+
+    def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
+        return (joint_query(job, settings.noise),)
+
+    def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
+        law = GAUSSIAN if settings.gaussian else LAPLACE
+        texts = (f"{CLIPPED} {law}", SHARED, MOVES_UNKNOWN, SHAPE, *referred(job))
+        return promise_of(job, per_set(total, job), *texts)
+
+    def rounds(
+        self,
+        job: Job,
+        settings: Settings,
+        model: PackageCells,
+        recorder: StratumRecorder,
+        learned: FromReference,
+    ) -> Rounds:
+        package = learned.package
+        limits = replace(package.prior.limits, shapes=(), clippings=())
+        sums = yield Pass(BaseSums(model.design.pattern, limits), "sum")
+        joint, bound, noisy = joint_query(job, settings.noise), (limits.cap, limits.centre, limits.half), list[Floats]()
+        for number, (measurement, part) in enumerate(zip(package.measurements, package.shares, strict=True), start=1):
+            stated = joint.share(f"sums by {measurement.name}", part)
+            answer = yield Defined.by_content((bound, measurement)).sums(measurement.exact(sums), stated, number)
+            noisy.append(answer)
+        theta = model.estimated(package, np.concatenate(noisy))
+        return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
+
+
+MECHANISMS: dict[str, Mechanism] = {"table_package": TablePackage()}

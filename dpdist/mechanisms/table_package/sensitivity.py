@@ -1,0 +1,35 @@
+"""Sensitivity of what `table_package` asks of records: sums over groups of base cells, by several measurements.
+
+A record of a base cell has v = min(w, U)/U and c, its outcome centred and clipped to ±1. With a = 1 − v and q = v c it has
+|q| ≤ v. In whole units of 1/UNIT all of this holds exactly. A measurement takes f a and g q + h v, with whole factors in
+units of 1/FACTOR_STEPS, 0 ≤ f ≤ 1 and g + |h| ≤ 1, and a record is in one group of each. So its L1 norm is at most a + v =
+1. Switching a record off moves a measurement by at most 1 in L1 and in L2. Other values at the same x move it by at most
+2, attained by c = 1 and c = −1 at w ≥ U where g = 1. So does any other record, in another group.
+
+All measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). The parts follow from
+the reference and public sizes. So does the number of measurements. Their joint loss does not: it is that of one
+measurement with the whole budget (docs/methods.md, §9c). One pair of records attains it, where its base cell has g = 1 in
+every measurement.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dpdist.core.records import UNIT
+from dpdist.job import Job, NoiseName
+from dpdist.packages.strategy import FACTOR_STEPS
+from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho
+
+WHOLE = UNIT * FACTOR_STEPS
+"""Measurements are whole multiples of 1/WHOLE."""
+MOVED = Moved(*(Fraction(distance * WHOLE) for distance in (1, 2, 2)))
+"""Distance by which neighbouring files move a measurement: in L1, and at most that in L2."""
+NAME = "sums over groups of base cells"
+
+
+def joint_query(job: Job, law: NoiseName) -> NoisyQuery:
+    """The query for all measurements together, as one measurement with the whole budget."""
+    if law == "gaussian":
+        return NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho_of_tables), neighbour_of(job))
+    return NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))

@@ -1,0 +1,69 @@
+"""Settings of `table_package`: what is measured, under which noise; and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dpdist.job.contradiction import Contradiction, JobView
+from dpdist.job.mechanism import Noisy
+from dpdist.job.names import Guarantee, NoiseName, StatisticName
+from dpdist.packages.strategy import STRATEGIES
+
+AUTO = "auto"
+
+
+class TablePackage(Noisy):
+    """Noisy sums over groups of base cells, and one posterior that gives all cells of all tables."""
+
+    name: Literal["table_package"] = Field(
+        description="many tables over many columns from one budget, as sums over groups of base cells"
+    )
+    strategy: str = Field(
+        default=AUTO,
+        description=f"what is measured: {', '.join(strategy.name for strategy in STRATEGIES)}; or auto, the one of the "
+        "least predicted error",
+    )
+    noise: NoiseName = Field(
+        default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
+    )
+    statistics: ClassVar[str | None] = "package"
+    by_cell: ClassVar[bool] = True
+    fills_empty_cells: ClassVar[bool] = True
+    tabulates: ClassVar[bool] = True
+    takes_reference: ClassVar[bool] = True
+    needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
+    donates: ClassVar[bool] = True
+    gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
+
+    def guarantee(self, job: JobView) -> Guarantee:
+        return "strict"
+
+    @property
+    def gaussian(self) -> bool:
+        return self.noise == "gaussian"
+
+    def against_noisy_frame(self, job: JobView) -> str:
+        return "the clipping of a package is chosen for public numbers of records"
+
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
+        yield from super().contradictions(job)
+        names = (AUTO, *(strategy.name for strategy in STRATEGIES))
+        if self.strategy not in names:
+            yield Contradiction(
+                ("mechanism", "strategy"), f"'{self.strategy}' is no strategy", "name one", ", ".join(names)
+            )
+        if job.synthetic_sets != 1:
+            fault = f"'{self.name}' releases one package, on which the whole budget is best spent"
+            yield Contradiction(("synthetic_sets",), fault, "write 1")
+        if job.strata:
+            fault = f"'{self.name}' measures the tables of the whole file"
+            yield Contradiction(("strata",), fault, "leave strata out, and put these columns into tables")
+        if job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere":
+            fault = f"'{self.name}' needs public numbers of records in base cells"
+            remedy = "take adjacency: substitution or zero_out, without exchange: anywhere"
+            yield Contradiction(("budget", "adjacency"), f"{fault}, and under this adjacency they are secret", remedy)
+        if job.rake:
+            yield Contradiction(("rake",), f"'{self.name}' does not rake to public totals", "leave rake out")

@@ -1,0 +1,55 @@
+"""Texts for the statement of a release by `table_package`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dpdist.estimation.donors import DONORS, FEWEST
+from dpdist.mechanisms.parts import Words
+from dpdist.models.outputs import ReleaseView
+
+POSTERIOR = (
+    "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean given "
+    "every noisy sum. The prior is the reference, with a drift whose size the noisy sums alone decide."
+)
+WITHIN_BOUNDS = (
+    "Base cells are set within public bounds. What is left is raked to the sums that the measured cells had, so that "
+    "bounds push no total up."
+)
+DONATED = (
+    f"A synthetic record takes its weight and outcome from one donor, a record of the reference (released/{DONORS}).",
+    f"A donor is of the record's own base cell, or of those most like it where that has fewer than {FEWEST}.",
+    "Weights in a base cell are tilted until it has its estimates. Where weights cannot do it, outcomes move.",
+    "Synthetic records agree with all tables. What else they tell of a column is the reference's, not measured.",
+)
+ERRORS = (
+    "Estimator `parameters`: composition of the sample over base cells, its sampling error within them, noise, the "
+    "reference's sampling error, and drift since. Draws come from the posterior that made the tables."
+)
+RECORDS_AGREE = (
+    "Estimator `records`: synthetic records agree with the table from parameters and have its error; synthesis adds none."
+)
+MICRODATA = (
+    "Synthetic records have the released counts and means of every cell of every table. Relations of columns that no "
+    "table crosses are the reference's. A record has the columns under `copied` from its donor, as they stand in the "
+    "reference. No figure of these was measured on the current file, and no standard error or interval is theirs."
+)
+
+
+@dataclass(frozen=True)
+class PackageWords(Words):
+    """Texts that name what was measured."""
+
+    entries: Mapping[str, str] = field(default_factory=lambda: {"microdata": MICRODATA})
+
+    def post_processing(self, release: ReleaseView) -> list[str]:
+        return [POSTERIOR, WITHIN_BOUNDS, *DONATED]
+
+
+WORDS = PackageWords(
+    density="noisy sums of {weight} and of its product with {outcome} over groups of base cells, clipped where a reference "
+    "tells",
+    errors=ERRORS,
+    errors_of_records=RECORDS_AGREE,
+)

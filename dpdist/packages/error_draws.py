@@ -1,0 +1,72 @@
+"""Errors of a package's base cells, drawn from the prior: what the sample adds to an estimate, and all other errors.
+
+An estimate is G x. Records vary by s about their cells' means, so that G M s is the estimate's error by the sample. Errors
+of levels, drift d, tails t and noise ν give G (M S d + ν) − S d − t. The two are independent, and add up to the
+error about the population's sums (docs/methods.md, §9c).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats
+from dpdist.job.names import NoiseName
+from dpdist.packages.posterior import TAIL_DRIFT, Posterior
+
+
+class CellErrors(NamedTuple):
+    """Errors of base cells' weighted counts and totals, (draw, cell) each."""
+
+    counts: Floats
+    totals: Floats
+
+    @classmethod
+    def of(cls, posterior: Posterior, sums: Floats) -> CellErrors:
+        """From errors of the standardised sums, (draw, cell, 4)."""
+        levels = posterior.prior.levels
+        counts = levels.weight * sums[..., 0]
+        return cls(counts, levels.mean * counts + levels.weight * levels.unit * sums[..., 1])
+
+
+def by_sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> CellErrors:
+    """Errors of estimates by the sample of records, given the population's means."""
+    prior = posterior.prior
+    values, vectors = np.linalg.eigh(prior.sampling)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    errors = np.empty((draws, len(prior.workload), 4))
+    for number in range(draws):
+        varied = np.einsum("cij,cj->ci", root, rng.standard_normal((len(root), 4)))
+        errors[number] = _answer(posterior, posterior.measured.of(varied))
+    return CellErrors.of(posterior, errors)
+
+
+def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, law: NoiseName) -> CellErrors:
+    """Errors of estimates by noise of this law, by the reference, and by drift since."""
+    prior, cells = posterior.prior, len(posterior.prior.workload)
+    terms, deviation = prior.terms.matrix, np.sqrt(posterior.noise)
+    errors, laplace = np.empty((draws, cells, 4)), law == "laplace"
+    levels = (prior.levels.of_weight, prior.levels.of_mean)
+    for number in range(draws):
+        d = rng.standard_normal((cells, 2)) * np.sqrt(prior.alone)
+        for k, (level, drift) in enumerate(zip(levels, posterior.drift, strict=True)):
+            d[:, k] += level.shared * (terms @ (level.root @ rng.standard_normal(terms.shape[1])))
+            d[:, k] += terms @ (prior.sizes(drift) * rng.standard_normal(terms.shape[1]))
+        truth = np.einsum("cij,cj->ci", prior.sloped, d)
+        noise = deviation * (
+            rng.laplace(0.0, np.sqrt(0.5), len(deviation)) if laplace else rng.standard_normal(len(deviation))
+        )
+        answered = _answer(posterior, posterior.measured.of(truth) + noise)
+        for k, tail in enumerate(prior.tails):
+            beyond = rng.standard_normal(cells) * np.sqrt(tail.alone + TAIL_DRIFT**2)
+            beyond += tail.shared * (terms @ (tail.root @ rng.standard_normal(terms.shape[1])))
+            truth[:, k] += prior.workload.count * (beyond + TAIL_DRIFT * (terms @ rng.standard_normal(terms.shape[1])))
+        errors[number] = answered - truth
+    return CellErrors.of(posterior, errors)
+
+
+def _answer(posterior: Posterior, moved: Floats) -> Floats:
+    """How estimates of the sums move, (cell, 4), where measurements move by `moved`, (row,)."""
+    prior = posterior.prior
+    return posterior.estimated(posterior.constant + posterior.measured.of(prior.mean) + moved) - prior.mean
