@@ -221,6 +221,8 @@ COUNTED = {"keys": STRATA, "outcome": "[pay, rooms]", "constants": "bins: {pay: 
 UNWEIGHTED = {"bounds": "[0, 1]", "survey": PLAIN}
 WAYS = (
     Way("reference_tables", reference=REFERENCE),
+    Way("table_package", reference=REFERENCE),
+    Way("table_package", "noise: gaussian", reference=REFERENCE),
     Way("laplace_strict"),
     Way("weight_regularisation"),
     Way("sanitized_statistics", keys=MODEL, reference=REFERENCE),
