@@ -11,10 +11,10 @@ from threadpoolctl import threadpool_limits
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Frame
-from dpdist.job import Job, WeightRule, Weights
+from dpdist.job import Job, Weights
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import leave_one_out
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.privacy.weights import search
+from dpdist.privacy.weight_rules import search
 
 KEY = Key(b"contaminated strata")
 DRAWS = 300
@@ -64,7 +64,7 @@ class Contaminated(NamedTuple):
         y, w = np.exp(11.0 + self.spread * outcome), np.exp(4.0 + self.spread * weight)
         return Records(np.arange(self.records), self._cell(), y, w, np.full(self.records, -1, dtype=np.int32))
 
-    def audited(self, rule: WeightRule, target: float = 1.8, which: tuple[int, ...] = (0,)) -> pd.DataFrame:
+    def audited(self, rule: str, target: float = 1.8, which: tuple[int, ...] = (0,)) -> pd.DataFrame:
         """The leave-one-out audit of some records; raises `Improper` or `NotReached`."""
 
         def steps():

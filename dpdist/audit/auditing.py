@@ -6,7 +6,6 @@ Results are confidential.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Floats, Ints
 from dpdist.core.this_process import single_threaded
-from dpdist.job import MechanismSpec, WeightRule, those
+from dpdist.job import WEIGHT_RULES, MechanismSpec, those
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.registry import AUDITS
 from dpdist.models.protocol import Improper
@@ -120,9 +119,9 @@ def _audited(space: Workspace, records: int, all_rules: bool, listener: Listener
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
         raise WorkspaceError(str(workspace), here, f"audits know {' and '.join(those(_audits))} with the family lognormal")
     space.store.take(bounds)
-    rules: list[WeightRule] = [job.mechanism.weights.rule]
+    rules = [job.mechanism.weights.rule]
     if all_rules:
-        rules = [rule for rule in get_args(WeightRule) if rule != "none"]
+        rules = [rule for rule in dict.fromkeys([*WEIGHT_RULES, *rules]) if rule != "none"]
     rows = list[tuple[object, ...]]()
     with single_threaded(), stage(listener, "audit", len(rules) * len(strata)) as tick:
         for rule in rules:
@@ -156,7 +155,7 @@ class _TooLarge(Exception):
     """Raised where a stratum has more records × draws than an audit holds in memory."""
 
 
-def _of_stratum(fit: Fit, stratum: int, rule: WeightRule, which: Ints) -> pd.DataFrame:
+def _of_stratum(fit: Fit, stratum: int, rule: str, which: Ints) -> pd.DataFrame:
     blocks, model = fit.layout.blocks, fit.model(stratum)
     numbers = blocks.of_stratum(stratum)
     first, last = blocks.edges[numbers.start], blocks.edges[numbers.stop]

@@ -140,7 +140,7 @@ def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
         return
     target = target_of(job)
     first, per_predictor = WEIGHTED_BOUND
-    times = 2.0 if job.mechanism.weights.rule == "scalar" else 1.0  # one weight for all records, that of the worst record
+    times = 2.0 if job.mechanism.weights.facts.uniform else 1.0  # one weight for all records, that of the worst record
     least = ceil(times * (first + per_predictor * model.identified) / target)
     small = [label for label, n in zip(frame.stratum_labels, frame.stratum_count, strict=True) if n < least]
     if small:

@@ -310,11 +310,11 @@ def show(
 
 def schema() -> None:
     """Print the JSON schema of a job file, for editors, with the plug-ins that are installed."""
-    from dpdist.job import Job
-    from dpdist.job.specs import SPECS
+    from dpdist.job import SPECS, WEIGHT_RULES, Job
+    from dpdist.job.families import MODELS
 
     def act() -> None:
-        for refusal in SPECS.usable()[1]:
+        for refusal in (refusal for members in (SPECS, MODELS, WEIGHT_RULES) for refusal in members.usable()[1]):
             print(refusal, file=sys.stderr)
         print(json.dumps(Job.model_json_schema(), indent=2))
 

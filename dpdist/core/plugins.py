@@ -18,6 +18,8 @@ MECHANISMS = "dpdist.mechanisms"
 """The group of entry points that name the specifications of mechanisms."""
 FAMILIES = "dpdist.families"
 """The group of entry points that name families of likelihoods."""
+WEIGHT_RULES = "dpdist.weight_rules"
+"""The group of entry points that name weight rules."""
 T = TypeVar("T")
 
 
@@ -63,7 +65,7 @@ class Members(Mapping[str, T], Generic[T]):
     """
 
     def __init__(self, group: str, places: Mapping[str, str], fault: Callable[[str, Any], str]) -> None:
-        self._group, self._fault = group, fault
+        self.group, self._fault = group, fault
         self._points = {name: EntryPoint(name, place, group) for name, place in places.items()}
         self._imported = dict[str, T]()
 
@@ -93,7 +95,7 @@ class Members(Mapping[str, T], Generic[T]):
 
         Raises `KeyError` where no plug-in has the name, and `Refused` where one cannot be used.
         """
-        same = [plugin for plugin in declared(self._group) if plugin.name == name]
+        same = [plugin for plugin in declared(self.group) if plugin.name == name]
         if not same:
             raise KeyError(name)
         if name in self:
@@ -118,10 +120,14 @@ class Members(Mapping[str, T], Generic[T]):
         """The distribution and its version where the member is a plug-in's; empty where it is of dpdist."""
         return {} if name in self else self.plugged_in(name)[0].origin
 
+    def every(self) -> dict[str, T]:
+        """All members by name: dpdist's, and those of plug-ins that can be used."""
+        return {**self, **{name: member for name, (_, member) in self.usable()[0].items()}}
+
     def usable(self) -> tuple[Mapping[str, tuple[Plugin, T]], tuple[Refused, ...]]:
         """The plug-ins that can be used, by name, and the refusals of all others."""
         members, refusals = dict[str, tuple[Plugin, T]](), list[Refused]()
-        for name in dict.fromkeys(plugin.name for plugin in declared(self._group)):
+        for name in dict.fromkeys(plugin.name for plugin in declared(self.group)):
             try:
                 members[name] = self.plugged_in(name)
             except Refused as refusal:

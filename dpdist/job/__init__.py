@@ -12,7 +12,6 @@ from dpdist.job.hierarchies import Hierarchy
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.model import Model, Prior, Program
 from dpdist.job.names import (
-    RULE_CONSTANTS,
     Adjacency,
     Comparator,
     Guarantee,
@@ -23,7 +22,6 @@ from dpdist.job.names import (
     StatisticName,
     Synthesis,
     Toolchain,
-    WeightRule,
 )
 from dpdist.job.publication import Gate
 from dpdist.job.reference import Fit, Reference
@@ -31,16 +29,16 @@ from dpdist.job.runtime import Diagnostics, Runtime, Sampler
 from dpdist.job.specs import SPECS, Mechanism, spec_of, those
 from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
-from dpdist.job.weights import RuleOrName, Weights
+from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights
 from dpdist.job.whole import Job
 from dpdist.job.zcdp import epsilon_of, rho_of
 
 __all__ = [
     "LEAST_BUDGET",
-    "RULE_CONSTANTS",
     "SAMPLERS",
     "SPECS",
     "TOO_LITTLE",
+    "WEIGHT_RULES",
     "Adjacency",
     "Budget",
     "Calibration",
@@ -80,7 +78,6 @@ __all__ = [
     "Table",
     "TextFile",
     "Toolchain",
-    "WeightRule",
     "Weights",
     "Window",
     "budget_text",

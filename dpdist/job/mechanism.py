@@ -12,12 +12,11 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
-from dpdist.core import plugins
 from dpdist.job.contradiction import Contradiction, JobView, declared
 from dpdist.job.families import samplers_of
-from dpdist.job.names import RULE_CONSTANTS, Fallback, Guarantee, StatisticName
+from dpdist.job.names import Fallback, Guarantee, StatisticName
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Frozen
-from dpdist.job.weights import RuleOrName, Weights, rule_of
+from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights, rule_of
 
 NO_WEIGHTS = Weights(rule="none")
 
@@ -130,14 +129,6 @@ class MechanismSpec(Frozen):
         return not (self.whole_tables or self.sets_are_free or self.donates)
 
     @property
-    def third_party(self) -> dict[str, Any]:
-        """The distribution that brings the mechanism, with its version, under `third_party`; empty for one of dpdist."""
-        if self.package.startswith("dpdist."):
-            return {}
-        (plugin,) = (plugin for plugin in plugins.declared(plugins.MECHANISMS) if plugin.name == self.name)
-        return {"third_party": plugin.origin}
-
-    @property
     def spends(self) -> bool:
         """True if ε is used: by a clamp, by noise, or by weights that the bound tunes or cuts off."""
         tuned = self.tunes_weights and self.weights.rule != "none"
@@ -170,7 +161,7 @@ class MechanismSpec(Frozen):
         """The part of the specification that a statement publishes: constants that have an effect."""
         weights = {"weights": self.weights.used} if self.weighs else {}
         settings = self.model_dump(mode="json", exclude_none=True, exclude={"weights"})
-        return {"name": self.name, **self.third_party, **weights, **settings}
+        return {"name": self.name, **weights, **settings}
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         """Lists the settings of a job that the mechanism refuses."""
@@ -180,7 +171,7 @@ class MechanismSpec(Frozen):
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         """The weight rule must be one that the mechanism can have, without constants of other rules."""
-        weights, constants = self.weights, RULE_CONSTANTS[self.weights.rule]
+        weights, constants = self.weights, self.weights.facts.constants
         if not self.weighs and weights.rule != "none":
             fault = f"'{self.name}' leaves every privacy weight at 1"
             yield Contradiction(("mechanism", "weights"), fault, "leave weights out")
@@ -228,11 +219,11 @@ class FixedWeights(MechanismSpec):
         return section | {"weights": cls.own_weights | given}
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
-        if "c" in RULE_CONSTANTS[self.weights.rule]:
+        if "c" in self.weights.facts.constants:
             yield from super().against_weights(job)
         else:
             fault = f"'{self.name}' weights by a rule with a constant c"
-            others = ", ".join(sorted(rule for rule, constants in RULE_CONSTANTS.items() if "c" in constants))
+            others = ", ".join(sorted(name for name, rule in WEIGHT_RULES.every().items() if "c" in rule.constants))
             yield Contradiction(("mechanism", "weights"), fault, f"take one of {others}")
 
 

@@ -1,14 +1,13 @@
-"""Lists names that a job may use, such as those of adjacencies and weight rules; a test compares them with registries."""
+"""Lists names that a job may use, such as those of adjacencies and samplers; a test compares them with registries."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 Synthesis = Literal["fbs", "fbp"]
 Guarantee = Literal["strict", "asymptotic", "none"]
 """Whether a promise holds for every file, or for the file at hand, or nothing is promised."""
-WeightRule = Literal["none", "linear", "inverse", "scalar", "fixed_point", "cluster"]
 Fallback = Literal["refuse", "pool", "proper_prior"]
 Adjacency = Literal["zero_out", "add_remove", "substitution"]
 Exchange = Literal["same_x", "anywhere"]
@@ -26,15 +25,6 @@ MissingRule = Literal["error", "drop", "category"]
 Lonely = Literal["error", "certainty", "average", "centred"]
 ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
 
-RULE_CONSTANTS: dict[WeightRule, frozenset[str]] = {
-    "none": frozenset(),
-    "linear": frozenset({"c", "g"}),
-    "inverse": frozenset({"c"}),
-    "scalar": frozenset(),
-    "fixed_point": frozenset(),
-    "cluster": frozenset({"c", "g", "radius"}),
-}
-"""Constants that a job may give to a weight rule. If `c` is left out, it is tuned."""
 LARGEST_DRIFT = 0.66
 """Largest drift that `centred` may plan for, in standard deviations of a record: beyond it no κ serves (METHODS §4b)."""
 
@@ -49,6 +39,3 @@ def complete(what: str, names: Iterable[str], registered: Collection[str], where
         raise TypeError(f"{what} {', '.join(lacking)}: missing in {where}")
     if unknown := [name for name in registered if name not in wanted]:
         raise TypeError(f"{what} {', '.join(unknown)}: in {where}, and no job can state it")
-
-
-complete("weight rule", get_args(WeightRule), RULE_CONSTANTS, "RULE_CONSTANTS in dpdist/job/names.py, with its constants")

@@ -57,11 +57,6 @@ SPECS: Members[type[MechanismSpec]] = Members(MECHANISMS, PLACES, _fault)
 """Specifications by the name of the mechanism."""
 
 
-def every_spec() -> dict[str, type[MechanismSpec]]:
-    """All specifications by name: dpdist's, and those of plug-ins that can be used."""
-    return {**SPECS, **{name: spec for name, (_, spec) in SPECS.usable()[0].items()}}
-
-
 class _ByName:
     """Makes a field of the union of all specifications, which the key `name` distinguishes.
 
@@ -72,7 +67,7 @@ class _ByName:
         return core_schema.no_info_plain_validator_function(_validated, serialization=core_schema.simple_ser_schema("any"))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return handler(_union(*every_spec().values()).core_schema)
+        return handler(_union(*SPECS.every().values()).core_schema)
 
 
 Mechanism = Annotated[MechanismSpec, _ByName()]
@@ -82,12 +77,16 @@ Mechanism = Annotated[MechanismSpec, _ByName()]
 def _validated(value: Any) -> MechanismSpec:
     name = value.name if isinstance(value, MechanismSpec) else value.get("name") if isinstance(value, Mapping) else None
     try:
-        specs = [SPECS.named(name)] if isinstance(name, str) else [*every_spec().values()]
+        specs = [SPECS.named(name)] if isinstance(name, str) else [*SPECS.every().values()]
     except Refused as refusal:
         raise PydanticCustomError(REFUSED, "{reason}", {"kind": "mechanism", "reason": str(refusal)}) from None
     except KeyError:
-        specs = [*every_spec().values()]
-    return _union(*specs).validate_python(value)
+        specs = [*SPECS.every().values()]
+    spec = _union(*specs).validate_python(value)
+    if spec.name != name or (name not in SPECS and type(spec) is not SPECS.named(name)):
+        reason = f"plug-in {SPECS.plugged_in(str(name))[0]} makes a section of another mechanism: leave validators out"
+        raise PydanticCustomError(REFUSED, "{reason}", {"kind": "mechanism", "reason": reason})
+    return spec
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ from dpdist.job.contradiction import Contradiction
 from dpdist.job.families import Family
 from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.members import REFUSED
-from dpdist.job.specs import SPECS, every_spec, those
+from dpdist.job.specs import SPECS, those
 from dpdist.job.values import NAME, PATTERNS
+from dpdist.job.weights import Weights
+from dpdist.job.weights import sections as weight_sections
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -161,7 +163,8 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
 
 def _known_keys(path: Where, schema: type[BaseModel]) -> set[str]:
     model = _plain(_annotation(path, schema))
-    return set(model.model_fields) if _is_model(model) else set()
+    sections = weight_sections() if model is Weights else [model] if _is_model(model) else []
+    return {name for section in sections for name in section.model_fields}
 
 
 def _annotation(path: Where, schema: type[BaseModel]) -> Any:
@@ -199,7 +202,7 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if annotation is MechanismSpec:
-        return dict[str, type[BaseModel]](every_spec())
+        return dict[str, type[BaseModel]](SPECS.every())
     if get_origin(annotation) not in (Union, UnionType):
         return {}
     members = dict[str, type[BaseModel]]()

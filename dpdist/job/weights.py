@@ -1,19 +1,59 @@
-"""Settings of the rule by which privacy weights follow from record bounds."""
+"""Settings of the rule by which privacy weights follow from record bounds, and the list of such rules."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidatorFunctionWrapHandler,
+)
+from pydantic_core import CoreSchema, core_schema
 
-from dpdist.job.names import RULE_CONSTANTS, WeightRule
+from dpdist.core.plugins import WEIGHT_RULES as GROUP
+from dpdist.core.plugins import Members, Refused
+from dpdist.job.members import OneOf
 from dpdist.job.values import Frozen
+
+PLACES = {
+    "none": "dpdist.privacy.weight_rules:NoRule",
+    "linear": "dpdist.privacy.weight_rules:LinearRule",
+    "inverse": "dpdist.privacy.weight_rules:InverseRule",
+    "scalar": "dpdist.privacy.weight_rules:ScalarRule",
+    "fixed_point": "dpdist.privacy.weight_rules:FixedPointRule",
+    "cluster": "dpdist.privacy.weight_rules:ClusterRule",
+}
+"""Places of dpdist's weight rules by name. Those of plug-ins are entry points."""
+
+
+def _fault(name: str, member: Any) -> str:
+    """Why an object is no weight rule of this name; empty where it is one."""
+    if not (isinstance(member, type) and issubclass(member, RuleFacts)) or not hasattr(member, "search"):
+        return "is no class derived from WeightRule of dpdist.privacy.weight_rules"
+    if not (isinstance(member.section, type) and issubclass(member.section, Weights)):
+        return "has a section that is not derived from Weights: derive it, or leave section out"
+    if unknown := sorted(set(member.constants) - member.section.model_fields.keys()):
+        return f"has the constants {', '.join(unknown)}, and no section with these keys: add them to its section"
+    if not isinstance(member.exceeds, str):
+        return "has something else than a text as exceeds: write what losses were measured, or leave it out"
+    return ""
+
+
+WEIGHT_RULES: Members[Any] = Members(GROUP, PLACES, _fault)
+"""Classes of weight rules by name."""
 
 
 class Weights(Frozen):
     """A weight rule and its constants. If `c` is unset, it is tuned until the bound meets the target."""
 
-    rule: WeightRule = Field(description="how a record's privacy weight follows from its bound; see the glossary")
+    rule: Annotated[str, OneOf("weight rule", WEIGHT_RULES)] = Field(
+        description="how a record's privacy weight follows from its bound; see the glossary"
+    )
     c: float | None = Field(default=None, gt=0, description="the rule's slope or cap; unset: tuned until the bound is met")
     g: float = Field(default=0.0, ge=0, le=1, description="of linear and cluster: what is added to every weight")
     reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
@@ -22,11 +62,32 @@ class Weights(Frozen):
     radius: float = Field(default=0.2, gt=0, lt=1, description="of cluster, as a share of the outcome")
 
     @property
+    def facts(self) -> type[RuleFacts]:
+        """The class of the rule, with its facts."""
+        rule: type[RuleFacts] = WEIGHT_RULES.named(self.rule)
+        return rule
+
+    @property
     def used(self) -> dict[str, Any]:
         """The rule with the constants that have an effect: those of the rule, and stated changes of all weights."""
         changes = {"reweight": self.reweight, "scale": self.scale, "shift": self.shift}
         stated = {name for name, number in changes.items() if number != type(self).model_fields[name].default}
-        return self.model_dump(mode="json", include={"rule", *RULE_CONSTANTS[self.rule], *stated}, exclude_none=True)
+        return self.model_dump(mode="json", include={"rule", *self.facts.constants, *stated}, exclude_none=True)
+
+
+class RuleFacts:
+    """What a job, its checks and its statement ask of a weight rule."""
+
+    constants: ClassVar[frozenset[str]] = frozenset()
+    """Constants that a job may give to the rule. If it has `c`, and a job leaves it out, c is tuned."""
+    section: ClassVar[type[Weights]] = Weights
+    """The keys of the rule in a job. A rule with constants of its own derives a class from `Weights`."""
+    uniform: ClassVar[bool] = False
+    """True if all records have one weight, which the worst record decides."""
+    uses_outcomes: ClassVar[bool] = False
+    """True if weights follow from the outcomes of all records of the stratum as well. The job then has one outcome."""
+    exceeds: ClassVar[str] = ""
+    """A sentence for the statement: which exact losses above ε were measured under the rule. Empty: none were measured."""
 
 
 def rule_of(value: Any) -> Any:
@@ -34,4 +95,34 @@ def rule_of(value: Any) -> Any:
     return {"rule": value} if isinstance(value, str) else value
 
 
-RuleOrName = Annotated[Weights, BeforeValidator(rule_of)]
+def sections() -> list[type[Weights]]:
+    """The sections of all rules that can be used, `Weights` first."""
+    rules: list[type[RuleFacts]] = [rule for _, rule in WEIGHT_RULES.usable()[0].values()]
+    return list(dict.fromkeys([Weights, *(rule.section for rule in rules)]))
+
+
+class _OfItsRule:
+    """Makes a field of the section that the key `rule` needs: `Weights`, or one that a plug-in's rule derives from it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(
+            _validated, handler(source), serialization=core_schema.simple_ser_schema("any")
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schemas = [section.__pydantic_core_schema__ for section in sections()]
+        return handler(core_schema.union_schema([*schemas]) if len(schemas) > 1 else schema)
+
+
+def _validated(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    rule = value.rule if isinstance(value, Weights) else value.get("rule") if isinstance(value, Mapping) else None
+    section = Weights
+    if isinstance(rule, str) and rule not in WEIGHT_RULES:
+        with suppress(KeyError, Refused):  # of which the check of the key `rule` tells
+            section = WEIGHT_RULES.named(rule).section
+    if section is Weights or isinstance(value, section):
+        return handler(value)
+    return section.model_validate(value.model_dump() if isinstance(value, Weights) else value)
+
+
+RuleOrName = Annotated[Weights, _OfItsRule(), BeforeValidator(rule_of)]

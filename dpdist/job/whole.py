@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 
 from dpdist.core.nesting import Nesting
+from dpdist.core.plugins import Members
 from dpdist.core.records import Frame
 from dpdist.job.budget import FRAME_MINIMUM, LedgerSettings, Predictors, PrivacyUnit, PublicFrame, ReleaseBudget
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
@@ -25,10 +26,11 @@ from dpdist.job.presentation import Presentation
 from dpdist.job.publication import Acceptance, Approval, Correction
 from dpdist.job.reference import HISTOGRAM_SHARE, Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.runtime import Diagnostics, Record, Runtime, Sampler
-from dpdist.job.specs import Mechanism
+from dpdist.job.specs import SPECS, Mechanism
 from dpdist.job.table_entries import ListedOut
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
+from dpdist.job.weights import WEIGHT_RULES
 from dpdist.job.zcdp import rho_of
 
 BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys hold where this one says nothing"}
@@ -447,14 +449,32 @@ class Job(BudgetShares):
                 (),
             )
         )
-        code, family = self.mechanism.third_party, self.family_origin
-        settings |= dict(_flat(code, ("mechanism",))) if code else {}
-        return settings | (dict(_flat({"third_party": family}, ("model",))) if family else {})
+        places = {"mechanism": "mechanism", "weight rule": "mechanism.weights", "family": "model"}
+        return settings | {
+            f"{places[part]}.third_party.{key}": text
+            for part, (_, origin) in self.third_party.items()
+            for key, text in origin.items()
+        }
 
     @property
-    def family_origin(self) -> dict[str, str]:
-        """The distribution that brings the family, with its version; empty where it is of dpdist, or none is fitted."""
-        return MODELS.origin(self.family) if self.mechanism.statistics is None else {}
+    def third_party(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """Parts that other distributions bring: by what each is, its name, and its distribution with the version.
+
+        Registries say it, and nothing that a plug-in states of itself.
+        """
+        mechanism = self.mechanism
+        members: dict[str, tuple[str, Members[Any]]] = {
+            "mechanism": (mechanism.name, SPECS),
+            "weight rule": (mechanism.weights.rule, WEIGHT_RULES),
+        }
+        if mechanism.statistics is None:
+            members["family"] = (self.family, MODELS)
+        origins = {part: (name, registry.origin(name)) for part, (name, registry) in members.items()}
+        return {part: (name, origin) for part, (name, origin) in origins.items() if origin}
+
+    def origin(self, part: str) -> dict[str, Any]:
+        """The distribution that brings a part, with its version, under `third_party`; empty where it is of dpdist."""
+        return {"third_party": self.third_party[part][1]} if part in self.third_party else {}
 
 
 def _flat(given: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

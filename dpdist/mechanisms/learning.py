@@ -21,7 +21,8 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
 )
 from dpdist.models.on_reference import OnDistributions
 from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel
-from dpdist.privacy.weights import for_later_files, reference_counts
+from dpdist.privacy.weight_rules import reference_counts
+from dpdist.privacy.weights import for_later_files
 from dpdist.sampling.markov import Generated, check_clamp
 from dpdist.sampling.samplers import Sampler
 

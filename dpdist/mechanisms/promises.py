@@ -115,14 +115,21 @@ UNITS = (
     "record is at a record's {symbol}, {share} of it. Together {most} records move at most {most} times as much, wherever "
     "they are."
 )
-THIRD_PARTY = (
-    "The mechanism is third-party: {distribution} {version}. Its authors state how far neighbouring files move its sums. "
-    "The guarantee is computed from that and from the noise that was drawn."
-)
-THIRD_PARTY_FAMILY = (
-    "The family '{name}' is third-party: {distribution} {version}. Its authors state its density, its draws, and "
-    "the rounding error of both. Bounds on losses are computed from that."
-)
+THIRD_PARTY = {
+    "mechanism": (
+        "The mechanism is third-party: {distribution} {version}. Its authors state how far neighbouring files move its "
+        "sums. The guarantee is computed from that and from the noise that was drawn."
+    ),
+    "weight rule": (
+        "The weight rule '{name}' is third-party: {distribution} {version}. Its authors state that a record's privacy "
+        "weight follows from its bound and public constants. The bound under these weights is computed by dpdist."
+    ),
+    "family": (
+        "The family '{name}' is third-party: {distribution} {version}. Its authors state its density, its draws, and "
+        "the rounding error of both. Bounds on losses are computed from that."
+    ),
+}
+"""What a promise takes from the authors of a part that another distribution brings, by what the part is."""
 TRUNCATED = (
     "Of a {column} with more than {most} records the first {most} in the file's order count. The others are left out. "
     "Where they are unlike those, estimates have a bias that is in no figure."
@@ -167,8 +174,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeat
     sizes = SECRET_SIZES if job.sizes_secret else PUBLIC_X
     if job.predictors is not None:
         sizes = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
-    code = [THIRD_PARTY.format(**origin)] if (origin := job.mechanism.third_party.get("third_party")) else []
-    code += [THIRD_PARTY_FAMILY.format(name=job.family, **family)] if (family := job.family_origin) else []
+    code = [THIRD_PARTY[part].format(name=name, **origin) for part, (name, origin) in job.third_party.items()]
     stated = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()

@@ -105,11 +105,9 @@ def plan_lines(plan: Plan) -> str:
 
 
 def third_party(job: Job) -> dict[str, str]:
-    """Lines on a mechanism and a family that another distribution brings; none for those of dpdist."""
-    mechanism, family = job.mechanism.third_party.get("third_party"), job.family_origin
-    parts = (("mechanism", job.mechanism.name, mechanism), ("family", job.family, family))
+    """Lines on parts that other distributions bring; none for those of dpdist."""
     text = "{}, third-party: {distribution} {version}"
-    return {part: text.format(name, **origin) for part, name, origin in parts if origin}
+    return {part: text.format(name, **origin) for part, (name, origin) in job.third_party.items()}
 
 
 def records(plan: Plan) -> int:

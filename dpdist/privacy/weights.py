@@ -1,23 +1,21 @@
-"""Defines the rules for privacy weights α, and the searches for weights whose database bound meets a target (METHODS §3).
+"""Defines the steps from record bounds to privacy weights α, and applies them to records (METHODS §3).
 
 A *step* maps a record's (F, α, F(α)) to its new weight. F is the record bound max_s |f_i(θ_s)|, the largest absolute log
 likelihood of record i over draws θ_s of the unweighted fit. F(α) is the same for the fit with the present weights.
 
 A *search* is a generator. It yields a step and receives a summary of the fit with the new weights. A search with a target
-ends with Δ = max_i α_i F_i(α) at most the target. The caller decides how fits are made. Steps are applied to records by
-`informed`, `weigh` and `bounded` alone.
+ends with Δ = max_i α_i F_i(α) at most the target. Weight rules have them (`weight_rules`). The caller decides how fits are
+made. Steps are applied to records by `informed`, `weigh` and `bounded` alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.job import Mechanism, WeightRule, Weights
-from dpdist.job.names import complete
 
 
 class Summary(NamedTuple):
@@ -119,25 +117,6 @@ class Scalar(NamedTuple):
         return _finite(unweighted, np.full_like(unweighted, min(1.0, self.alpha)))
 
 
-class Rule(NamedTuple):
-    """A rule with a constant c: its step, and where the scan for c starts, given the target Δ*."""
-
-    step: Callable[[float, Weights, Summary], Step]
-    start: Callable[[float, Summary], float] = lambda target, first: 1.0
-
-
-RULES: dict[WeightRule, Rule] = {
-    "linear": Rule(lambda c, weights, first: Linear(c, weights.g, first.smallest, first.largest)),
-    "cluster": Rule(lambda c, weights, first: Cluster(c, weights.g, weights.radius)),
-    "inverse": Rule(lambda c, weights, first: Inverse(c), lambda target, first: target),
-    "scalar": Rule(
-        lambda c, weights, first: Scalar(c),
-        lambda target, first: target / first.largest if first.largest > 0 else 1.0,
-    ),
-}
-"""Rules with a constant c. The search tunes c unless a job states it."""
-
-
 class ScaleShift(NamedTuple):
     """α̃ = clip(c₁ α + c₂, 0, 1) after another step [G]."""
 
@@ -198,26 +177,26 @@ class Reweight(NamedTuple):
 
 
 def needs_outcomes(step: object) -> bool:
-    """True if the step, or a step inside it, needs the outcomes of all records."""
-    return needs_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else isinstance(step, Cluster)
+    """True if the step, or a step inside it, needs the outcomes of all records: it then has fields for them."""
+    return needs_outcomes(step.inner) if isinstance(step, ScaleShift | Truncated) else hasattr(step, "outcomes")
 
 
 def with_outcomes(step: S, outcomes: Floats) -> S:
     """The step with the sorted outcomes of the stratum, if it needs them."""
-    complete_step: S = _with_cluster(step, outcomes=outcomes)
+    complete_step: S = _replaced(step, outcomes=outcomes)
     return complete_step
 
 
 def applied_to(step: S, outcomes: Floats) -> S:
     """The step with the outcomes (record, outcome) of the records that it is applied to, if it needs them."""
-    complete_step: S = _with_cluster(step, weighed=outcomes[:, 0])
+    complete_step: S = _replaced(step, weighed=outcomes[:, 0])
     return complete_step
 
 
-def _with_cluster(step: Any, **outcomes: Any) -> Any:
+def _replaced(step: Any, **outcomes: Any) -> Any:
     if isinstance(step, ScaleShift | Truncated):
-        return step._replace(inner=_with_cluster(step.inner, **outcomes))
-    return step._replace(**outcomes) if isinstance(step, Cluster) else step
+        return step._replace(inner=_replaced(step.inner, **outcomes))
+    return step._replace(**outcomes) if needs_outcomes(step) else step
 
 
 Counted = Callable[[Floats], Floats]
@@ -248,15 +227,6 @@ def _finite(bound: Floats, alpha: Floats) -> Floats:
     """Sets the weight to 0 where a record's bound is not finite."""
     return np.where(np.isfinite(bound), alpha, 0.0)
 
-
-MARGIN = 0.999
-"""The fixed point aims at this share of the target, so that it meets the target in finitely many steps."""
-PATIENCE, LOWERED = 8, 0.97
-"""After PATIENCE steps, each step aims lower by the factor LOWERED.
-
-Between fits by Markov chains a record's bound varies by more than MARGIN allows for.
-"""
-MAX_STEPS = 40
 
 Search = Generator[Step, Summary, None]
 
@@ -300,6 +270,8 @@ def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
     else:
         carry["alpha"] = applied_to(step, outcomes)(carry["unweighted"], carry["alpha"], carry["bound"])
     alpha = carry["alpha"]
+    if alpha.shape != (len(outcomes),):
+        raise ValueError(f"{type(step).__name__}: it gives another number of privacy weights than there are records")
     if not (alpha.min(initial=0.0) >= 0.0 and alpha.max(initial=0.0) <= 1.0):
         raise ValueError(f"{type(step).__name__}: privacy weights must lie in [0, 1]; a larger one has no bound")
     return alpha
@@ -318,117 +290,3 @@ def summary_of(extremes: Floats) -> Summary:
     """The summary of a fit, from the first three extremes over its records, as `bounded` returns them."""
     bound, largest, negative_smallest = extremes[:3]
     return Summary(float(bound), float(largest), -float(negative_smallest))
-
-
-def search(weights: Weights, target: float) -> Search:
-    """The search for the weights that a job states. The generator may raise `NotReached`."""
-    return _SEARCHES[weights.rule](weights, target)
-
-
-def search_of(mechanism: Mechanism, target: float) -> Search:
-    """The search that a job's mechanism makes for its privacy weights."""
-    return fixed(mechanism.weights, target) if mechanism.cuts_weights else search(mechanism.weights, target)
-
-
-def reference_search(mechanism: Mechanism, target: float) -> Search:
-    """The search for weights on a reference, in which tuned weights aim below the target."""
-    aim = mechanism.aim_on_reference(target)
-    return search(mechanism.weights, aim) if mechanism.tunes_weights else fixed(mechanism.weights, aim)
-
-
-def reference_counts(mechanism: Mechanism) -> Counted:
-    """How much a reference's record counts in the fits of `reference_search`, as a function of its weight.
-
-    Tuned weights must keep the bound for later files too, so records count less.
-    """
-    return for_later_files if mechanism.tunes_weights else as_weighted
-
-
-def fixed(weights: Weights, limit: float = np.inf) -> Search:
-    """Yields the unweighted fit, then one with weights by the rule's constants, or 0 where α F > limit."""
-    first = yield Ones()
-    assert weights.c is not None
-    step = _scaled(RULES[weights.rule].step(weights.c, weights, first), weights)
-    yield step if np.isinf(limit) else Truncated(step, limit)
-
-
-def _no_weights(weights: Weights, target: float) -> Search:
-    yield Ones()
-
-
-def _fixed_point(weights: Weights, target: float) -> Search:
-    """α ← min(1, .999 Δ*/F(α)) until Δ ≤ Δ*, with the same random numbers in every fit (METHODS §3, ours).
-
-    One record can change the result of the search, and so all other weights. Its loss on the file itself then exceeds 2Δ
-    (tests/studies/test_contaminated_weights): the search has no bounded sensitivity. With scale, shift or re-weighting, the
-    adjusted weights are fitted and bounded, and they must meet the target.
-    """
-    summary = yield Ones()
-    for step in range(MAX_STEPS):
-        if summary.database_bound <= target:
-            return
-        aim = MARGIN * LOWERED ** max(0, step - PATIENCE) * target
-        summary = yield from _adjusted(Cap(aim), weights)
-    if not summary.database_bound <= target:
-        raise NotReached(f"the fixed point did not reach the target in {MAX_STEPS} steps")
-
-
-def _scan(rule: Rule) -> Callable[[Weights, float], Search]:
-    """The search by a rule with a constant c.
-
-    If a job states c, it is used. Otherwise c is scanned downwards from its start, because Δ is not monotone in c, and the
-    last interval is bisected.
-    """
-
-    def tuned(weights: Weights, target: float) -> Search:
-        first = yield Ones()
-
-        def attempt(c: float) -> Generator[Step, Summary, float]:
-            return (yield from _adjusted(rule.step(c, weights, first), weights)).database_bound
-
-        if weights.c is not None:
-            if not (yield from attempt(weights.c)) <= target:
-                raise NotReached(f"with c = {weights.c:g} the bound stays over the target")
-            return
-        high, low = None, rule.start(target, first)
-        floor = 1e-3 * low
-        while not (yield from attempt(low)) <= target:
-            high, low = low, low * 0.85
-            if low < floor:
-                raise NotReached("no constant c brings the bound under the target")
-        if high is None:
-            return
-        for _ in range(8):
-            middle = (low + high) / 2.0
-            if (yield from attempt(middle)) <= target:
-                low = middle
-            else:
-                high = middle
-        yield from attempt(low)
-
-    return tuned
-
-
-def _scaled(step: Step, weights: Weights) -> Step:
-    unchanged = (weights.scale, weights.shift) == (1.0, 0.0)
-    return step if unchanged else ScaleShift(step, weights.scale, weights.shift)
-
-
-def _adjusted(step: Step, weights: Weights) -> Generator[Step, Summary, Summary]:
-    summary = yield _scaled(step, weights)
-    if weights.reweight is not None:
-        summary = yield Reweight(weights.reweight, summary.database_bound)
-    return summary
-
-
-_SEARCHES: dict[WeightRule, Callable[[Weights, float], Search]] = {
-    "none": _no_weights,
-    "fixed_point": _fixed_point,
-    **{name: _scan(rule) for name, rule in RULES.items()},
-}
-complete(
-    "weight rule",
-    get_args(WeightRule),
-    _SEARCHES,
-    "RULES in dpdist/privacy/weights.py (or, for a rule that searches in another way, _SEARCHES there)",
-)

@@ -46,6 +46,12 @@ from dpdist.publish.writers.workbook import write_workbook
 
 HASHES = ("sha256", "chain")
 """Keys of a reference's hashes: of its file; or of an earlier release's manifest and of the releases before that one."""
+THIRD_PARTY = {
+    "mechanism": "third_party",
+    "weight rule": "third_party_weight_rule",
+    "family": "third_party_family",
+}
+"""Keys of the distributions that bring parts, by what a part is."""
 PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomgen", "scipy")
 """Packages that can change a published number."""
 
@@ -65,8 +71,7 @@ def manifest(folder: Path, released: ReleasedObject) -> bytes:
         "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
         **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
         "job": released.job.public,
-        **released.job.mechanism.third_party,
-        **({"third_party_family": origin} if (origin := released.job.family_origin) else {}),
+        **{THIRD_PARTY[part]: origin for part, (_, origin) in released.job.third_party.items()},
         "versions": {name: version(name) for name in PACKAGES},
     }
     return canonical({**entries, "release": release_id(entries)})

@@ -17,6 +17,7 @@ from dpdist.core.records import Codes, Floats
 from dpdist.estimation.linear import symmetric_root
 from dpdist.models.protocol import Draws, Exact, Expectation, Improper, Likelihood, StratumModel, Synthesizer, expected_of
 from dpdist.models.synthetic import SyntheticRecords
+from dpdist.privacy.weight_rules import reference_counts, reference_search, search_of
 from dpdist.privacy.weights import (
     AllOutcomes,
     Carry,
@@ -25,9 +26,6 @@ from dpdist.privacy.weights import (
     as_weighted,
     bounded,
     informed,
-    reference_counts,
-    reference_search,
-    search_of,
     summary_of,
     weigh,
 )

@@ -82,7 +82,7 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         "synthetic_sets": 0 if job.mechanism.whole_tables else job.synthetic_sets,
         **({"combining": COMBINING} if job.mechanism.sets_apart and job.synthetic_sets > 1 else {}),
         "metered": released.promise.get("metered", False),
-        "mechanism": job.mechanism.published(job),
+        "mechanism": _mechanism(job),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
         "model": _model(released),
         "public": _public(released),
@@ -95,6 +95,15 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         **({"do_not_publish": why} if (why := saturated(released)) is not None else {}),
         **dict(named_cells(released)),
     }
+
+
+def _mechanism(job: Job) -> dict[str, Any]:
+    """What the mechanism publishes of its settings; whose it and its weight rule are, say the registries alone."""
+    published = {**job.mechanism.published(job), "name": job.mechanism.name}
+    published.pop("third_party", None)
+    if rule := job.origin("weight rule"):
+        published["weights"] = {**published.get("weights", {"rule": job.mechanism.weights.rule}), **rule}
+    return {"name": published["name"], **job.origin("mechanism"), **published}
 
 
 def _other_releases(released: ReleasedObject) -> dict[str, str]:
@@ -179,8 +188,7 @@ def _model(released: ReleasedObject) -> dict[str, Any]:
     if model is None:
         return {"parameters": _density(released)}
     synthesis = {"synthesis": model.synthesis} if family_facts(released.job).synthesis else {}
-    origin = {"third_party": released.job.family_origin} if released.job.family_origin else {}
-    return {"family": model.family, **origin, **synthesis, "parameters": _density(released)}
+    return {"family": model.family, **released.job.origin("family"), **synthesis, "parameters": _density(released)}
 
 
 def _density(released: ReleasedObject) -> str:

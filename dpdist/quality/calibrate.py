@@ -25,13 +25,14 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats, Frame
 from dpdist.core.this_process import single_threaded
 from dpdist.engine.rounds import Unwatched, noise_of, run_rounds
-from dpdist.job import RULE_CONSTANTS, Calibration, Job, Measure, Mechanism
+from dpdist.job import Calibration, Job, Measure, Mechanism
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.on_reference import fixed_model
 from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached
+from dpdist.privacy.weight_rules import rule_of
+from dpdist.privacy.weights import NotReached, Summary
 from dpdist.quality.utility import distances
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
@@ -47,6 +48,10 @@ REFUSED = float("inf")
 """Loss of constants for which the mechanism refuses the file."""
 TUNED_FACTORS = tuple(0.85**step for step in range(16))
 """Factors by which a constant c is tried: from 1 down to about a tenth."""
+
+
+BOUNDS_OF_1 = Summary(1.0, 1.0, 1.0)
+"""Stands for a fit that nobody made yet, where a rule says at which c its scan starts."""
 
 
 class Knob(NamedTuple):
@@ -89,14 +94,14 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
     if weights.rule == "none":
         return ()
     tuned_on_reference = job.frozen and mechanism.tunes_weights
-    constant = "c" in RULE_CONSTANTS[weights.rule] and not tuned_on_reference
-    start = target_of(job) if weights.rule == "inverse" else 1.0
+    constants = rule_of(weights).constants
+    start = rule_of(weights).start(target_of(job), BOUNDS_OF_1)
     knobs = []
     if tuned_on_reference:
         knobs.append(Knob("aim", (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)))
-    if constant:
+    if "c" in constants and not tuned_on_reference:
         knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in TUNED_FACTORS), required=weights.c is None))
-    if "g" in RULE_CONSTANTS[weights.rule]:
+    if "g" in constants:
         knobs.append(Knob("weights.g", (0.0, 0.05, 0.1, 0.2, 0.3)))
     if not mechanism.cuts_weights:
         without = (None,) if mechanism.tunes_weights else ()

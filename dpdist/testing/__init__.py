@@ -2,5 +2,6 @@
 
 from dpdist.testing.families import check_family
 from dpdist.testing.mechanisms import check_mechanism
+from dpdist.testing.weight_rules import check_weight_rule
 
-__all__ = ["check_family", "check_mechanism"]
+__all__ = ["check_family", "check_mechanism", "check_weight_rule"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpdist.job import Job
 from dpdist.job.checks import contradictions
-from dpdist.job.specs import every_spec
+from dpdist.job.specs import SPECS
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
 
 MEMBERS = ("scope", "promise", "protect")
@@ -30,7 +30,7 @@ def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
 
 
 def _registered(name: str, mechanism: Any) -> Iterator[str]:
-    if name not in every_spec():
+    if name not in SPECS.every():
         yield f"{name}: no job can name it: write the place of its specification into PLACES in dpdist/job/specs.py"
     if mechanism.scope not in SCOPES:
         yield f"{name}: its scope is {mechanism.scope!r}, not one of {', '.join(SCOPES)}"

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from importlib import invalidate_caches
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,10 +23,10 @@ from small_runs import captured
 import dpdist
 from dpdist.core import plugins
 from dpdist.core.errors import JobError
-from dpdist.core.plugins import Refused
+from dpdist.core.plugins import Members, Refused
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Measurement
-from dpdist.job import Job
+from dpdist.job import WEIGHT_RULES, Job
 from dpdist.job.families import MODELS
 from dpdist.job.specs import SPECS
 from dpdist.mechanisms.parts import Incomplete, builder_of
@@ -34,7 +35,7 @@ from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Strict
 from dpdist.privacy.queries import Moved, NoisyQuery
-from dpdist.testing import check_family, check_mechanism
+from dpdist.testing import check_family, check_mechanism, check_weight_rule
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import problems_of_scale
 from dpdist.testing.small import survey
@@ -80,6 +81,16 @@ def counts_job(name: str = "yes_no_counts", **changes: object) -> Said:
     return job | mine | changes
 
 
+def geometric_job(family: str = "geometric", **changes: object) -> Said:
+    """A small job of the example's family, without Markov chains."""
+    return said("weighted", "zero_out", "poisson") | {"model": {"family": family}} | changes
+
+
+def rule_job(rule: object = "power", **changes: object) -> Said:
+    """A small job of the example's weight rule."""
+    return said("weighted", "zero_out", "lognormal") | {"mechanism": {"name": "weighted", "weights": rule}} | changes
+
+
 def test_a_release_of_an_installed_plugin_says_whose_it_is(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
     survey(1).to_parquet(tmp_path / CURRENT)
     job = parsed(counts_job(input={"path": str(tmp_path / CURRENT)}))
@@ -96,6 +107,49 @@ def test_a_release_of_an_installed_plugin_says_whose_it_is(installed: pytest.Mon
     assert set(figures["statistic"]) == {"zeros", "ones"}
     assert len(release.tables["t"]) == 36
     assert dpdist.open_release(tmp_path / "work").statement["mechanism"]["third_party"] == ORIGIN
+
+
+LIES = """    @property
+    def third_party(self):
+        return {}
+
+    def published(self, job):
+        return {"name": "laplace_strict", "third_party": {"distribution": "dpdist", "version": "9"}}
+
+    def guarantee("""
+
+
+def test_a_plugin_that_says_it_is_of_dpdist_is_named_all_the_same(
+    site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mutated(site, fresh, tmp_path, "spec.py", "    def guarantee(", LIES)
+    survey(1).to_parquet(tmp_path / CURRENT)
+    job = parsed(counts_job(input={"path": str(tmp_path / CURRENT)}))
+    assert job.identity["mechanism.third_party.version"] == "1.2.0"
+    assert "yes_no_counts, third-party: dpdist-counts 1.2.0" in str(dpdist.plan(job))
+    dpdist.run(job, tmp_path / "work")
+    public = tmp_path / "work" / "public"
+    statement = json.loads((public / "statement.json").read_text())
+    assert statement["mechanism"] == {"name": "yes_no_counts", "third_party": ORIGIN}
+    assert any("third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert json.loads((public / "manifest.json").read_text())["third_party"] == ORIGIN
+
+
+def test_a_plugin_that_makes_another_mechanism_of_its_section_is_refused(
+    site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    validator = """    @model_validator(mode="wrap")
+    @classmethod
+    def _other(cls, value, handler):
+        from dpdist.job import SPECS
+
+        return SPECS["laplace_strict"](name="laplace_strict")
+
+    def guarantee("""
+    file = mutated(site, fresh, tmp_path, "spec.py", "    def guarantee(", validator)
+    file.write_text(file.read_text().replace("import Field", "import Field, model_validator"))
+    with pytest.raises(JobError, match=r"'yes_no_counts' of dpdist-counts 1\.2\.0 .* makes a section of another mechanism"):
+        parsed(counts_job())
 
 
 def test_an_installed_plugin_keeps_the_contract_of_noise_and_faults_are_told(
@@ -195,6 +249,21 @@ def test_a_wrong_key_of_a_plugin_has_a_remedy(installed: pytest.MonkeyPatch) -> 
         parsed(counts_job("yes_no_count"))
 
 
+class Kind(NamedTuple):
+    """A kind of plug-in: its registry, the example's members, a class, a name of dpdist, and jobs that name a member."""
+
+    members: Members[Any]
+    examples: list[str]
+    text: str
+    """A module with a class `Faulty` of this kind; {contract} and {name} are left open."""
+    no_member: str
+    """The refusal of a class of another kind."""
+    of_dpdist: str
+    job: Callable[[str], Said]
+    key: str
+    """Where a job names the member."""
+
+
 SPEC = """
 from typing import ClassVar, Literal
 from pydantic import Field
@@ -207,23 +276,91 @@ class Faulty(Noisy):
     def guarantee(self, job):
         return "strict"
 """
-CONTRACT = "CONTRACT: ClassVar[int] = {}"
-FAULTS = {
-    "a broken import": (
-        "faulty",
-        "import not_there",
-        "imported (ModuleNotFoundError: No module named 'not_there')",
-    ),
-    "another contract": ("faulty", SPEC.format(name="faulty", contract=CONTRACT.format(2)), "is written for contract 2"),
-    "no contract": ("faulty", SPEC.format(name="faulty", contract=""), "states no CONTRACT"),
-    "another name": ("faulty", SPEC.format(name="other", contract=CONTRACT.format(1)), "has another name in its class"),
-    "no specification": ("faulty", "class Faulty:\n    CONTRACT = 1", "is no class derived from MechanismSpec"),
-    "a name of dpdist": (
+FAMILY = """
+from dpdist.models.poisson import Poisson
+from dpdist.job.families import COUNT, FamilyFacts
+class Faulty(Poisson):
+    {contract}
+    facts = FamilyFacts('a law', COUNT, False, False, ('exact',))
+"""
+RULE = """
+from dpdist.privacy.weight_rules import InverseRule
+class Faulty(InverseRule):
+    {contract}
+"""
+KINDS = {
+    "mechanism": Kind(
+        SPECS,
+        ["capped_totals", "yes_no_counts"],
+        SPEC,
+        "is no class derived from MechanismSpec",
         "laplace_strict",
-        SPEC.format(name="laplace_strict", contract=CONTRACT.format(1)),
-        "has the name of a member of dpdist",
+        lambda name: counts_job(name) if name not in SPECS else said(name, "substitution", "cell_sums"),
+        r"mechanism\.name",
+    ),
+    "family": Kind(
+        MODELS,
+        ["geometric"],
+        FAMILY,
+        "is no class with facts",
+        "poisson",
+        lambda name: geometric_job(name),
+        r"model\.family",
+    ),
+    "weight rule": Kind(
+        WEIGHT_RULES,
+        ["power"],
+        RULE,
+        "is no class derived from WeightRule",
+        "inverse",
+        lambda name: rule_job(name),
+        r"mechanism\.weights\.rule",
     ),
 }
+CONTRACT = "CONTRACT = {}"
+OF_EVERY_KIND = {
+    "a broken import": ("import not_there", "imported (ModuleNotFoundError: No module named 'not_there')"),
+    "another contract": (CONTRACT.format(2), "is written for contract 2"),
+    "no contract": ("", "states no CONTRACT"),
+    "another type": ("class Faulty:\n    CONTRACT = 1", ""),
+    "a name of dpdist": (CONTRACT.format(1), "has the name of a member of dpdist"),
+}
+"""Of a plug-in: its module, or what is stated of its contract, and the reason of its refusal."""
+OF_ONE_KIND = {
+    ("mechanism", "another name"): (
+        SPEC.format(name="other", contract="CONTRACT: ClassVar[int] = 1"),
+        "has another name in its class",
+    ),
+    ("mechanism", "code of dpdist"): (
+        SPEC.format(name="faulty", contract="CONTRACT: ClassVar[int] = 1").replace(
+            '= "faulty"', '= "dpdist.mechanisms.modips"'
+        ),
+        "runs code of dpdist.mechanisms.modips",
+    ),
+    ("family", "chains"): (FAMILY.format(contract="CONTRACT = 1").replace("exact", "stan"), "has other samplers"),
+    ("family", "no draws"): (FAMILY.format(contract="CONTRACT = 1").replace("exact", "grid"), "has no draw_on_grid"),
+    ("weight rule", "constants without keys"): (
+        RULE.format(contract="CONTRACT = 1\n    constants = frozenset({'c', 'steepness'})"),
+        "has the constants steepness, and no section with these keys",
+    ),
+    ("weight rule", "a section of another kind"): (
+        RULE.format(contract="CONTRACT = 1\n    section = dict"),
+        "has a section that is not derived from Weights",
+    ),
+    ("weight rule", "words that are no text"): (RULE.format(contract="CONTRACT = 1\n    exceeds = 3"), "than a text"),
+}
+FAULTS = [*product(KINDS, OF_EVERY_KIND), *OF_ONE_KIND]
+
+
+def faulty(kind: str, what: str) -> tuple[str, str, str]:
+    """The entry point's name, the module's text and the reason of the refusal."""
+    if (kind, what) in OF_ONE_KIND:
+        return ("faulty", *OF_ONE_KIND[kind, what])
+    (text, reason), name = OF_EVERY_KIND[what], KINDS[kind].of_dpdist if what == "a name of dpdist" else "faulty"
+    if what not in ("a broken import", "another type"):
+        stated = text.replace("CONTRACT =", "CONTRACT: ClassVar[int] =") if kind == "mechanism" else text or "pass"
+        text = KINDS[kind].text.format(name=name, contract=stated)
+    return name, text, reason or KINDS[kind].no_member
 
 
 def install(folder: Path, name: str, text: str, distribution: str = "faulty", group: str = "dpdist.mechanisms") -> None:
@@ -236,23 +373,23 @@ def install(folder: Path, name: str, text: str, distribution: str = "faulty", gr
     invalidate_caches()
 
 
-@pytest.mark.parametrize("what", FAULTS)
+@pytest.mark.parametrize(("kind", "what"), FAULTS, ids=map(": ".join, FAULTS))
 def test_a_faulty_plugin_is_refused_by_name_and_all_else_works(
-    what: str, installed: pytest.MonkeyPatch, tmp_path: Path
+    kind: str, what: str, installed: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    name, text, reason = FAULTS[what]
-    install(tmp_path, name, text)
+    members, (name, text, reason) = KINDS[kind].members, faulty(kind, what)
+    install(tmp_path, name, text, group=members.group)
     installed.syspath_prepend(str(tmp_path))
-    members, refusals = SPECS.usable()
-    assert list(members) == ["capped_totals", "yes_no_counts"]
-    (refusal,) = refusals
+    usable, (refusal,) = members.usable()
+    assert list(usable) == KINDS[kind].examples
     assert f"plug-in '{name}' of faulty 0.1 (faulty:Faulty)" in str(refusal)
     assert reason in str(refusal)
-    assert parsed(counts_job()).mechanism.name == "yes_no_counts"
-    assert parsed(said("laplace_strict", "substitution", "cell_sums")).mechanism.package.startswith("dpdist.")
-    if name not in SPECS:
-        with pytest.raises(JobError, match=r"mechanism\.name: plug-in 'faulty' of faulty 0\.1"):
-            parsed(counts_job(name))
+    for other in KINDS.values():
+        for right in (*other.examples, other.of_dpdist):
+            parsed(other.job(right))
+    if name == "faulty":
+        with pytest.raises(JobError, match=rf"{KINDS[kind].key}: plug-in 'faulty' of faulty 0\.1"):
+            parsed(KINDS[kind].job(name))
 
 
 def test_two_plugins_of_one_name_are_refused(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -285,11 +422,6 @@ def test_a_promise_below_its_loss_and_rounds_of_its_own_are_refused(installed: p
         mechanism_of(job)
 
 
-def geometric_job(family: str = "geometric", **changes: object) -> Said:
-    """A small job of the example's family, without Markov chains."""
-    return said("weighted", "zero_out", "poisson") | {"model": {"family": family}} | changes
-
-
 def test_a_family_of_a_plugin_is_released_from_and_named(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Control: a family of dpdist is not called third-party."""
     survey(1).to_parquet(tmp_path / CURRENT)
@@ -307,7 +439,7 @@ def test_a_family_of_a_plugin_is_released_from_and_named(installed: pytest.Monke
     for field, mean in survey(1).groupby("field")["visits"].mean().items():
         assert table[field, "mean", "parameters"] == pytest.approx(mean, rel=0.3)
     assert dpdist.open_release(tmp_path / "work").statement["model"]["third_party"] == ORIGIN
-    assert parsed(geometric_job("poisson")).family_origin == {}
+    assert parsed(geometric_job("poisson")).third_party == {}
 
 
 def test_a_family_of_a_plugin_passes_the_check_and_is_in_the_schema(installed: pytest.MonkeyPatch) -> None:
@@ -326,6 +458,114 @@ def test_a_clamp_of_a_family_with_a_closed_form_alone_is_refused_with_other_mech
         JobError, match=r"'geometric' has a closed form alone(.|\n)*take weighted, weighted_e or unweighted"
     ):
         parsed(geometric_job(mechanism={"name": "censor_uw"}))
+
+
+def test_a_weight_rule_of_a_plugin_is_released_from_and_named(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its own constant takes effect. Control: a rule of dpdist is not called third-party."""
+    survey(1).to_parquet(tmp_path / CURRENT)
+    job = parsed(rule_job({"rule": "power", "steepness": 4}, input={"path": str(tmp_path / CURRENT)}))
+    assert "weight rule: power, third-party: dpdist-counts 1.2.0" in str(dpdist.plan(job))
+    assert job.identity["mechanism.weights.third_party.version"] == "1.2.0"
+    assert job.identity["mechanism.weights.steepness"] == 4
+    dpdist.run(job, tmp_path / "work")
+    public = tmp_path / "work" / "public"
+    statement = json.loads((public / "statement.json").read_text())
+    assert statement["mechanism"]["weights"] == {"rule": "power", "steepness": 4, "third_party": ORIGIN}
+    assert "third_party" not in statement["mechanism"]
+    assert any("weight rule 'power' is third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"])
+    assert any("exact losses power privacy weights have" in text for text in statement["cautions"])
+    manifest = json.loads((public / "manifest.json").read_text())
+    assert manifest["third_party_weight_rule"] == ORIGIN
+    assert manifest["job"]["mechanism"]["weights"]["steepness"] == 4
+    assert dpdist.open_release(tmp_path / "work").statement["mechanism"]["weights"]["third_party"] == ORIGIN
+    assert parsed(rule_job("inverse")).third_party == {}
+
+
+def test_a_weight_rule_of_a_plugin_passes_the_check_and_its_keys_are_in_the_schema(installed: pytest.MonkeyPatch) -> None:
+    """Control: a name that no distribution has; keys of other rules, and values out of range."""
+    check_weight_rule("power")
+    check_weight_rule("power", {"steepness": 1})
+    assert "how fast weights fall beyond c" in json.dumps(Job.model_json_schema())
+    with pytest.raises(AssertionError, match="powr: no entry point has this name"):
+        check_weight_rule("powr")
+    with pytest.raises(AssertionError, match="its section refuses steepness: give in keys"):
+        check_weight_rule("power", {"steepness": 99})
+    for weights, message in {
+        "powr": "did you mean 'power'",
+        '{"rule": "power", "steepnes": 2}': "steepnes: unknown key(.|\n)*did you mean 'steepness'",
+        '{"rule": "power", "steepness": 99}': "mechanism.weights.steepness: 99",
+        '{"rule": "power", "g": 0.5}': "'power' has no constant g",
+        '{"rule": "inverse", "steepness": 2}': "steepness: unknown key",
+    }.items():
+        with pytest.raises(JobError, match=message):
+            parsed(rule_job(json.loads(weights) if weights.startswith("{") else weights))
+
+
+MUTATED_RULES = {
+    "weights above 1": ("where=unweighted > self.c", "where=unweighted > 0", "must lie in"),
+    "no test of bounds that are not finite": (
+        "np.where(np.isfinite(unweighted), share**self.steepness, 0.0)",
+        "share**self.steepness",
+        "a record without a finite bound has a weight above 0",
+    ),
+    "weights that are no numbers": (
+        "np.where(np.isfinite(unweighted), share**self.steepness, 0.0)",
+        "share * np.nan",
+        "must lie in",
+    ),
+    "weights that follow from other records": (
+        "np.divide(self.c, unweighted,",
+        "np.divide(self.c, np.maximum(unweighted, np.nanmedian(unweighted)),",
+        "depends on the other records",
+    ),
+    "weights that grow with the bound": ("share**self.steepness, 0.0", "1.0 - 0.5 * share, 0.0", "has a larger weight"),
+    "a bound over the target": (
+        "    def start(",
+        "    def search(self, weights, target):\n        first = yield Ones()\n"
+        "        yield Power(target, 1.0)\n\n    def start(",
+        "ends with a bound over the target",
+    ),
+    "a scan from a c of 0": ("return target\n", "return 0.0\n", "all its weights are 0"),
+    "a scan without an end": ("return target\n", 'return float("inf")\n', "makes more than 1000 fits"),
+    "weights above 1 of later files alone": (
+        "share**self.steepness, 0.0",
+        "share**self.steepness + (unweighted > 300.0), 0.0",
+        "not all from 0 to 1",
+    ),
+    "a figure of the file in a message": (
+        "    def start(",
+        "    def search(self, weights, target):\n        first = yield Ones()\n"
+        '        raise NotReached(f"the largest bound is {first.largest:g}")\n\n    def start(',
+        "the text of NotReached has figures of the file",
+    ),
+    "a figure of the file in its words": (
+        "        assert isinstance(weights, PowerWeights)",
+        '        PowerRule.exceeds = f"A record had the bound {first.largest:g}."',
+        "its words change with the files",
+    ),
+    "arrays that are overwritten": (
+        "        share = np.divide(",
+        "        unweighted += 1.0\n        share = np.divide(",
+        "its step writes into the arrays",
+    ),
+    "random weights": ("share**self.steepness, 0.0", "share * np.random.random(), 0.0", "depends on the other records"),
+    "a step that no worker can load": (
+        "return Power(c",
+        "return (lambda *given: Power(c, 2.0)(*given)) or Power(c",
+        "to a worker",
+    ),
+}
+"""Of a weight rule: a text, a faulty one in its place, and what the check says."""
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+@pytest.mark.parametrize("what", MUTATED_RULES)
+def test_a_mutated_weight_rule_fails_the_check(what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    right, wrong, line = MUTATED_RULES[what]
+    file = mutated(site, fresh, tmp_path, "power.py", right, wrong)
+    file.write_text(file.read_text().replace("import Step, Summary", "import NotReached, Ones, Step, Summary"))
+    with pytest.raises(AssertionError, match=line):
+        check_weight_rule("power")
 
 
 MUTATED_FAMILIES = {
@@ -349,44 +589,8 @@ def test_a_mutated_family_fails_the_check(what: str, site: Path, fresh: pytest.M
         check_family("geometric")
 
 
-FAMILY = """
-from dpdist.models.poisson import Poisson
-from dpdist.job.families import COUNT, FamilyFacts
-class Faulty(Poisson):
-    {contract}
-    {facts}
-"""
-FACTS = "facts = FamilyFacts('a law', COUNT, False, False, ('{}',))"
-FAULTY_FAMILIES = {
-    "a broken import": ("faulty", "import not_there", "cannot be imported"),
-    "another contract": ("faulty", FAMILY.format(contract="CONTRACT = 2", facts=""), "is written for contract 2"),
-    "no facts": ("faulty", FAMILY.format(contract="CONTRACT = 1", facts=""), "is no class with facts"),
-    "chains": ("faulty", FAMILY.format(contract="CONTRACT = 1", facts=FACTS.format("stan")), "has other samplers"),
-    "no draws": ("faulty", FAMILY.format(contract="CONTRACT = 1", facts=FACTS.format("grid")), "has no draw_on_grid"),
-    "a name of dpdist": ("poisson", FAMILY.format(contract="CONTRACT = 1", facts=""), "has the name of a member of dpdist"),
-}
-
-
-@pytest.mark.parametrize("what", FAULTY_FAMILIES)
-def test_a_faulty_family_is_refused_by_name_and_all_else_works(
-    what: str, installed: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    name, text, reason = FAULTY_FAMILIES[what]
-    install(tmp_path, name, text, group="dpdist.families")
-    installed.syspath_prepend(str(tmp_path))
-    members, (refusal,) = MODELS.usable()
-    assert list(members) == ["geometric"]
-    assert f"plug-in '{name}' of faulty 0.1 (faulty:Faulty)" in str(refusal)
-    assert reason in str(refusal)
-    assert parsed(geometric_job()).family == "geometric"
-    if name == "faulty":
-        with pytest.raises(JobError, match=r"model\.family: plug-in 'faulty' of faulty 0\.1"):
-            parsed(geometric_job(name))
-    assert parsed(geometric_job("poisson")).family == "poisson"
-
-
-def mutated(site: Path, patch: pytest.MonkeyPatch, folder: Path, path: str, right: str, wrong: str) -> None:
-    """Imports a copy of the example from now on, in one module of which a text is replaced."""
+def mutated(site: Path, patch: pytest.MonkeyPatch, folder: Path, path: str, right: str, wrong: str) -> Path:
+    """Imports a copy of the example from now on, in one module of which a text is replaced: that file."""
     shutil.copytree(site, folder / "site")
     file = folder / "site" / "dpdist_counts" / path
     text = file.read_text()
@@ -394,6 +598,7 @@ def mutated(site: Path, patch: pytest.MonkeyPatch, folder: Path, path: str, righ
     file.write_text(text.replace(right, wrong))
     patch.syspath_prepend(str(folder / "site"))
     invalidate_caches()
+    return file
 
 
 MUTATIONS = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dpdist.job import SPECS
-from dpdist.testing import check_mechanism
+from dpdist.job import SPECS, WEIGHT_RULES
+from dpdist.testing import check_mechanism, check_weight_rule
 
 KEYS: dict[str, dict[str, Any]] = {
     "unweighted": {},
@@ -27,6 +27,17 @@ KEYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", KEYS)
 def test_a_mechanism_of_dpdist_passes_the_check(name: str) -> None:
     check_mechanism(SPECS[name], KEYS[name])
+
+
+@pytest.mark.parametrize("rule", [name for name in WEIGHT_RULES if name != "none"])
+def test_a_weight_rule_of_dpdist_passes_the_check(rule: str) -> None:
+    check_weight_rule(rule)
+
+
+def test_weights_that_stay_at_1_are_no_rule_that_meets_a_target() -> None:
+    """Control: of dpdist's rules, the check refuses the one that promises nothing."""
+    with pytest.raises(AssertionError, match="ends with a bound over the target"):
+        check_weight_rule("none")
 
 
 def test_a_mechanism_that_no_small_job_fits_is_told_what_to_state() -> None:

@@ -57,8 +57,8 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
     if set(job.compare) & {"laplace_finest", "reference_only"}:
         fault = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
         yield Contradiction(("compare",), fault, "leave them out, or name one outcome")
-    if mechanism.weights.rule == "cluster":
-        fault = "'cluster' weights by the neighbours of one outcome"
+    if mechanism.weights.facts.uses_outcomes:
+        fault = f"'{mechanism.weights.rule}' weights by the neighbours of one outcome"
         yield Contradiction(("mechanism", "weights"), fault, "take fixed_point, linear or inverse, or name one outcome")
 
 

@@ -20,13 +20,13 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Learned, Pass, Sample
 from dpdist.engine.rounds import run_rounds
-from dpdist.job import Job, WeightRule, Weights
+from dpdist.job import Job, Weights
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.pseudo_posterior.on_reference import RecordWeights
 from dpdist.mechanisms.pseudo_posterior.tilted import Fit, Weighings, fits, fixed_on_reference
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import StratumModel
-from dpdist.privacy.weights import search, search_of
+from dpdist.privacy.weight_rules import search, search_of
 from dpdist.sampling.samplers import ExactSampler
 
 
@@ -47,7 +47,7 @@ def audit(
     model: StratumModel,
     records: Records,
     learned: Learned,
-    rule: WeightRule,
+    rule: str,
     which: Sequence[int],
     draws: int,
     key: Key,
@@ -61,7 +61,7 @@ def audit(
     return leave_one_out(model, records, search_for(job, learned, rule), which, draws, key, stratum)
 
 
-def search_for(job: Job, learned: Learned, rule: WeightRule) -> Callable[[], Weighings]:
+def search_for(job: Job, learned: Learned, rule: str) -> Callable[[], Weighings]:
     """Returns the weight search with which a stratum was released, or a search by another rule for the same target."""
     if rule == job.mechanism.weights.rule:
         if isinstance(learned, RecordWeights):

@@ -28,7 +28,8 @@ from dpdist.models.clamped import Clamped, Spurious
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Draws, Likelihood
 from dpdist.models.user import User
-from dpdist.privacy.weights import Constant, Ones, Reweight, reference_counts, reference_search
+from dpdist.privacy.weight_rules import reference_counts, reference_search
+from dpdist.privacy.weights import Constant, Ones, Reweight
 
 FAR = 3.0
 """Standard deviations of a posterior draw over which the clamped log likelihood ratio must stay a parabola."""

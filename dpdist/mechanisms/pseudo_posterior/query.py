@@ -18,7 +18,6 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, Distribution
 from dpdist.mechanisms.pseudo_posterior.post import (
     CENTRED,
     CLAMPED,
-    EXCEEDS,
     FALLBACK_SHOWS,
     FROZEN,
     OBSERVED,
@@ -31,13 +30,14 @@ from dpdist.mechanisms.pseudo_posterior.post import (
 )
 from dpdist.models.protocol import Likelihood, StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
-from dpdist.privacy.weights import Constant, Kept, Reweight, Search, fixed, search
+from dpdist.privacy.weight_rules import fixed, search
+from dpdist.privacy.weights import Constant, Kept, Reweight, Search
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:
     """Adds the exact losses that were measured for a weight rule, if weights come from the confidential file."""
     weights = job.mechanism.weights
-    exceeds = [] if job.frozen else [EXCEEDS.get(weights.rule, UNMEASURED.format(weights.rule))]
+    exceeds = [] if job.frozen else [weights.facts.exceeds or UNMEASURED.format(weights.rule)]
     exceeds += [REWEIGHTED_EXCEEDS] if weights.reweight is not None and not job.frozen else []
     return replace(promise, cautions=(*exceeds, *promise.cautions))
 

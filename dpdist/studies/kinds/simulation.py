@@ -29,7 +29,8 @@ from dpdist.mechanisms.pseudo_posterior.query import Weighted, WeightedE
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.clamped import Spurious
 from dpdist.models.protocol import Draws, Improper, Likelihood, StratumModel, Synthesizer
-from dpdist.privacy.weights import NotReached, search
+from dpdist.privacy.weight_rules import search
+from dpdist.privacy.weights import NotReached
 from dpdist.quality.utility import distances, location
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import Sampler, completed, reference_sampler, sampler_of
@@ -163,7 +164,7 @@ def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
         return arm.key, arm.name, f"{bins}, noise of scale {scale}", f"strict, {arm.adjacency or study.adjacency}"
     weights = arm.weights.model_dump(exclude_defaults=True)
     weights.setdefault("rule", arm.weights.rule)
-    if arm.weights.rule == "cluster":
+    if "radius" in arm.weights.facts.constants:
         weights["radius"] = arm.weights.radius
     settings = ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in weights.items()

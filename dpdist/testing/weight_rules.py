@@ -1,0 +1,245 @@
+"""Checks a weight rule: its steps record by record, its searches on made-up fits, its constants and its words."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from dpdist.core.plugins import WEIGHT_RULES as GROUP
+from dpdist.core.plugins import Refused
+from dpdist.core.records import Floats
+from dpdist.job import WEIGHT_RULES, Weights
+from dpdist.privacy.weight_rules import fixed, search
+from dpdist.privacy.weights import (
+    AllOutcomes,
+    Carry,
+    NotReached,
+    Ones,
+    Step,
+    applied_to,
+    bounded,
+    informed,
+    needs_outcomes,
+    summary_of,
+    weigh,
+)
+
+NO_KEYS: Mapping[str, Any] = MappingProxyType({})
+RECORDS, MOST_FITS = 40, 1000
+"""Records of a made-up file, and fits after which a search counts as endless: a scan of c takes some 50."""
+TARGETS = (0.1, 1.8, 10.0, 500.0)
+
+
+class File(NamedTuple):
+    """A made-up file: outcomes, record bounds F under the unweighted fit, and how bounds grow as weights shrink."""
+
+    outcomes: Floats
+    unweighted: Floats
+    widened: float
+
+    def bound(self, alpha: Floats) -> Floats:
+        """F(α), (record,): a fit with smaller weights is wider, and its record bounds are larger."""
+        return np.asarray(self.unweighted * (1.0 + self.widened * (1.0 - alpha.mean())))
+
+
+def _files() -> dict[str, File]:
+    rng = np.random.default_rng(1)
+    normal = rng.standard_normal(RECORDS)
+    plain = File(np.exp(11.0 + 0.4 * normal), 0.5 + normal**2, 0.0)
+    return {
+        "a plain file": plain,
+        "a file whose bounds grow as weights shrink": plain._replace(widened=0.3),
+        "a file with an outlier": plain._replace(unweighted=np.append(plain.unweighted[:-1], 80.0)),
+        "a file of records with one bound": plain._replace(unweighted=np.full(RECORDS, 2.0)),
+        "a file without losses": plain._replace(unweighted=np.zeros(RECORDS)),
+    }
+
+
+class Fitted(NamedTuple):
+    """A fit of a search: its step, what records carried before it, its weights, and the database bound that it reached."""
+
+    step: Step
+    before: Carry
+    alpha: Floats
+    database_bound: float
+
+
+class Endless(Exception):
+    """A search that goes on after `MOST_FITS` fits."""
+
+
+def check_weight_rule(rule: str, keys: Mapping[str, Any] = NO_KEYS) -> None:
+    """Checks a weight rule by the name that a job states; its distribution has to be installed.
+
+    `keys` are constants that a job must state beside the name. A weight lies from 0 to 1, follows from its own record, is 0
+    without a finite bound, and does not grow with the bound. A search begins with the unweighted fit, and ends with a bound
+    of at most the target, or raises `NotReached`. Texts name no figure of a file. Raises `AssertionError` with all that is
+    wrong. Whether losses with weights computed anew stay below ε is not checked: `dpdist audit` measures that.
+    """
+    try:
+        WEIGHT_RULES.named(rule)
+        weights = WEIGHT_RULES.named(rule).section.model_validate({"rule": rule, **keys})
+        lines = list(dict.fromkeys(f"{rule}: {line}" for line in _lines(weights)))
+    except KeyError:
+        lines = [f'{rule}: no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
+    except Refused as refusal:
+        lines = [f"{rule}: {refusal}"]
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
+        lines = [f"{rule}: its section refuses {wrong}: give in keys what a job must state"]
+    except Exception as error:  # code of others may fail in any way
+        lines = [f"{rule}: it fails: {type(error).__name__}: {error}"]
+    if lines:
+        raise AssertionError("\n".join(lines))
+
+
+def _lines(weights: Weights) -> Iterator[str]:
+    words = weights.facts.exceeds
+    for title, file in _files().items():
+        for target in TARGETS:
+            yield from (f"{line}, on {title}" for line in _of_search(weights, file, target))
+        if "c" in weights.facts.constants:
+            given = weights.model_copy(update={"c": 0.7})
+            fits = _fits(fixed(given), file)
+            yield from (f"{line}, with c = 0.7, on {title}" for line in _of_steps(given, file, fits))
+    yield from _unmeasurable(weights)
+    yield from _reweighted(weights)
+    yield from _of_figures(weights)
+    if weights.facts.exceeds != words:
+        yield "its words change with the files that it searched on: write a text that is the same for all files"
+
+
+def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bound: bound) -> list[Fitted]:
+    """All fits of a search on a file. `reached` changes the bounds that the search learns. Raises `NotReached`."""
+    carry, made, rounds = Carry(), list[Fitted](), informed(steps)
+    step = next(rounds)
+    while len(made) < MOST_FITS:
+        reply: Any = file.outcomes
+        if not isinstance(step, AllOutcomes):
+            before = dict(carry)
+            alpha = weigh(step, file.outcomes[:, None], carry)
+            summary = summary_of(bounded(carry, file.bound(alpha)))
+            made.append(Fitted(step, before, alpha, summary.database_bound))
+            reply = summary._replace(database_bound=reached(summary.database_bound))
+        try:
+            step = rounds.send(reply)
+        except StopIteration:
+            return made
+    raise Endless
+
+
+def _of_search(weights: Weights, file: File, target: float) -> Iterator[str]:
+    """What is wrong with a search and its steps. A search that ends meets its target."""
+    try:
+        fits = _fits(search(weights, target), file)
+    except NotReached:
+        if target >= file.unweighted.max():
+            yield f"its search gives up at the target {target:g}, which weights of 1 meet: scan c from its largest value"
+        return
+    except Endless:
+        yield f"its search makes more than {MOST_FITS} fits: raise NotReached before"
+        return
+    if not isinstance(fits[0].step, Ones):
+        yield "its search does not start with the unweighted fit: yield Ones() first"
+    if not fits[-1].database_bound <= target:
+        yield f"its search ends with a bound over the target {target:g}: go on to smaller weights, or raise NotReached"
+    if file.unweighted.any() and not fits[-1].alpha.any():
+        yield "all its weights are 0, and nothing of the file is left: scan c from a larger value"
+    yield from _of_steps(weights, file, fits)
+    again = _fits(search(weights, target), file)
+    if not np.array_equal([fit.alpha for fit in again], [fit.alpha for fit in fits]):
+        yield "its search differs from one time to the next: take no random numbers, and keep nothing"
+
+
+def _of_steps(weights: Weights, file: File, fits: list[Fitted]) -> Iterator[str]:
+    for fit in fits[1:]:
+        if needs_outcomes(fit.step) and not weights.facts.uses_outcomes:
+            yield "its step takes outcomes of all records, and its class does not say so: state uses_outcomes = True"
+        yield from _of_step(fit.step, file, fit.before)
+
+
+def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
+    """What is wrong with a step. Bounds are those of the file, ten times as large and small, and such that are not finite.
+
+    A reference fixes a step for later files, whose bounds may lie outside of the reference's range.
+    """
+    factors = (1.0, 0.1, 10.0, np.inf, np.nan)
+    outcomes, alpha = np.tile(file.outcomes, len(factors)), np.tile(carry["alpha"], len(factors))
+    with np.errstate(invalid="ignore"):
+        unweighted, bound = (np.concatenate([carry[name] * k for k in factors]) for name in ("unweighted", "bound"))
+
+    def weighed(rows: Any, by: Step = step) -> Floats:
+        columns = [np.array(values[rows]) for values in (unweighted, alpha, bound)]
+        new = applied_to(by, outcomes[rows][:, None])(*columns)
+        if any(
+            not np.array_equal(left[rows], values, equal_nan=True)
+            for left, values in zip((unweighted, alpha, bound), columns, strict=True)
+        ):
+            raise TypeError("its step writes into the arrays that it gets: return a new one")
+        return new
+
+    every = np.arange(len(outcomes))
+    new = weighed(every)
+    if not isinstance(new, np.ndarray) or new.shape != every.shape:
+        yield "its step gives another number of weights than there are records"
+        return
+    if not ((new >= 0.0) & (new <= 1.0)).all():
+        yield "its weights are not all from 0 to 1: limit them by np.clip, and test for bounds that are not finite"
+        return
+    if new[~np.isfinite(unweighted)].any():
+        yield "a record without a finite bound has a weight above 0: give it 0"
+    backwards = every[::-1]
+    parts = np.concatenate([weighed(rows) for rows in (every[:7], every[7:60], every[60:])])
+    if not (np.array_equal(parts, new) and np.array_equal(weighed(backwards)[::-1], new)):
+        yield "a record's weight depends on the other records of its block: take what is common to all from the summary"
+    if (weighed(every[: 3 * RECORDS]).reshape(3, -1)[[2, 0]] > weighed(every[: 3 * RECORDS]).reshape(3, -1)[[0, 1]]).any():
+        yield "a record with a larger bound has a larger weight: let weights fall as bounds grow"
+    try:
+        again = weighed(every, pickle.loads(pickle.dumps(step)))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        yield "its step cannot be sent to a worker: write it as a NamedTuple in a module"
+        return
+    if not np.array_equal(again, new):
+        yield "its step gives other weights on a worker: keep all that it needs in its fields"
+
+
+def _unmeasurable(weights: Weights) -> Iterator[str]:
+    """Bounds that are no numbers never count as met."""
+    file = _files()["a plain file"]
+    try:
+        _fits(search(weights, 1.8), file, lambda bound: float("nan"))
+    except (NotReached, Endless):
+        return
+    yield "its search ends where the bound is not a number: write `not bound <= target` instead of `bound > target`"
+
+
+def _reweighted(weights: Weights) -> Iterator[str]:
+    """Changes of all weights, which any rule may have, are among the weights that meet the target."""
+    changed = weights.model_copy(update={"scale": 0.9, "reweight": 0.95})
+    for title, file in _files().items():
+        try:
+            fits = _fits(search(changed, 1.8), file)
+        except (NotReached, Endless):
+            continue
+        if not fits[-1].database_bound <= 1.8:
+            yield f"with scale and reweight its search ends over the target, on {title}: yield from adjusted(step, weights)"
+
+
+def _of_figures(weights: Weights) -> Iterator[str]:
+    """The message of `NotReached` is the same for files of other figures."""
+    texts = set[str]()
+    for factor in (1.0, 1.37):
+        for _, file in list(_files().items())[:3]:
+            try:
+                _fits(search(weights, 1.8), file._replace(unweighted=factor * file.unweighted), lambda bound: 50.0 + bound)
+            except NotReached as refusal:
+                texts.add(str(refusal))
+            except Endless:
+                return
+    if len(texts) > 1:
+        yield f"the text of NotReached has figures of the file ({min(texts)!r}): leave them out, for the text is shown"
