@@ -27,7 +27,7 @@ from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.planning.making import make_plan, refuse_formats
 from dpdist.planning.noise_of_counts import warned
-from dpdist.planning.plan import Plan
+from dpdist.planning.plan import Plan, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
 from dpdist.privacy.small_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
@@ -109,7 +109,7 @@ def _run(
         for caution in (*warned(plan), *alarms_before(plan)):
             listener(Event("note", "plan", note=caution))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
-    identity = Identity(job.identity | reference, plan.source.fingerprint())
+    identity = Identity(job.identity | reference | readers_in_identity(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)
     refuse_another(space, identity)  # before the ledger, which would say that this run names another
     meter.check(listener)
@@ -184,7 +184,8 @@ def protect(
     sets = tuple({label: thetas[k] for label, thetas in released.items()} for k in range(job.synthetic_sets))
     warned = () if plan.goodness is None else tuple(plan.goodness.cautions(job))
     promise = replace(plan.promise, cautions=(*plan.promise.cautions, *design_left_out(job), *warned))
-    statement = promised(promise, sampled_by, described(plan, fit))
+    promise = replace(promise, assumptions=(*promise.assumptions, *read_by(plan)))
+    statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})
     left, points = without_points(job, fit.frame, sets)
     frame, seed = public_frame(job, fit.frame, left), key.child("publish")
     return ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits))

@@ -287,13 +287,13 @@ def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dic
 def _written(path: Path) -> TextFile:
     """Detects encoding and separator of a CSV file; the result is empty for UTF-8 with commas."""
     from dpdist.job import TextFile
-    from dpdist.survey.csv_text import Written, guessed
+    from dpdist.survey.csv_text import UNREAD, Written, guessed
 
     if path.suffix.lower() not in (".csv", ".gz"):
         return TextFile()
     try:
         settings = guessed(path)._asdict()
-    except (OSError, EOFError):  # reading the file reports the error
+    except UNREAD:  # reading the file reports the error
         return TextFile()
     return TextFile(**{name: value for name, value in settings.items() if value != Written._field_defaults[name]})
 
@@ -312,9 +312,10 @@ def schema() -> None:
     """Print the JSON schema of a job file, for editors, with the plug-ins that are installed."""
     from dpdist.job import SPECS, WEIGHT_RULES, Job
     from dpdist.job.families import MODELS
+    from dpdist.survey.readers import READERS
 
     def act() -> None:
-        for refusal in (refusal for members in (SPECS, MODELS, WEIGHT_RULES) for refusal in members.usable()[1]):
+        for refusal in (refusal for members in (SPECS, MODELS, WEIGHT_RULES, READERS) for refusal in members.usable()[1]):
             print(refusal, file=sys.stderr)
         print(json.dumps(Job.model_json_schema(), indent=2))
 

@@ -42,7 +42,7 @@ def plan_text(plan: Plan, prediction: Prediction) -> RenderableType:
         **({"extends": job.extends.in_words} if job.extends is not None else {}),
         "input": plan.source.name,
         "records": records_text(plan),
-        **third_party(job),
+        **third_party(plan),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **together(plan),
         **hierarchies(plan),

@@ -20,6 +20,8 @@ FAMILIES = "dpdist.families"
 """The group of entry points that name families of likelihoods."""
 WEIGHT_RULES = "dpdist.weight_rules"
 """The group of entry points that name weight rules."""
+READERS = "dpdist.readers"
+"""The group of entry points that name readers of files, each by the suffix of its files."""
 T = TypeVar("T")
 
 

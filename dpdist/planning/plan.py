@@ -23,6 +23,7 @@ from dpdist.privacy.guarantees import Promise
 from dpdist.privacy.small_counts import counted
 from dpdist.survey.census import Census
 from dpdist.survey.earlier_release import ReferenceRelease
+from dpdist.survey.readers import BY_PLUGIN, reader_of
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.source import Source
 
@@ -81,6 +82,12 @@ class Plan:
         return self.layout.frame
 
     @property
+    def readers(self) -> dict[str, dict[str, str]]:
+        """Readers that other distributions bring, by what they read: input or reference."""
+        sources = {"input": self.source, "reference": getattr(self.reference, "source", None)}
+        return {which: origin for which, source in sources.items() if (origin := reader_of(source))}
+
+    @property
     def small_counts(self) -> SmallCounts | None:
         """Sample counts that would be published and are below the job's minimum; None where no counts are published."""
         return counted(self.job, self.frame, self.census.small)
@@ -94,7 +101,7 @@ def plan_lines(plan: Plan) -> str:
     facts = {
         "input": plan.source.name,
         "records": records_text(plan),
-        **third_party(job),
+        **third_party(plan),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
         **{name: shown[name] for name in (STRATA, MEMORY) if name in shown},
         **claimed,
@@ -104,10 +111,22 @@ def plan_lines(plan: Plan) -> str:
     return "\n".join([f"Plan of {job.dataset} {job.period}", *(f"  {name}: {text}" for name, text in facts.items())])
 
 
-def third_party(job: Job) -> dict[str, str]:
+def third_party(plan: Plan) -> dict[str, str]:
     """Lines on parts that other distributions bring; none for those of dpdist."""
     text = "{}, third-party: {distribution} {version}"
-    return {part: text.format(name, **origin) for part, (name, origin) in job.third_party.items()}
+    lines = {part: text.format(name, **origin) for part, (name, origin) in plan.job.third_party.items()}
+    read = {f"reader of the {which}": origin for which, origin in plan.readers.items()}
+    return lines | {which: text.format(origin["name"], **origin) for which, origin in read.items()}
+
+
+def read_by(plan: Plan) -> list[str]:
+    """What the promise takes from the authors of readers that other distributions bring."""
+    return [BY_PLUGIN.format(which=which, **origin) for which, origin in plan.readers.items()]
+
+
+def readers_in_identity(plan: Plan) -> dict[str, str]:
+    """Readers of other distributions by dotted key: another version may read other records."""
+    return {f"{which}.third_party.{key}": text for which, origin in plan.readers.items() for key, text in origin.items()}
 
 
 def records(plan: Plan) -> int:

@@ -72,6 +72,7 @@ def manifest(folder: Path, released: ReleasedObject) -> bytes:
         **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
         "job": released.job.public,
         **{THIRD_PARTY[part]: origin for part, (_, origin) in released.job.third_party.items()},
+        **({"third_party_readers": readers} if (readers := released.promise.get("readers")) else {}),
         "versions": {name: version(name) for name in PACKAGES},
     }
     return canonical({**entries, "release": release_id(entries)})

@@ -26,7 +26,7 @@ from dpdist.sampling import Sampler, completed, sampler_of
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.tables import each_block, read_rows, read_table, rows_at
-from dpdist.storage.workspace import NOISY_FRAME, REFERENCE, Workspace
+from dpdist.storage.workspace import NOISY_FRAME, OF_FILES, REFERENCE, Workspace
 
 FitName = Literal["strata", "proper", "pooled"]
 
@@ -165,7 +165,9 @@ def _job(space: Workspace) -> Job:
     """
     job = Job.model_validate_json(space.job.read_text(encoding="utf-8"))
     began = space.read_identity()
-    if began is None or job.identity != {name: setting for name, setting in began.job.items() if name != REFERENCE}:
+    if began is None or job.identity != {
+        name: setting for name, setting in began.job.items() if not name.startswith(OF_FILES)
+    }:
         raise space.damaged(space.job, "is not the job that the run began with")
     return job
 

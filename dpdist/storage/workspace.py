@@ -69,6 +69,8 @@ NOISY_FRAME = "noisy-frame"
 """Name of the record that the noisy frame is stored, where predictors are protected."""
 REFERENCE = "reference.sha256"
 """Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
+OF_FILES = (REFERENCE, "input.third_party.", "reference.third_party.")
+"""How names of such facts begin; those of readers that other distributions bring as well."""
 
 REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
 """Contents of the file `replay`, which the identity repeats."""

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
+from dpdist.job import TextFile
 from dpdist.survey.csv_text import UTF8, Written, lines_of, misread, wide_header
 from dpdist.survey.schema import CSV_NULLS
 from dpdist.survey.typed_file import unreadable
@@ -25,6 +27,11 @@ class CsvSource:
     path: Path
     written: Written = UTF8
     text_only: bool = True
+
+    @classmethod
+    def opened(cls, path: Path, written: TextFile) -> Self:
+        """The source of a file, which is written as the job states, or else in UTF-8 with commas."""
+        return cls(path, Written(written.encoding or "utf-8", written.separator or ","))
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ import codecs
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -30,12 +31,14 @@ class Written(NamedTuple):
         return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
 
 
+UNREAD = (OSError, EOFError, zlib.error)
+"""Errors of files that cannot be opened, are cut off, or are not compressed as their name says."""
 UTF8 = Written()
 """How CSV files are written by default."""
 
 
 def guessed(path: Path) -> Written:
-    """Guesses encoding and separator of a CSV file, from its bytes and its first line. Raises `OSError`, `EOFError`."""
+    """Guesses encoding and separator of a CSV file, from its bytes and its first line. Raises what `UNREAD` lists."""
     encoding = "utf-8"
     if (fault := _undecoded(path, "utf-8")) is not None:
         encoding = fault.likely
@@ -53,7 +56,7 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
             likely = fault.likely if written.encoding == "utf-8" else guessed(path).encoding
             return Problem("file", finding, f"text in {shown}", _add(path, "encoding", likely), 1, places)
         header = _header(path, written.encoding)
-    except (OSError, EOFError):
+    except UNREAD:
         return None
     if written.separator in header:
         return None
@@ -67,11 +70,14 @@ def misread(path: Path, written: Written = UTF8) -> Problem | None:
 def wide_header(path: Path, written: Written, most: int) -> Problem | None:
     """The problem of a first line of more than `most` bytes; None if it is shorter."""
     separators, size = 0, 0
-    with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, errors="replace", newline="") as text:
-        while part := text.readline(HEADER_BYTES):
-            separators, size = separators + part.count(written.separator), size + len(part.encode(errors="replace"))
-            if part.endswith(("\n", "\r")):
-                break
+    try:
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, errors="replace", newline="") as text:
+            while part := text.readline(HEADER_BYTES):
+                separators, size = separators + part.count(written.separator), size + len(part.encode(errors="replace"))
+                if part.endswith(("\n", "\r")):
+                    break
+    except UNREAD:
+        return None
     if size <= most:
         return None
     finding, allowed = f"a first line of {size:,} bytes, with {separators + 1:,} columns", f"one of at most {most:,} bytes"
@@ -94,7 +100,7 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
                 above = reader.line_num
                 if len(line_of_row) == len(rows):
                     break
-    except (OSError, EOFError, csv.Error, UnicodeError):
+    except (*UNREAD, csv.Error, UnicodeError):
         return {}
     return line_of_row
 

@@ -17,8 +17,8 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Level
 from dpdist.job.values import NUMBER
 from dpdist.survey.csv_text import guessed
-from dpdist.survey.source import ParquetSource, Source
-from dpdist.survey.statistical_file import StatisticalSource
+from dpdist.survey.source import Source
+from dpdist.survey.typed_file import OneFile
 
 MOST_LEVELS = 200
 MOST_CODES = 10_000
@@ -68,7 +68,7 @@ def kinds(source: Source) -> dict[str, str]:
     """
     if problems := list(_wrong_names(source)):
         raise DataError(source.name, problems)
-    if not isinstance(source, ParquetSource | StatisticalSource):
+    if not isinstance(source, OneFile):
         return dict.fromkeys(source.columns, "unknown")
     return {field.name: _kind(field.type) for field in source.schema}
 

@@ -18,12 +18,10 @@ import pyarrow.parquet as pq
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.parquet import batches
 from dpdist.job import Job, Simulate, TextFile
-from dpdist.survey.csv_file import CsvSource
-from dpdist.survey.csv_text import Written
+from dpdist.survey.readers import reader
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
-from dpdist.survey.statistical_file import StatisticalSource
-from dpdist.survey.typed_file import FORMATS, STATISTICAL, OneFile, unreadable
+from dpdist.survey.typed_file import FORMATS, OneFile, unreadable
 
 BATCH_ROWS = 65_536
 IN_MEMORY = "the table in memory"
@@ -94,18 +92,15 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
 
 
 def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
-    """Opens a Parquet, CSV, SAS, Stata or SPSS file. Raises `DataError` where it cannot be read."""
+    """Opens a file by the reader of its suffix. Raises `DataError` where it cannot be read."""
     try:
         there = file.is_file()
     except OSError as error:
         raise unreadable(str(file), f"cannot be opened ({error.strerror})", "correct the path") from None
     if not there:
         raise unreadable(str(file), "no such file", "check the path")
-    if file.suffix.lower() in (".csv", ".gz"):
-        return CsvSource(file, Written(written.encoding or "utf-8", written.separator or ","))
-    if file.suffix.lower() in STATISTICAL:
-        return StatisticalSource(file, written.encoding)
-    return ParquetSource(file)
+    source: Source = reader(file, written)
+    return source
 
 
 def simulated_source(simulate: Simulate) -> Source:
@@ -116,7 +111,7 @@ def simulated_source(simulate: Simulate) -> Source:
 class ParquetSource(OneFile):
     """A Parquet file, read by row groups."""
 
-    def _described(self) -> pa.Schema:
+    def described(self) -> pa.Schema:
         return self._footer[1].schema.to_arrow_schema()
 
     @cached_property

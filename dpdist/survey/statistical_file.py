@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError
+from dpdist.job import TextFile
 from dpdist.survey.typed_file import STATISTICAL, OneFile, unreadable
 
 CHUNK_ROWS = 65_536
@@ -26,12 +28,16 @@ class StatisticalSource(OneFile):
 
     encoding: str | None = None
 
+    @classmethod
+    def opened(cls, path: Path, written: TextFile) -> Self:
+        return cls(path, written.encoding)
+
     @cached_property
     def meta(self) -> Any:
         """The file's header as pyreadstat returns it. Raises `DataError`."""
         return self._read(metadataonly=True)[1]
 
-    def _described(self) -> pa.Schema:
+    def described(self) -> pa.Schema:
         kinds: Mapping[str, str] = self.meta.readstat_variable_types
         return pa.schema(
             [(name, pa.string() if kinds[name] == "string" else pa.float64()) for name in self.meta.column_names]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
+from dpdist.job import TextFile
 
 STATISTICAL = {
     ".sas7bdat": "read_sas7bdat",
@@ -49,10 +51,25 @@ class OneFile(ABC):
     @cached_property
     def schema(self) -> pa.Schema:
         """The file's columns with their types. Raises `DataError`."""
-        return self._described()
+        return self.described()
+
+    @classmethod
+    def opened(cls, path: Path, written: TextFile) -> Self:
+        """The source of a file; `written` says how texts are written in it, where the job states that."""
+        return cls(path)
 
     @abstractmethod
-    def _described(self) -> pa.Schema: ...
+    def described(self) -> pa.Schema:
+        """The file's columns with their types, from its head where it has one."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int | None:
+        """Number of rows; None if only reading would show it."""
+
+    @abstractmethod
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Record batches of these columns, in this order and with their types, in the order of rows."""
 
     @property
     def columns(self) -> Sequence[str]:

@@ -42,7 +42,7 @@ NOT_RUN = {
     "docs/how-to/chains.md": 1,
     "docs/how-to/studies.md": 1,
     "docs/explanation/accuracy.md": 2,
-    "docs/extending.md": 3,
+    "docs/extending.md": 5,
 }
 """How many blocks of a page are not run: each says why."""
 PARSED = ("yaml", "python", "bash")

@@ -14,6 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -22,7 +24,7 @@ from small_runs import captured
 
 import dpdist
 from dpdist.core import plugins
-from dpdist.core.errors import JobError
+from dpdist.core.errors import DataError, JobError, ProblemsError, WorkspaceError
 from dpdist.core.plugins import Members, Refused
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Measurement
@@ -35,7 +37,9 @@ from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Strict
 from dpdist.privacy.queries import Moved, NoisyQuery
-from dpdist.testing import check_family, check_mechanism, check_weight_rule
+from dpdist.survey.readers import READERS
+from dpdist.survey.source import open_file
+from dpdist.testing import check_family, check_mechanism, check_reader, check_weight_rule
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.losses import problems_of_scale
 from dpdist.testing.small import survey
@@ -259,9 +263,10 @@ class Kind(NamedTuple):
     no_member: str
     """The refusal of a class of another kind."""
     of_dpdist: str
-    job: Callable[[str], Said]
+    named: Callable[[str, Path], object]
+    """Names a member in a job, or opens a file that it reads, in a folder."""
     key: str
-    """Where a job names the member."""
+    """What an error names as its place."""
 
 
 SPEC = """
@@ -288,6 +293,25 @@ from dpdist.privacy.weight_rules import InverseRule
 class Faulty(InverseRule):
     {contract}
 """
+READER = """
+from dpdist.survey.typed_file import OneFile
+class Faulty(OneFile):
+    {contract}
+    rows = None
+    def described(self):
+        raise ValueError("a secret value, 739112345")
+    def batches(self, columns):
+        return []
+"""
+
+
+def read_in(folder: Path, suffix: str) -> list[str]:
+    """Columns of a small file in this folder, whose suffix says how it is read."""
+    path = folder / f"small.{suffix}"
+    path.write_text('{"a": 1}\n')
+    return list(open_file(path).columns)
+
+
 KINDS = {
     "mechanism": Kind(
         SPECS,
@@ -295,7 +319,7 @@ KINDS = {
         SPEC,
         "is no class derived from MechanismSpec",
         "laplace_strict",
-        lambda name: counts_job(name) if name not in SPECS else said(name, "substitution", "cell_sums"),
+        lambda name, _: parsed(counts_job(name) if name not in SPECS else said(name, "substitution", "cell_sums")),
         r"mechanism\.name",
     ),
     "family": Kind(
@@ -304,7 +328,7 @@ KINDS = {
         FAMILY,
         "is no class with facts",
         "poisson",
-        lambda name: geometric_job(name),
+        lambda name, _: parsed(geometric_job(name)),
         r"model\.family",
     ),
     "weight rule": Kind(
@@ -313,8 +337,17 @@ KINDS = {
         RULE,
         "is no class derived from WeightRule",
         "inverse",
-        lambda name: rule_job(name),
+        lambda name, _: parsed(rule_job(name)),
         r"mechanism\.weights\.rule",
+    ),
+    "reader": Kind(
+        READERS,
+        ["jsonl"],
+        READER,
+        "is no class derived from OneFile",
+        "csv",
+        lambda name, folder: read_in(folder, name),
+        "file",
     ),
 }
 CONTRACT = "CONTRACT = {}"
@@ -346,6 +379,10 @@ OF_ONE_KIND = {
     ("weight rule", "a section of another kind"): (
         RULE.format(contract="CONTRACT = 1\n    section = dict"),
         "has a section that is not derived from Weights",
+    ),
+    ("reader", "a lacking method"): (
+        READER.format(contract="CONTRACT = 1").replace("def batches", "def batch"),
+        "has no batches: write what is missing in Faulty",
     ),
     ("weight rule", "words that are no text"): (RULE.format(contract="CONTRACT = 1\n    exceeds = 3"), "than a text"),
 }
@@ -386,10 +423,10 @@ def test_a_faulty_plugin_is_refused_by_name_and_all_else_works(
     assert reason in str(refusal)
     for other in KINDS.values():
         for right in (*other.examples, other.of_dpdist):
-            parsed(other.job(right))
+            other.named(right, tmp_path)
     if name == "faulty":
-        with pytest.raises(JobError, match=rf"{KINDS[kind].key}: plug-in 'faulty' of faulty 0\.1"):
-            parsed(KINDS[kind].job(name))
+        with pytest.raises(ProblemsError, match=rf"{KINDS[kind].key}: plug-in 'faulty' of faulty 0\.1"):
+            KINDS[kind].named(name, tmp_path)
 
 
 def test_two_plugins_of_one_name_are_refused(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -566,6 +603,165 @@ def test_a_mutated_weight_rule_fails_the_check(what: str, site: Path, fresh: pyt
     file.write_text(file.read_text().replace("import Step, Summary", "import NotReached, Ones, Step, Summary"))
     with pytest.raises(AssertionError, match=line):
         check_weight_rule("power")
+
+
+def write_lines(table: pa.Table, path: Path) -> None:
+    """Writes a table as JSON lines; a missing value is a key that is left out."""
+    rows = ({key: value for key, value in row.items() if value is not None} for row in table.to_pylist())
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def lines_job(folder: Path) -> Said:
+    """A small job whose input and reference are files of JSON lines."""
+    for number, name in enumerate(("current", "earlier")):
+        write_lines(pa.Table.from_pandas(survey(number)), folder / f"{name}.jsonl")
+    job = said("reference_tables", "substitution", "cell_sums")
+    earlier = job["reference"] | {"path": str(folder / "earlier.jsonl")}
+    return job | {"input": {"path": str(folder / "current.jsonl")}, "reference": earlier}
+
+
+def test_a_file_that_a_plugin_reads_is_released_from_and_its_reader_is_named(
+    site: Path, installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of input and reference. Another version may read other records: it resumes no run. Control: dpdist's reader."""
+    job = parsed(lines_job(tmp_path))
+    plan = str(dpdist.plan(job))
+    assert "reader of the input: jsonl, third-party: dpdist-counts 1.2.0" in plan
+    assert "reader of the reference: jsonl, third-party: dpdist-counts 1.2.0" in plan
+    dpdist.run(job, tmp_path / "work")
+    public = tmp_path / "work" / "public"
+    statement, manifest = (json.loads((public / f"{name}.json").read_text()) for name in ("statement", "manifest"))
+    named = {"name": "jsonl", **ORIGIN}
+    assert statement["readers"] == manifest["third_party_readers"] == {"input": named, "reference": named}
+    assert any(
+        "The input is read by 'jsonl', third-party: dpdist-counts 1.2.0" in text for text in statement["assumptions"]
+    )
+    dpdist.publish(tmp_path / "work")
+    assert json.loads((public / "manifest.json").read_text()) == manifest
+    survey(0).to_parquet(tmp_path / CURRENT)
+    assert "reader of the input" not in str(dpdist.plan(job, tmp_path / CURRENT))
+    shutil.copytree(site, tmp_path / "site")
+    (metadata,) = (tmp_path / "site").glob("*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text().replace("Version: 1.2.0", "Version: 1.3.0"))
+    installed.setattr(sys, "path", [str(tmp_path / "site"), *(path for path in sys.path if path != str(site))])
+    plugins.declared.cache_clear()
+    with pytest.raises(WorkspaceError, match=r"input\.third_party\.version: 1\.2\.0 there, 1\.3\.0 here"):
+        dpdist.run(job, tmp_path / "work")
+
+
+def test_a_damaged_file_of_a_plugin_is_refused_before_anything_is_spent(
+    installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a plug-in's error says is not shown: it may quote a value. Control: the file as it was."""
+    job = parsed(lines_job(tmp_path))
+    path, whole = tmp_path / "current.jsonl", (tmp_path / "current.jsonl").read_text()
+    path.write_text(whole.replace("{", "", 1))
+    with pytest.raises(DataError, match="not a file of JSON lines"):
+        dpdist.run(job, tmp_path / "work")
+    path.write_text(whole)
+    dpdist.plan(job)
+    installed.setattr(pyarrow.json, "read_json", _quoting)
+    with pytest.raises(DataError, match=r"plug-in 'jsonl' of .* cannot read it \(ZeroDivisionError\)") as refusal:
+        dpdist.run(job, tmp_path / "work")
+    assert "739112345" not in str(refusal.value)
+    assert not (tmp_path / "work").exists()
+
+
+def _quoting(path: Path) -> None:
+    raise ZeroDivisionError("the value 739112345")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_reader_of_a_plugin_passes_the_check() -> None:
+    """Control: a suffix that no distribution has."""
+    check_reader("jsonl", write_lines)
+    with pytest.raises(AssertionError, match="jsonll: no entry point has this name"):
+        check_reader("jsonll", write_lines)
+
+
+MUTATED_READERS = {
+    "a row that is left out": (
+        "return pyarrow.json.read_json(self.path)",
+        "read_json(self.path)[1:]",
+        "gives 39 rows of a small",
+    ),
+    "rows in another order": (
+        "return pyarrow.json.read_json(self.path)",
+        'read_json(self.path).sort_by("weight")',
+        "keep rows in order",
+    ),
+    "missing values filled in from other rows": (
+        "return pyarrow.json.read_json(self.path)",
+        "filled(read_json(self.path))",
+        "the column 'income' has other values",
+    ),
+    "figures that follow from other rows": (
+        "return pyarrow.json.read_json(self.path)",
+        "centred(read_json(self.path))",
+        "the column 'weight' has other values",
+    ),
+    "texts for numbers": (
+        "return pyarrow.json.read_json(self.path)",
+        "texts(read_json(self.path))",
+        "the column 'sex' of numbers is string",
+    ),
+    "a column that is left out": (
+        "return pyarrow.json.read_json(self.path)",
+        'read_json(self.path).drop_columns(["note"])',
+        "give all, in order",
+    ),
+    "columns in the file's order": (
+        "self.table.select(list(columns))",
+        "self.table.select([name for name in self.table.column_names if name in columns])",
+        "other columns or types than it states",
+    ),
+    "another number of rows": ("int(self.table.num_rows)", "7", "another number of rows than it states"),
+    "a place kept between readings": (
+        "        yield from self.table",
+        '        left = self.__dict__.setdefault("left", [])\n        left.append(1)\n'
+        "        yield from self.table[len(left) - 1 :]",
+        "another number of rows than it states",
+    ),
+    "a value in a message": (
+        'raise unreadable(self.name, "not',
+        'raise unreadable(self.name, f"{self.path.read_bytes()!r} is not',
+        "quotes a value",
+    ),
+    "damage that is passed over": (
+        'raise unreadable(self.name, "not a file of JSON lines", "write one object a line") from None',
+        'return pa.table({"a": [1]})',
+        "an empty file is read as if it were one",
+    ),
+}
+"""Of a reader: a text, a faulty one in its place, and what the check says."""
+IN_READERS = """
+
+def read_json(path):
+    return pyarrow.json.read_json(path)
+
+def filled(table):
+    values = table["income"].fill_null(pyarrow.compute.mean(table["income"]))
+    return table.set_column(table.column_names.index("income"), "income", values)
+
+def centred(table):
+    values = pyarrow.compute.subtract(table["weight"], pyarrow.compute.mean(table["weight"]))
+    return table.set_column(table.column_names.index("weight"), "weight", values)
+
+def texts(table):
+    return table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
+"""
+
+
+@pytest.mark.parametrize("what", MUTATED_READERS)
+def test_a_mutated_reader_fails_the_check(what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    right, wrong, line = MUTATED_READERS[what]
+    wrong = f"return {wrong}" if right.startswith("return pyarrow") else wrong
+    file = mutated(site, fresh, tmp_path, "json_lines.py", right, wrong)
+    file.write_text(
+        file.read_text().replace("import pyarrow.json\n", "import pyarrow.compute, pyarrow.json\n") + IN_READERS
+    )
+    with pytest.raises(AssertionError, match=line):
+        check_reader("jsonl", write_lines)
 
 
 MUTATED_FAMILIES = {

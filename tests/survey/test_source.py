@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.job import Job
 from dpdist.survey import csv_file
 from dpdist.survey import source as sources
-from dpdist.survey.source import CsvSource, ParquetSource, SimulatedSource, Source, open_source
+from dpdist.survey.csv_file import CsvSource
+from dpdist.survey.source import ParquetSource, SimulatedSource, Source, open_source
 
 ROWS = pd.DataFrame(
     {
@@ -180,6 +182,18 @@ def test_a_parquet_file_of_no_or_one_record_can_be_read(tmp_path: Path, rows: in
     path = tmp_path / "small.parquet"
     pq.write_table(pa.Table.from_pandas(ROWS.iloc[:rows]), path)
     assert sum(b.num_rows for b in ParquetSource(path).batches(["sex"])) == ParquetSource(path).rows == rows
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: b"\0\1 no gzip", lambda whole: whole[:60], lambda whole: whole[:40] + whole[60:]]
+)
+def test_a_damaged_file_of_compressed_csv_is_refused_by_name(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """It is no gzip file, cut off, or damaged within. Control: the whole file."""
+    path = write(tmp_path, "survey.csv.gz")
+    together(open_source(make_job(path=str(path))), ["sex"])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"survey\.csv\.gz(.|\n)*not a readable CSV file"):
+        together(open_source(make_job(path=str(path))), ["sex", "salary"])
 
 
 def test_an_error_in_a_file_does_not_quote_it(tmp_path: Path) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pyreadstat
 import pytest
 
 from dpdist.job import SPECS, WEIGHT_RULES
-from dpdist.testing import check_mechanism, check_weight_rule
+from dpdist.survey.readers import READERS
+from dpdist.testing import check_mechanism, check_reader, check_weight_rule
 
 KEYS: dict[str, dict[str, Any]] = {
     "unweighted": {},
@@ -24,6 +31,25 @@ KEYS: dict[str, dict[str, Any]] = {
 """Mechanisms whose jobs need no reference, with what else a job under them states."""
 
 
+def _gzipped(table: pa.Table, path: Path) -> None:
+    with pa.CompressedOutputStream(path, "gzip") as file:
+        pyarrow.csv.write_csv(table, file)
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
+    "": pq.write_table,
+    "parquet": pq.write_table,
+    "pq": pq.write_table,
+    "csv": pyarrow.csv.write_csv,
+    "gz": _gzipped,
+    "dta": lambda table, path: pyreadstat.write_dta(table.to_pandas(), str(path)),
+    "sav": lambda table, path: pyreadstat.write_sav(table.to_pandas(), str(path)),
+    "zsav": lambda table, path: pyreadstat.write_sav(table.to_pandas(), str(path), compress=True),
+    "xpt": lambda table, path: pyreadstat.write_xport(table.to_pandas(), str(path)),
+}
+"""By suffix, what writes such a file. No library here writes `.sas7bdat`, whose files in tests are of SAS."""
+
+
 @pytest.mark.parametrize("name", KEYS)
 def test_a_mechanism_of_dpdist_passes_the_check(name: str) -> None:
     check_mechanism(SPECS[name], KEYS[name])
@@ -38,6 +64,12 @@ def test_weights_that_stay_at_1_are_no_rule_that_meets_a_target() -> None:
     """Control: of dpdist's rules, the check refuses the one that promises nothing."""
     with pytest.raises(AssertionError, match="ends with a bound over the target"):
         check_weight_rule("none")
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_reader_of_dpdist_passes_the_check(suffix: str) -> None:
+    assert READERS.keys() - WRITERS.keys() == {"sas7bdat"}
+    check_reader(suffix, WRITERS[suffix])
 
 
 def test_a_mechanism_that_no_small_job_fits_is_told_what_to_state() -> None:

@@ -1,0 +1,198 @@
+"""Checks a reader of files: columns, types and values, row by row, and what it says of a file that it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpdist.core.errors import DataError
+from dpdist.core.plugins import READERS as GROUP
+from dpdist.core.plugins import Refused
+from dpdist.job.loading import parse_job
+from dpdist.survey.census import take_census
+from dpdist.survey.placement import place
+from dpdist.survey.readers import READERS
+from dpdist.survey.schema import CSV_NULLS
+from dpdist.survey.source import Source, TableSource, open_file
+
+Write: TypeAlias = Callable[[pa.Table, Path], object]
+"""Writes a table as a file that the reader reads."""
+SECRET_TEXT, SECRET_NUMBER = "zq7391x", 739112345.25
+"""Values of the made-up file that no message may quote."""
+FEW, MANY = 40, 70_000
+"""Records of a small file, and of one that is longer than the batches of most readers."""
+JOB = """
+dataset: made-up
+period: "1"
+columns:
+  region: {levels: [Öst, "with, comma", "quo\\"ted", zq7391x]}
+  sex: {levels: [1, 2]}
+  income: {bounds: [0, 1.0e+9], missing: drop}
+survey: {weight: weight}
+strata: [region, sex]
+outcome: income
+model: {family: lognormal}
+mechanism: {name: unweighted}
+budget: {epsilon: "1"}
+tables: [{name: t, by: [region, sex], statistics: [count]}]
+"""
+
+
+def made_up(records: int) -> pa.Table:
+    """A survey of texts, whole numbers and numbers, some missing. Texts have commas, quotes and letters beyond ASCII."""
+    rng = np.random.default_rng(1)
+    income = np.append(np.exp(rng.normal(10.3, 0.5, records - 1)).round(2), SECRET_NUMBER)
+    region = np.append(rng.choice(["Öst", "with, comma", 'quo"ted'], records - 1), SECRET_TEXT)
+    note = pa.array(region, mask=rng.random(records) < 0.2)
+    return pa.table(
+        {
+            "region": pa.array(region),
+            "sex": pa.array(rng.integers(1, 3, records)),
+            "income": pa.array(income, mask=np.append(rng.random(records - 1) < 0.1, False)),
+            "weight": pa.array(rng.uniform(5.0, 60.0, records).round(3)),
+            "note": note,
+        }
+    )
+
+
+def check_reader(suffix: str, write: Write) -> None:
+    """Checks the reader of files with a suffix (in small letters, without its dot); its distribution has to be installed.
+
+    `write(table, path)` writes an Arrow table as such a file. The reader gives all columns and rows in order, with one type
+    a column and missing values as such. A row is read alike whatever the other rows are, and whichever columns are asked
+    for. A damaged file is refused by its name, and no message quotes a value. Raises `AssertionError` with all that is
+    wrong.
+    """
+    with TemporaryDirectory() as folder:
+        lines = list[str]()
+        try:
+            READERS.named(suffix)
+            lines.extend(_lines(suffix, write, Path(folder)))
+        except KeyError:
+            lines.append(f'no entry point has this name: add one to [project.entry-points."{GROUP}"], and install')
+        except Refused as refusal:
+            lines.append(str(refusal))
+        except Exception as error:  # code of others may fail in any way
+            lines.append(f"it fails: {type(error).__name__}: {error}")
+    if lines:
+        raise AssertionError("\n".join(f"{suffix}: {line}" for line in dict.fromkeys(lines)))
+
+
+def _lines(suffix: str, write: Write, folder: Path) -> Iterator[str]:
+    files = 0
+
+    def opened(table: pa.Table) -> Source:
+        nonlocal files
+        files += 1
+        write(table, path := folder / f"{files}.{suffix}")
+        return open_file(path)
+
+    table = made_up(FEW)
+    source = opened(table)
+    if list(source.columns) != table.column_names:
+        yield f"it has the columns {list(source.columns)}, and the file has {table.column_names}: give all, in order"
+        return
+    yield from _of_types(source)
+    yield from _of_values(source, table, "of a small file")
+    yield from _of_values(opened(made_up(MANY)), made_up(MANY), f"of a file of {MANY} rows")
+    yield from _of_parts(source, table)
+    yield from _of_rows(opened, table)
+    yield from _of_records(source, table, folder)
+    yield from _of_damage(suffix, write, folder)
+
+
+def _read(source: Source, columns: Sequence[str]) -> pa.Table:
+    return pa.Table.from_batches(list(source.batches(columns)))
+
+
+def _of_types(source: Source) -> Iterator[str]:
+    """A source whose values are all text until the job says what they are has texts alone."""
+    for field in _read(source, source.columns).schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if field.name in ("region", "note") or source.text_only:
+            if not text:
+                yield f"the column '{field.name}' of texts is {kind}: give texts as strings"
+        elif not number:
+            yield f"the column '{field.name}' of numbers is {kind}: give numbers as whole or decimal numbers"
+
+
+def _values(column: pa.ChunkedArray, numeric: bool) -> list[object]:
+    """Values for comparison: numbers as float64, texts as they are, missing ones as None."""
+    plain = pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    if not numeric:
+        return [None if value in CSV_NULLS else value for value in plain.to_pylist()]
+    return [None if value is None or value != value else float(value) for value in plain.to_pylist()]
+
+
+def _of_values(source: Source, table: pa.Table, which: str) -> Iterator[str]:
+    if source.rows not in (None, table.num_rows):
+        yield f"rows is {source.rows} {which}, not {table.num_rows}: give the number of rows, or None"
+    read = _read(source, source.columns)
+    if read.num_rows != table.num_rows:
+        yield f"it gives {read.num_rows} rows {which}: give every row once"
+        return
+    for field in table.schema:
+        numeric = not pa.types.is_string(field.type)
+        if _values(read[field.name], numeric) != _values(table[field.name], numeric):
+            yield f"the column '{field.name}' has other values {which}: keep rows in order, and missing values missing"
+
+
+def _of_parts(source: Source, table: pa.Table) -> Iterator[str]:
+    """Some columns, in another order, twice, and from two readings at once."""
+    columns = ["weight", "region"]
+    whole = _read(source, source.columns).select(columns)
+    if _read(source, columns).schema.names != columns:
+        yield "batches have other columns than were asked for: give these, in this order"
+        return
+    both = zip(source.batches(columns), source.batches(columns), strict=True)
+    first, second = (pa.Table.from_batches(list(part)) for part in zip(*both, strict=True))
+    if not all(part.equals(whole) for part in (_read(source, columns), first, second)):
+        yield "a file that is read again, or in part, has other values: keep no place in the file between readings"
+
+
+def _of_rows(opened: Callable[[pa.Table], Source], table: pa.Table) -> Iterator[str]:
+    """Without its first row, or backwards, a file has the same other rows: a row is one record, whatever the others are."""
+    for which, rows in {"without the first row": np.arange(1, FEW), "backwards": np.arange(FEW)[::-1]}.items():
+        part = table.take(pa.array(rows))
+        if problems := list(_of_values(opened(part), part, which)):
+            yield f"a row depends on other rows, for {problems[0]}"
+
+
+def _of_records(source: Source, table: pa.Table, folder: Path) -> Iterator[str]:
+    """Records as fits get them, after the check of every run, are those of the same table in memory."""
+    job, placed = parse_job(JOB), []
+    for name, of in {"file": source, "table": TableSource(table)}.items():
+        (scratch := folder / name).mkdir()
+        placed.append(place(job, of, take_census(job, of), scratch))
+    fields = ("record", "frame", "weight", "outcomes")
+    if not all(np.array_equal(*(getattr(records, field) for records in placed)) for field in fields):
+        yield "its records are not those of the same table in memory: compare levels, types and missing values"
+
+
+def _of_damage(suffix: str, write: Write, folder: Path) -> Iterator[str]:
+    """Files without content, of other content, and cut off. Half a file may be read where its rows are whole."""
+    write(made_up(FEW), path := folder / f"whole.{suffix}")
+    whole = path.read_bytes()
+    damaged = {"an empty file": b"", "a file of other content": bytes(range(256)) * 8 + SECRET_TEXT.encode()}
+    damaged |= {"half a file": whole[: len(whole) // 2], "a file with its middle lost": whole[:200] + whole[-200:]}
+    for what, content in damaged.items():
+        path.write_bytes(content)
+        try:
+            source = open_file(path)
+            list(source.batches(source.columns))
+        except DataError as error:
+            if any(secret in str(error) for secret in (SECRET_TEXT, f"{SECRET_NUMBER:g}", str(SECRET_NUMBER))):
+                yield f"its message on {what} quotes a value: name the file, and say what is wrong without values"
+            elif path.name not in str(error):
+                yield f"its message on {what} does not name the file: raise unreadable(self.name, fault, remedy)"
+        else:
+            if what in ("an empty file", "a file of other content"):
+                yield f"{what} is read as if it were one: raise unreadable(self.name, fault, remedy)"
