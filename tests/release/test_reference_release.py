@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -179,6 +180,10 @@ def test_what_a_reference_fixes_is_the_same_in_every_run(release: tuple[str, Pat
     assert public_files(workspace)["released/set-1.json"] != public_files(tmp_path / "again")["released/set-1.json"]
 
 
+FORM = re.compile(r"(-\d{6})-\d+$")
+"""The form of what was learned, at the end of a name; names of earlier versions have none."""
+
+
 def test_what_an_earlier_version_learned_is_learned_again(release: tuple[str, Path], files: Path, tmp_path: Path) -> None:
     """Its marks and files are whole, in a form that nobody reads any more, under the names that they had."""
     mechanism, workspace = release
@@ -190,11 +195,11 @@ def test_what_an_earlier_version_learned_is_learned_again(release: tuple[str, Pa
         mark.unlink()
     for mark in sorted((confidential / "marks").glob("reference-*")):
         (path,) = (confidential / name for name in marked(mark) or ())
-        former = path.with_name(f"{path.stem.rpartition('-')[0]}.pickle")
-        former.write_bytes(b"cnowhere.gone\nReferenceSummary\n.")
         path.unlink()
         mark.unlink()
-        mark_unit(confidential / "marks", mark.stem.rpartition("-")[0], [former], confidential)
+        former = path.with_stem(FORM.sub(r"\1", path.stem))
+        former.write_bytes(b"cnowhere.gone\nReferenceSummary\n.")
+        mark_unit(confidential / "marks", FORM.sub(r"\1", mark.stem), [former], confidential)
     dpdist.run(job(files, mechanism), copy)
     assert public_files(copy) == public_files(workspace)
 
