@@ -97,7 +97,8 @@ class PackageCells(PublicModel):
         codes = np.column_stack([np.zeros((len(first), 0), dtype=np.int32), *(frame.codes[c][first] for c in columns)])
         bounds = tuple(column.bounds or (0.0, 1.0) for column in job.outcome_columns.values())
         tables = tuple(
-            PackageTable(table.name, tuple(columns.index(name) for name in table.by), table.margins) for table in job.tables
+            PackageTable(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority)
+            for table in job.tables
         )
         joint = joint_query(job, mechanism.noise)
         return cls(

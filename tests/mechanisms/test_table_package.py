@@ -1,0 +1,87 @@
+"""A release of many tables from one budget: tables agree, with records too, and no empty cross is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpdist.core.errors import JobError
+from dpdist.job.loading import parse_job
+from dpdist.release import run
+from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS, survey
+
+TABLES = [
+    {
+        "name": "t",
+        "by": ["field", "sex"],
+        "margins": True,
+        "statistics": ["count", {"mean": "salary"}, {"total": "salary"}],
+    },
+    {"name": "u", "by": ["sex"], "margins": True, "statistics": ["count", {"total": "salary"}]},
+]
+
+
+def job(folder: Path, **keys: Any) -> str:
+    """A job whose reference has no record of one cross that the current file has."""
+    survey(1).to_parquet(folder / "current.parquet")
+    earlier = survey(2)
+    earlier[~((earlier["field"] == "law") & (earlier["sex"] == "m"))].to_parquet(folder / "earlier.parquet")
+    return json.dumps(
+        {
+            "dataset": "small",
+            "period": "2019",
+            "input": {"path": str(folder / "current.parquet")},
+            "columns": {name: COLUMNS[name] for name in ("field", "sex", "salary")} | {"weight": CLIPPED_WEIGHT},
+            "survey": {"weight": "weight"},
+            "outcome": "salary",
+            "mechanism": {"name": "table_package"},
+            "budget": {"epsilon": "4", "adjacency": "substitution"},
+            "reference": {"path": str(folder / "earlier.parquet"), "period": "2017"},
+            "tables": TABLES,
+        }
+        | keys
+    )
+
+
+@pytest.mark.parametrize("strategy", ["base_cells", "per_table"])
+def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy: str, tmp_path: Path) -> None:
+    """Control: under `reference_tables` the same job is refused, for the reference lacks a cross."""
+    run(parse_job(job(tmp_path, mechanism={"name": "table_package", "strategy": strategy})), tmp_path / "made")
+    public = tmp_path / "made" / "public"
+    by_name = {name: pd.read_parquet(public / "tables" / f"{name}.parquet") for name in ("t", "u")}
+    for table in by_name.values():
+        assert np.isfinite(table["standard_error"]).all()
+        wide = table.pivot_table(
+            index=[c for c in ("field", "sex", "statistic") if c in table], columns="estimator", values="estimate"
+        )
+        np.testing.assert_allclose(wide["records"], wide["parameters"], rtol=1e-9)
+    shown = [by_name[name][by_name[name]["estimator"] == "parameters"] for name in ("t", "u")]
+    for statistic in ("count", "total"):
+        crossed, single = (
+            frame[frame["statistic"] == statistic].set_index([c for c in ("field", "sex") if c in frame])["estimate"]
+            for frame in shown
+        )
+        np.testing.assert_allclose(crossed.xs("Total", level="field").loc[single.index], single, rtol=1e-9)
+        added = crossed[crossed.index.get_level_values("field") != "Total"].groupby("sex").sum()
+        np.testing.assert_allclose(added.loc[single.index], single, rtol=1e-9)
+    with pytest.raises(Exception, match="no record of"):
+        run(parse_job(job(tmp_path, mechanism={"name": "reference_tables"})), tmp_path / "refused")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"mechanism": {"name": "table_package", "strategy": "best"}}, "no strategy"),
+        ({"strata": ["field"]}, "measures the tables of the whole file"),
+        ({"budget": {"epsilon": "4", "adjacency": "add_remove"}}, "public numbers of records"),
+        ({"synthetic_sets": 2}, "releases one package"),
+    ],
+)
+def test_what_is_not_built_is_refused_with_a_remedy(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=message):
+        parse_job(job(tmp_path, **keys))
