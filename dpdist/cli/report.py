@@ -39,7 +39,7 @@ NOT_GIVEN = "not given"
 NOT_IDENTIFIED = "not identified"
 LISTED = {
     "not_identified": "no estimate",
-    "shrunk": "mostly noise",
+    "shrunk": "mostly the common figure",
     "beyond_sampling": "errors above the sample's own",
 }
 """Entries of the statement that name cells, and what is said of these cells after a run."""

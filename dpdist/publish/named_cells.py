@@ -48,6 +48,8 @@ MISSING = 2
 """Number of its most influential records that a sample may lack."""
 LARGER = 1.0
 """Ratio of the other errors to the sampling error from which a figure is named."""
+ONE_WEIGHT = 1e-6
+"""Relative standard deviation of weights up to which they count as one weight: files round them."""
 MOST = 99.0
 """Ratio that stands for itself and all larger ones."""
 
@@ -188,7 +190,7 @@ def beyond_sampling(released: ReleasedObject) -> ByCell:
     The other errors are those of noise and of the reference. The sampling error is one that the current sample may show:
     without its MISSING most influential records, because a sample may happen to have no record of a distribution's tail.
     So it is the least standard error that the unprotected estimate is likely to have. It is 0 in cells of no more than
-    MISSING records. Cells without a record are left out.
+    MISSING records. Cells without a record are left out, and counts of cells whose weights are all the same.
     """
     ratios: ByCell = {}
     for stratum in released.completed_strata:
@@ -201,6 +203,8 @@ def beyond_sampling(released: ReleasedObject) -> ByCell:
                 if n < 1:
                     continue
                 every, least = _sampling(pairs, float(n), of_weight=k == 0)
+                if k == 0 and n * every <= ONE_WEIGHT**2:
+                    continue  # weights that do not vary: the design fixes the count, and it has no sampling error
                 other = max(float(total) - every, float(by_noise))
                 if other > LARGER**2 * least:
                     ratio = round(float(np.sqrt(other / least)), 2) if least > 0.0 else MOST

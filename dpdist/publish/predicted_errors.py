@@ -28,7 +28,7 @@ FAR = 2.0
 OFF = 4.0
 """Distance from the direct figure, in its standard errors, of which a statement warns."""
 EXACT = 1e-6
-"""Relative error of a figure that is taken for exact."""
+"""Relative error of a figure that is taken for exact, or fixed by the design."""
 MOST = 99.0
 """Ratio that stands for itself and all larger ones."""
 IN_WORDS = (
@@ -78,9 +78,9 @@ def predicted(released: ReleasedObject, table: Table, cells: Cells, grounds: Gro
     with np.errstate(divide="ignore", invalid="ignore"):
         for value, part in zip(values, parts, strict=True):
             direct = part.sampling if varying else np.fmax(part.sampling, value**2 / records)
-            predictable = (records > 1) & (
-                part.other > (EXACT * value) ** 2
-            )  # a count that public totals fix errs by rounding
+            least = (EXACT * value) ** 2
+            # A count that public totals fix errs by rounding; one that the design fixes has no direct error.
+            predictable = (records > 1) & (part.other > least) & (direct > least)
             errors.append(np.where(predictable, np.sqrt(part.other / direct), np.nan))
     return errors
 

@@ -183,7 +183,7 @@ def test_cells_whose_counts_are_mostly_the_common_one_are_named(tmp_path: Path, 
         named.append(json.loads((public / "statement.json").read_text(encoding="utf-8")).get("shrunk", {}))
     assert len(named[0]["weight"]) > 60
     assert all(0.0 <= part < 0.5 for part in named[0]["weight"].values())
-    assert "mostly noise" in told(tmp_path / "40")
+    assert "mostly the common figure" in told(tmp_path / "40")
     assert named[1] == {}
 
 
