@@ -42,7 +42,7 @@ def guarantee_of(job: Job, how: Comparator) -> str:
 
 # Computes tables with Laplace noise as in the slides [T]: a comparator that guarantees nothing (METHODS §7).
 #
-# Noise is Laplace(Δ/ε), where the sensitivities Δ are computed on the file itself (`privacy.local_sensitivity`). With
+# Noise is Laplace(Δ/ε), where the sensitivities Δ are computed on the file itself (`sensitivities`). With
 # `laplace`, every cell and statistic has the whole ε, as in the slides. With `laplace_composed`, ε is divided by the number
 # of figures that one record enters. `laplace_consistent` also makes counts and totals add up, by least squares and at no
 # cost. Its means are totals over counts, where the table has both.

@@ -86,6 +86,7 @@ def test_the_file_is_announced_before_it_is_read_and_every_candidate_before_it_i
     assert notes[0].startswith(f"Candidate 1 of {begun.total}: ")
 
 
+@pytest.mark.long
 def test_figures_stand_in_the_folder_candidate_by_candidate(job: Job, tmp_path: Path) -> None:
     seen = list[int]()
 
@@ -100,6 +101,7 @@ def test_figures_stand_in_the_folder_candidate_by_candidate(job: Job, tmp_path: 
     assert not (tmp_path / "out" / STORED).exists()
 
 
+@pytest.mark.long
 def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Path, tried: list[str]) -> None:
     """Noise is not drawn again for what is finished: its figures are the same to the last digit."""
     before = killed_after([], job, tmp_path / "out", 4)
@@ -118,7 +120,9 @@ def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Pa
     assert min(tried.count(each.candidate.label) for each in made.trials if each.candidate.label not in first) >= 1
 
 
-@pytest.mark.parametrize("changed", ["job", "file", "records", "damaged"])
+@pytest.mark.parametrize(
+    "changed", ["job", *(pytest.param(changed, marks=pytest.mark.long) for changed in ("file", "records", "damaged"))]
+)
 def test_a_rehearsal_of_another_job_or_file_begins_anew_and_says_so(
     changed: str, job: Job, tmp_path: Path, tried: list[str]
 ) -> None:
