@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NOT_ROOMS = {"__init__.py", "__main__.py"}
-BESIDE = {"stan/", "jobs/", "deploy/", "docs/", "tests/"}
+BESIDE = {"stan/", "jobs/", "deploy/", "docs/", "tests/", "r/"}
 """Folders of the checkout that the table has in its last row."""
 
 

@@ -1,0 +1,4 @@
+library(testthat)
+library(dpdist)
+
+test_check("dpdist")

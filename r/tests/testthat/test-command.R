@@ -1,0 +1,11 @@
+test_that("a program that is not there is named, and its own words are kept", {
+  old <- options(dpdist.command = "no-such-program")
+  on.exit(options(old))
+  refused(dp_plan("job.yaml"), "the program 'no-such-program' is not there")
+  skip_on_os("windows")
+  program <- tempfile()
+  writeLines(c("#!/bin/sh", "echo \"job $2: 1 problem\" >&2", "exit 2"), program)
+  Sys.chmod(program, "0755")
+  options(dpdist.command = program)
+  refused(dp_plan("a job.yaml"), "exit code 2\njob a job.yaml: 1 problem")
+})
