@@ -148,6 +148,7 @@ def _package(
     size, noise = _typical(workload, aggregations, law.variance(shares[0]))
     limits = limits_of(workload, levels, reference, bounds, size, noise)
     prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
+    prior = prior.tied(reference)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
     tried = (False,) if alone else (False, True)
     made = [_measuring(prior, law, strategy, aggregations, group_centred) for group_centred in tried]

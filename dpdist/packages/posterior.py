@@ -20,23 +20,24 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.packages.levels import Deviations, Levels, Terms
+from dpdist.packages.levels import Deviations, Levels, ReferenceRecords, Terms
 from dpdist.packages.limits import CellLimits
 from dpdist.packages.strategy import FACTOR_STEPS, Measured
+from dpdist.packages.ties import ties_of
 from dpdist.packages.workload import Workload
 
 MOST_SUMS = 6_000
 """Largest number of measured sums, whose covariance is dense."""
 MOST_TERMS = 6_000
 """Largest number of shared terms, whose covariance is dense."""
-PLANNED_DRIFT = 0.01
+PLANNED_DRIFT = 0.003
 """Relative drift since the reference that is planned for before the file is seen: its median a priori."""
 DRIFT_LOG_SD = 2.0
 """Standard deviation a priori of the logarithm of the drift."""
-DRIFTS = np.array([0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3])
+DRIFTS = np.array([0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25])
 """Standard deviations of drift that are tried."""
-ALL_DRIFT = 0.1
-"""Standard deviation of the drift that all cells share."""
+OVERALL = 5.0
+"""Standard deviation of the drift that all cells share, over that of a term."""
 CELL_DRIFT = 0.02
 """Standard deviation of a base cell's own drift."""
 TAIL_DRIFT = 0.01
@@ -86,6 +87,8 @@ class Prior:
     tails: tuple[Deviations, Deviations]
     """Deviations of Σe and Σer, per record, from what clipped sums say of them by the group's law."""
     linearised_at: Floats
+    ties: Floats
+    """What ties to the reference's own margins add to the mean sums of a record, (cell, 4)."""
 
     @classmethod
     def of(
@@ -102,7 +105,11 @@ class Prior:
             raise ValueError(
                 f"{fault}: a package may have {MOST_TERMS:,}, so drop or coarsen columns of its largest tables"
             )
-        return cls(workload, terms, levels, limits, tails, np.zeros((len(workload), 2)))
+        return cls(workload, terms, levels, limits, tails, np.zeros((len(workload), 2)), np.zeros((len(workload), 4)))
+
+    def tied(self, records: ReferenceRecords) -> Prior:
+        """This prior, tied to the reference's own margins."""
+        return replace(self, ties=ties_of(self.workload, self.levels, self.limits, records, self._per_record))
 
     @cached_property
     def _linear(self) -> tuple[Floats, Floats, Floats]:
@@ -130,10 +137,15 @@ class Prior:
     @property
     def mean(self) -> Floats:
         """Prior means of the four sums, (cell, 4): the linearised ones at deviations 0."""
+        return np.asarray(self.workload.count[:, None] * self._per_record)
+
+    @property
+    def _per_record(self) -> Floats:
+        """Means of a record's four sums, (cell, 4)."""
         mean, slope, _ = self._linear
-        per_record = mean - np.einsum("cij,cj->ci", slope, self.linearised_at)
+        per_record = mean - np.einsum("cij,cj->ci", slope, self.linearised_at) + self.ties
         per_record[:, :2] += np.column_stack([tail.value for tail in self.tails])
-        return np.asarray(self.workload.count[:, None] * per_record)
+        return np.asarray(per_record)
 
     @property
     def sampling(self) -> Floats:
@@ -176,7 +188,7 @@ class Prior:
 
     def sizes(self, drift: float) -> Floats:
         """Standard deviations of the drift of every term, (term,)."""
-        return np.where(self.terms.classes == 0, ALL_DRIFT, drift)
+        return drift * np.where(self.terms.classes == 0, OVERALL, 1.0)
 
     def shared(self, sums: Sums, drift: Drift) -> Floats:
         """A root of the functions' covariance by what cells share, (row, 4 terms)."""
@@ -358,7 +370,7 @@ def learned(posterior: Posterior, x: Floats) -> Posterior:
 
 
 def _drifted(posterior: Posterior, x: Floats) -> Posterior:
-    """The drift of the largest likelihood, by turns for weights and outcomes."""
+    """The median of the drift given the noisy measurements, by turns for weights and outcomes."""
     residual = posterior.residual(x)
     covariance = Drifting.of(posterior)
 
@@ -370,8 +382,9 @@ def _drifted(posterior: Posterior, x: Floats) -> Posterior:
     best = Drift()
     for _ in range(2):
         for name in Drift._fields:
-            tried = [best._replace(**{name: float(size)}) for size in DRIFTS]
-            best = max(tried, key=likelihood)
+            logs = np.array([likelihood(best._replace(**{name: float(size)})) for size in DRIFTS])
+            below = np.cumsum(np.exp(logs - logs.max()))
+            best = best._replace(**{name: float(DRIFTS[np.searchsorted(below, below[-1] / 2.0)])})
     return replace(posterior, drift=best)
 
 
@@ -387,10 +400,11 @@ class Drifting:
         """The terms of a posterior's V."""
         prior, measured = posterior.prior, posterior.measured
         fixed = crossed(measured, measured, prior.block()).toarray() + np.diag(posterior.noise)
-        common, parts = prior.terms.classes == 0, []
+        parts = []
         for errors, moved in prior.terms_of(measured):
-            fixed += errors @ errors.T + ALL_DRIFT**2 * moved[:, common] @ moved[:, common].T
-            parts.append(moved[:, ~common] @ moved[:, ~common].T)
+            fixed += errors @ errors.T
+            scaled = moved * prior.sizes(1.0)
+            parts.append(scaled @ scaled.T)
         return cls(fixed, tuple(parts))
 
     def forms(self, x: Floats, drift: Drift) -> tuple[float, float]:

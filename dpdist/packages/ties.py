@@ -1,0 +1,65 @@
+"""Ties of the prior to the reference's own margins: what smooth levels leave of them, given back table by table.
+
+Levels and tails borrow from other cells. Where a table's cell has many reference records, its own sums are better. So the
+mean sums of a record are moved by t = Σ_A Z_A τ_A, by a ridge regression of the reference's sums on the cells of all
+measured tables. A cell with `TIE_RECORDS` reference records goes half of the way, one with many the whole. Without any
+measurement a table's cell then has the reference's own mean weight and mean outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.packages.levels import Levels, ReferenceRecords
+from dpdist.packages.limits import CellLimits, Shape
+from dpdist.packages.workload import Workload
+
+TIE_RECORDS = 30.0
+"""Reference records of a table's cell at which it goes half of the way to its own sums."""
+TIE_PASSES = 20
+"""Number of times that all tables are tied in turn."""
+
+
+def ties_of(workload: Workload, levels: Levels, limits: CellLimits, records: ReferenceRecords, mean: Floats) -> Floats:
+    """Moves of the four mean sums of a record, (cell, 4), from the prior's `mean` (cell, 4) before them.
+
+    Sums are tied in the units in which they are published, or measured: a cell's sum of e counts ω times, for instance.
+    What ties of e leave of totals within a table's cell is tied by e r.
+    """
+    e, r = levels.standardised(records)
+    group, left = limits.group[records.cell], np.empty((len(e), 4))
+    for number, clipping in enumerate(limits.clippings):
+        members = group == number
+        left[members] = Shape(e[members], r[members], r[members]).sums(clipping)
+    left -= mean[records.cell]
+    cells = len(workload)
+    held = np.bincount(records.cell, minlength=cells).astype(np.float64)
+    missing = np.column_stack([np.bincount(records.cell, weights=part, minlength=cells) for part in left.T])
+    tables = [workload.groups(by) for by in dict.fromkeys([(), *workload.measured])]
+    moved = np.empty((cells, 4))
+    for which, unit in ((0, levels.weight), (2, limits.cap), (3, limits.cap * limits.half)):
+        moved[:, which] = tied(missing[:, which] * unit, held * unit, tables, float(np.average(unit, weights=held)))
+    beyond = levels.mean * (missing[:, 0] - held * moved[:, 0])
+    unit = levels.weight * levels.unit
+    moved[:, 1] = tied(
+        levels.weight * beyond + unit * missing[:, 1], held * unit, tables, float(np.average(unit, weights=held))
+    )
+    return moved
+
+
+def tied(missing: Floats, held: Floats, tables: Sequence[Ints], unit: float) -> Floats:
+    """Terms by the tables' groups whose sums, times `held`, are what is `missing`, (cell,) each, with a ridge."""
+    moved = np.zeros(len(missing))
+    ridge = TIE_RECORDS * float(held.sum()) / max(float((held > 0).sum()), 1.0)
+    sums = [np.bincount(group, weights=held) for group in tables]
+    terms = [np.zeros(len(whole)) for whole in sums]
+    for _ in range(TIE_PASSES):
+        for group, whole, term in zip(tables, sums, terms, strict=True):
+            left = np.bincount(group, weights=missing - held * moved) + whole * term
+            now = left / np.maximum(whole + ridge, 1e-300)
+            moved += (now - term)[group]
+            term[:] = now
+    return moved

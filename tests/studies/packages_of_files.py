@@ -1,0 +1,356 @@
+"""Packages of ten tables on thirds of public files: errors of every strategy beside those of the reference alone.
+
+    python tests/studies/packages_of_files.py --data FOLDER [--files nscg …] [--epsilon 1 4] [--splits 3] [--draws 2]
+        [--drift none|scale|shape] [--strategies per_table …] [--rho]
+
+A file is split at random into thirds: one is released, one is its reference, and one is the truth, with its own error.
+Errors are about the released third's own weighted figures, in direct standard errors given the cells' numbers of records.
+Cells are those of all tables, margins too, with 10 records or more. The reference alone has its mean weight times the
+public number of records, and its mean. A table is *worse* where its median error is over 1.05 times the reference's.
+Noise is NumPy's, of the variance of the released one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from dpdist.core.records import Floats
+from dpdist.packages.estimates import base_estimates, table_estimates
+from dpdist.packages.levels import ReferenceRecords
+from dpdist.packages.package import Package, best_package
+from dpdist.packages.posterior import learned
+from dpdist.packages.query import Budget, JointQuery, base_sums
+from dpdist.packages.strategy import STRATEGIES
+from dpdist.packages.workload import PackageTable, Workload
+
+FEWEST = 10
+"""Records of a cell whose errors count."""
+SMALLEST = 0.01
+"""Least variance of weights within a cell, in their mean square, at which a count has a standard error given numbers."""
+DELTA = 1e-9
+NORMAL_90 = 1.6449
+
+
+class File(NamedTuple):
+    """A public file, the columns of its tables, its weight and its outcome with public bounds."""
+
+    path: str
+    tables: tuple[tuple[str, ...], ...]
+    outcome: str
+    bounds: tuple[float, float]
+    weight: str = "weight"
+    keep: str = ""
+
+
+FILES = {
+    "nscg": File(
+        "nscg2013",
+        (
+            ("degree_field", "sex"),
+            ("degree_field", "highest_degree"),
+            ("degree_field", "age_group"),
+            ("degree_field", "race_ethnicity"),
+            ("highest_degree", "age_group"),
+            ("highest_degree", "sex", "race_ethnicity"),
+            ("age_group", "sex"),
+            ("job_satisfaction", "degree_field"),
+            ("job_satisfaction", "age_group"),
+            ("age_group", "race_ethnicity", "sex"),
+        ),
+        "salary",
+        (0.0, 150_000.0),
+        keep="employment_status == 'Employed'",
+    ),
+    "vote": File(
+        "cps_vote",
+        (
+            ("state", "sex"),
+            ("state", "age_group"),
+            ("state", "education"),
+            ("state", "hispanic"),
+            ("age_group", "education"),
+            ("age_group", "sex", "race"),
+            ("education", "sex", "race"),
+            ("hispanic", "age_group"),
+            ("hispanic", "education"),
+            ("race", "hispanic"),
+        ),
+        "voted",
+        (0.0, 1.0),
+    ),
+    "tax": File(
+        "cps_taxunits",
+        (
+            ("state", "filing_status"),
+            ("state", "age_group"),
+            ("state", "income_year"),
+            ("filing_status", "age_group"),
+            ("filing_status", "income_year"),
+            ("age_group", "income_year"),
+            ("filing_status", "dependent_filer"),
+            ("age_group", "dependent_filer"),
+            ("state", "dependent_filer"),
+            ("filing_status", "age_group", "income_year"),
+        ),
+        "wages",
+        (0.0, 2_000_000.0),
+    ),
+    "nhis": File(
+        "nhis2003",
+        (
+            ("ethnicity", "age_group"),
+            ("ethnicity", "sex"),
+            ("ethnicity", "education"),
+            ("ethnicity", "family_income"),
+            ("age_group", "education"),
+            ("age_group", "sex"),
+            ("age_group", "family_income"),
+            ("education", "sex"),
+            ("education", "family_income"),
+            ("limited_activity", "age_group", "sex"),
+        ),
+        "uninsured",
+        (0.0, 1.0),
+    ),
+    "ses": File(
+        "ses_austria",
+        (
+            ("industry", "sex"),
+            ("industry", "region"),
+            ("industry", "employer_size"),
+            ("region", "employer_size"),
+            ("age_group", "sex"),
+            ("education", "sex"),
+            ("age_group", "education"),
+            ("education", "industry"),
+            ("region", "sex"),
+            ("employer_size", "sex"),
+        ),
+        "earnings_hour",
+        (0.0, 300.0),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A file's base cells with their sizes in the released third, and three sets of records of all base cells."""
+
+    workload: Workload
+    bounds: tuple[float, float]
+    current: ReferenceRecords
+    reference: ReferenceRecords
+    truth: ReferenceRecords
+
+
+def read(file: File, folder: Path) -> pd.DataFrame:
+    rows = pd.read_parquet(folder / f"{file.path}.parquet")
+    rows = rows.query(file.keep) if file.keep else rows
+    columns = list(dict.fromkeys(column for table in file.tables for column in table))
+    rows = rows[[*columns, file.outcome, file.weight]].dropna()
+    if not pd.api.types.is_numeric_dtype(rows[file.outcome]):
+        rows = rows.assign(**{file.outcome: (rows[file.outcome].astype(str) == "Yes").astype(float)})
+    rows = rows[rows[file.weight] > 0]
+    return rows.assign(**{file.outcome: rows[file.outcome].astype(float).clip(*file.bounds)}).reset_index(drop=True)
+
+
+def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Parts:
+    """The thirds of a file. `drift` moves the reference: it is smaller by a tenth and a seventh, or of another shape."""
+    names = list(dict.fromkeys(column for table in file.tables for column in table))
+    coded = [rows[name].astype("category").cat.remove_unused_categories() for name in names]
+    codes = np.column_stack([column.cat.codes.to_numpy(dtype=np.int64) for column in coded])
+    sizes = tuple(len(column.cat.categories) for column in coded)
+    part = np.random.default_rng(seed).permutation(len(rows)) % 3
+    occurring, cell = np.unique(codes[part == 0], axis=0, return_inverse=True)
+    keys = {tuple(row): number for number, row in enumerate(occurring)}
+    every = np.array([keys.get(tuple(row), -1) for row in codes])
+    weight, outcome = rows[file.weight].to_numpy(dtype=float), rows[file.outcome].to_numpy(dtype=float)
+    tables = tuple(PackageTable(" x ".join(by), tuple(names.index(name) for name in by)) for by in file.tables)
+    count = np.bincount(cell.reshape(-1), minlength=len(occurring)).astype(float)
+    records = [
+        ReferenceRecords(every[kept], weight[kept], outcome[kept])
+        for kept in ((part == 0), (part == 1) & (every >= 0), (part == 2) & (every >= 0))
+    ]
+    return Parts(Workload(occurring, sizes, count, tables), file.bounds, records[0], drifted(records[1], drift), records[2])
+
+
+def drifted(records: ReferenceRecords, drift: str) -> ReferenceRecords:
+    """An earlier file: `scale` takes weights by 1/1.1 and outcomes by 1/1.15; `shape` takes powers of 1/1.1, totals kept."""
+    cell, weight, outcome = records
+    if drift == "scale":
+        return ReferenceRecords(cell, weight / 1.1, outcome / 1.15)
+    if drift == "shape":
+        heavier = weight ** (1 / 1.1)
+        richer = np.maximum(outcome, 0.0) ** (1 / 1.1)
+        scale = np.average(outcome, weights=weight) / max(np.average(richer, weights=weight), 1e-300)
+        return ReferenceRecords(cell, heavier * weight.sum() / heavier.sum(), richer * scale)
+    return records
+
+
+class Direct(NamedTuple):
+    """A table's figures from records, (cell,): numbers, counts, means, and their standard errors given numbers."""
+
+    number: Floats
+    counts: Floats
+    means: Floats
+    errors_of_counts: Floats
+    errors_of_means: Floats
+
+
+def direct(matrix: scipy.sparse.csr_array, records: ReferenceRecords) -> Direct:
+    cells = matrix.shape[1]
+    cell, w, y = records
+
+    def summed(values: Floats) -> Floats:
+        return np.asarray(matrix @ np.bincount(cell, weights=values, minlength=cells))
+
+    n, count, square = summed(np.ones_like(w)), summed(w), summed(w**2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = summed(w * y) / count
+        spread = summed(w**2 * y**2) - 2 * mean * summed(w**2 * y) + mean**2 * square
+        of_mean = np.sqrt(np.maximum(spread, 0.0)) / count
+        within = np.maximum(square - count**2 / n, 0.0) * n / np.maximum(n - 1, 1)
+        of_count = np.sqrt(np.where(within > SMALLEST * square, within, np.nan))
+    return Direct(n, count, mean, of_count, of_mean)
+
+
+def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: int) -> Iterator[dict[str, object]]:
+    """One row for every cell and statistic under one draw of the noise."""
+    query = JointQuery(package.prior.limits, package.measurements, package.shares, budget)
+    exact = query.in_records(query.exact(base_sums(query.limits, *parts.current)))
+    rng, noise = np.random.default_rng([seed, split]), package.posterior.noise
+    pure = budget.epsilon is not None
+    x = exact + (rng.laplace(0.0, np.sqrt(noise / 2.0)) if pure else rng.normal(0.0, np.sqrt(noise)))
+    posterior = learned(package.posterior, x)
+    base = base_estimates(posterior, x, parts.bounds)
+    for table, predicted in zip(parts.workload.tables, package.predicted(), strict=True):
+        matrix = parts.workload.published(table)
+        here, earlier, truth = (direct(matrix, records) for records in (parts.current, parts.reference, parts.truth))
+        found = table_estimates(posterior, table, base)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            alone = {"counts": earlier.counts / earlier.number * here.number, "means": earlier.means}
+            factor = here.number / truth.number
+        for name in ("counts", "means"):
+            error = getattr(here, f"errors_of_{name}")
+            scale = factor if name == "counts" else np.ones_like(factor)
+            stated, value = getattr(found, f"errors_of_{name}"), getattr(found, name)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                target, target_error = getattr(truth, name) * scale, getattr(truth, f"errors_of_{name}") * scale
+                one = {
+                    "table": table.name,
+                    "statistic": name,
+                    "cell": np.arange(len(error)),
+                    "n": here.number,
+                    "error": np.abs(value - getattr(here, name)) / error,
+                    "signed": (value - getattr(here, name)) / error,
+                    "alone": np.abs(alone[name] - getattr(here, name)) / error,
+                    "held": np.abs(value - target) <= NORMAL_90 * np.hypot(stated, target_error),
+                    "direct": np.abs(getattr(here, name) - target) <= NORMAL_90 * np.hypot(error, target_error),
+                    "predicted": getattr(predicted.error, name),
+                    "stated": stated / error,
+                    "drift_weight": posterior.drift[0],
+                    "drift_outcome": posterior.drift[1],
+                    "counted": (here.number >= FEWEST) & (error > 0) & np.isfinite(alone[name]) & (truth.number > 1),
+                }
+            yield one | {"split": split, "draw": seed}
+
+
+def by_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Median and largest errors by table, beside the reference's, and the median's ratio."""
+    grouped = rows.groupby(["strategy", "epsilon", "statistic", "table"], sort=False)
+    found = grouped[["error", "alone"]].agg(["median", "max"])
+    found.columns = ["median", "largest", "alone", "alone largest"]
+    found["ratio"] = found["median"] / found["alone"]
+    squares = grouped.apply(lambda part: np.sqrt((part["error"] ** 2).mean() / (part["alone"] ** 2).mean()))
+    return found.assign(rms_ratio=squares)
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line for a strategy, budget and statistic."""
+    by = ["strategy", "epsilon", "statistic"]
+    grouped = rows.groupby(by, sort=False)
+    found = grouped[["error", "alone"]].agg(["median", "max"])
+    found.columns = ["median", "largest", "alone", "alone largest"]
+    found["predicted"] = grouped["predicted"].median()
+    found[["held", "direct"]] = grouped[["held", "direct"]].mean()
+    found["over4"] = grouped["error"].apply(lambda error: (error > 4).mean())
+    tables = by_table(rows).reset_index().groupby(by, sort=False)
+    found["worst table"], found["worse"] = tables["ratio"].max(), tables["ratio"].apply(lambda ratio: (ratio > 1.05).sum())
+    found["worst rms"] = tables["rms_ratio"].max()
+    found[["drift w", "drift y"]] = grouped[["drift_weight", "drift_outcome"]].median()
+    return found
+
+
+def study(
+    name: str, folder: Path, budgets: dict[str, Budget], splits: int, draws: int, drift: str, strategies: list[str]
+) -> pd.DataFrame:
+    """All rows of a file."""
+    file, made = FILES[name], []
+    rows = read(file, folder)
+    tried = [each for each in STRATEGIES if not strategies or each.name in strategies]
+    for split in range(splits):
+        parts = parted(file, rows, split, drift)
+        for label, budget in budgets.items():
+            begun = time.perf_counter()
+            packages = best_package(parts.workload, parts.reference, parts.bounds, budget.law, tried)
+            planned = time.perf_counter() - begun
+            for place, package in enumerate(packages):
+                for draw in range(draws):
+                    for one in measured(parts, package, budget, draw, split):
+                        made.append(pd.DataFrame(one | {"strategy": package.strategy, "epsilon": label, "place": place}))
+            spent = time.perf_counter() - begun - planned
+            print(
+                f"{name} {split} {label}: {len(parts.workload)} base cells, "
+                f"{len(packages[0].posterior.measured)} sums, plan {planned:.0f} s, runs {spent:.0f} s",
+                flush=True,
+            )
+    found = pd.concat(made, ignore_index=True)
+    return found[found["counted"]].drop(columns="counted")
+
+
+def zcdp(epsilon: float) -> Fraction:
+    """ρ whose simple conversion ρ + 2√(ρ log 1/δ) is ε at δ = 1e-9, rounded down."""
+    log = float(np.log(1.0 / DELTA))
+    return Fraction(int(1e9 * (np.sqrt(log + epsilon) - np.sqrt(log)) ** 2), 10**9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--files", nargs="*", default=list(FILES))
+    parser.add_argument("--epsilon", nargs="*", default=["1", "4"])
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=2)
+    parser.add_argument("--drift", default="none")
+    parser.add_argument("--strategies", nargs="*", default=[])
+    parser.add_argument("--rho", action="store_true", help="zCDP at δ = 1e-9 in place of pure ε")
+    parser.add_argument("--out", type=Path)
+    taken = parser.parse_args()
+    pd.set_option("display.width", 220, "display.max_rows", 1000, "display.max_columns", 50)
+    budgets = {
+        each: Budget("substitution", rho=zcdp(float(each))) if taken.rho else Budget("substitution", epsilon=Fraction(each))
+        for each in taken.epsilon
+    }
+    for name in taken.files:
+        rows = study(name, taken.data, budgets, taken.splits, taken.draws, taken.drift, taken.strategies)
+        if taken.out:
+            rows.to_parquet(taken.out / f"{name}-{taken.drift}.parquet")
+        print(f"\n{name}, drift {taken.drift}\n{summary(rows).round(2).to_string()}")
+        print(by_table(rows).round(2).to_string(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
