@@ -1,7 +1,7 @@
 """Ties of the prior to the reference's own margins: what smooth levels leave of them, given back table by table.
 
 Levels and tails borrow from other cells. Where a table's cell has many reference records, its own sums are better. So the
-mean sums of a record are moved by t = Σ_A Z_A τ_A, by a ridge regression of the reference's sums on the cells of all
+mean sums of a record are moved by t = Σ_A Z_A t_A, by a ridge regression of the reference's sums on the cells of all
 measured tables. A cell with `TIE_RECORDS` reference records goes half of the way, one with many the whole. Without any
 measurement a table's cell then has the reference's own mean weight and mean outcome.
 """
@@ -51,7 +51,10 @@ def ties_of(workload: Workload, levels: Levels, limits: CellLimits, records: Ref
 
 
 def tied(missing: Floats, held: Floats, tables: Sequence[Ints], unit: float) -> Floats:
-    """Terms by the tables' groups whose sums, times `held`, are what is `missing`, (cell,) each, with a ridge."""
+    """Σ_A Z_A t_A, (cell,), by a ridge regression: times `held`, it adds up to what is `missing` in the tables' groups.
+
+    `unit` is what one record holds in the mean.
+    """
     moved = np.zeros(len(missing))
     ridge = TIE_RECORDS * float(held.sum()) / max(float((held > 0).sum()), 1.0)
     sums = [np.bincount(group, weights=held) for group in tables]

@@ -188,7 +188,7 @@ def parted(file: File, rows: pd.DataFrame, seed: int, drift: str = "none") -> Pa
 
 
 def drifted(records: ReferenceRecords, drift: str) -> ReferenceRecords:
-    """An earlier file: `scale` takes weights by 1/1.1 and outcomes by 1/1.15; `shape` takes powers of 1/1.1, totals kept."""
+    """An earlier file: `scale` divides weights by 1.1 and outcomes by 1.15; `shape` takes powers of 1/1.1, totals kept."""
     cell, weight, outcome = records
     if drift == "scale":
         return ReferenceRecords(cell, weight / 1.1, outcome / 1.15)
