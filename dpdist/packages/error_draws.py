@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.job.names import NoiseName
 from dpdist.packages.posterior import TAIL_DRIFT, Posterior
 
 
@@ -42,11 +41,11 @@ def by_sample(posterior: Posterior, draws: int, rng: np.random.Generator) -> Cel
     return CellErrors.of(posterior, errors)
 
 
-def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, law: NoiseName) -> CellErrors:
-    """Errors of estimates by noise of this law, by the reference, and by drift since."""
+def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace: bool) -> CellErrors:
+    """Errors of estimates by noise, Laplace or Gaussian, by the reference, and by drift since."""
     prior, cells = posterior.prior, len(posterior.prior.workload)
     terms, deviation = prior.terms.matrix, np.sqrt(posterior.noise)
-    errors, laplace = np.empty((draws, cells, 4)), law == "laplace"
+    errors = np.empty((draws, cells, 4))
     levels = (prior.levels.of_weight, prior.levels.of_mean)
     for number in range(draws):
         d = rng.standard_normal((cells, 2)) * np.sqrt(prior.alone)

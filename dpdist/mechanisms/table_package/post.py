@@ -211,7 +211,7 @@ class PackageCells(PublicModel):
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells under other noise, other samples of the reference, and other drift, for standard errors only."""
-        return self._moved(theta, by_other(self.posterior(theta), draws, rng, self.joint.law))
+        return self._moved(theta, by_other(self.posterior(theta), draws, rng, self.joint.law == "laplace"))
 
     def _moved(self, theta: Draws, errors: CellErrors) -> Draws:
         weight, mean = theta["means"][0].T
