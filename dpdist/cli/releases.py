@@ -88,12 +88,17 @@ def plan(
     public: Annotated[
         Path | None, typer.Option("--public", help="Public file on which errors are predicted, without a reference.")
     ] = None,
+    opened: Annotated[
+        bool, typer.Option("--open", help="Write predicted errors to JOB.plan.html in the current folder, and open it.")
+    ] = False,
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
     """Show strata, memory, guarantee, cost and predicted errors of a run before it begins. Nothing is spent."""
     from dpdist.cli.loading import loaded
     from dpdist.cli.plan_text import needed_text, plan_json, plan_text
+    from dpdist.core.files import write_text
+    from dpdist.quality.predicted.page import page
     from dpdist.quality.predicted.prediction import predicted
     from dpdist.validating import validate as validate_job
 
@@ -101,6 +106,11 @@ def plan(
         if error is not None and not 0.0 < error < float("inf"):
             problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
             raise JobError(job, [problem])
+        if error is not None and opened:
+            remedy = "leave one of them out"
+            raise JobError(
+                job, [Problem("--open", "with --for-error there is one figure, and no page", "one of both", remedy)]
+            )
         with listening(quiet=False, as_json=as_json) as listener:
             checked = validate_job(loaded(job, settings, input), input, listener)
             if error is not None:
@@ -110,10 +120,18 @@ def plan(
         if error is not None:
             print(json.dumps({"event": "done", **answer})) if as_json else out.print(answer["in_words"], markup=False)
             return
+        written = Path(f"{Path(job).stem}.plan.html").absolute()
+        if opened:
+            write_text(written, page(checked, prediction, public))
         if as_json:
-            print(json.dumps({"event": "done", **plan_json(checked, prediction)}))
+            shown = {"page": str(written)} if opened else {}
+            print(json.dumps({"event": "done", **plan_json(checked, prediction), **shown}))
         else:
             out.print(plan_text(checked, prediction), markup=False)
+            if opened:
+                out.print(str(written), markup=False)
+        if opened:
+            typer.launch(written.as_uri())
 
     guarded(act, show_values, as_json, afterwards=ANEW)
 

@@ -90,12 +90,13 @@ WIDE_RANGE = 30.0
 
 
 class Axis(NamedTuple):
-    """An axis of values from `low` to `high`, logarithmic if `log` is true."""
+    """An axis of values from `low` to `high`, logarithmic if `log` is true; `marked` are its ticks, round values else."""
 
     name: str
     low: float
     high: float
     log: bool
+    marked: tuple[float, ...] = ()
 
     def position(self, value: Floats) -> Floats:
         """Returns positions on the axis, from 0 to 1."""
@@ -106,7 +107,9 @@ class Axis(NamedTuple):
 
     @property
     def ticks(self) -> Floats:
-        """Round values within the axis."""
+        """Marked values, or round ones within the axis."""
+        if self.marked:
+            return np.array(self.marked)
         if self.log:
             powers = 10.0 ** np.arange(np.floor(np.log10(self.low)), np.ceil(np.log10(self.high)) + 1)
             every = np.outer(powers, [1.0, 2.0, 5.0] if len(powers) < 5 else [1.0]).ravel()
@@ -158,6 +161,26 @@ def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]
         parts.append(f'<path class="curve g{number}" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in pairs)}"/>')
         parts.append(f'<circle class="dot g{number}" cx="{LEFT + 12 + 230 * number}" cy="10" r="4"/>')
         parts.append(_text(LEFT + 22 + 230 * number, 14, group, "start"))
+    return _drawing(name, parts)
+
+
+def lines(name: str, x: Axis, y: Axis, curves: Mapping[str, tuple[Floats, Floats]], levels: Mapping[str, float]) -> Markup:
+    """Draws a line through the points of each group, and a dashed level of the group where it has one."""
+    parts, width = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True)), WIDTH - LEFT - RIGHT
+    for number, (group, (across, up)) in enumerate(curves.items()):
+        shown = np.isfinite(across) & np.isfinite(up)
+        pairs = list(
+            zip((LEFT + width * x.position(across[shown])).tolist(), _up(y.position(up[shown])).tolist(), strict=True)
+        )
+        if pairs:
+            parts.append(f'<path class="curve g{number}" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in pairs)}"/>')
+        parts += [f'<circle class="dot g{number}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b in pairs]
+        if np.isfinite(level := levels.get(group, np.nan)):
+            high = float(_up(y.position(np.array([level])))[0])
+            parts.append(f'<path class="curve alone g{number}" d="M{LEFT} {high:.1f}H{LEFT + width}"/>')
+        place = LEFT + number * width / len(curves)
+        parts.append(f'<circle class="dot g{number}" cx="{place + 12:.1f}" cy="10" r="4"/>')
+        parts.append(_text(place + 22, 14, group, "start"))
     return _drawing(name, parts)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,8 +22,8 @@ from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.opening.results import open_evaluation
 from dpdist.quality.predicted import prediction as predicting
 from dpdist.quality.predicted.budget import epsilon_for
-from dpdist.quality.predicted.prediction import FALSE_ALARM, Prediction, named_above, predicted, predicted_before
-from dpdist.quality.predicted.words import alarms, in_words
+from dpdist.quality.predicted.prediction import FALSE_ALARM, FIGURES, Prediction, named_above, predicted, predicted_before
+from dpdist.quality.predicted.words import alarms, in_words, worth
 
 CELLS = {"a": 1500, "b": 700, "c": 300, "d": 120}
 JOB = """
@@ -141,6 +144,79 @@ def test_plan_as_json_has_the_predicted_errors_beside_the_reference_alone() -> N
     assert {one["epsilon"] for one in made["curve"]} == {0.5, 1.0, 2.0, 4.0}
     medians = [one["median"] for one in made["curve"] if one["statistic"] == "count"]
     assert medians == sorted(medians, reverse=True)
+
+
+def opened_page(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[str, dict[str, Any]]:
+    """The page that `plan --open` writes and opens, and the plan as JSON."""
+    launched = list[str]()
+    monkeypatch.setattr("typer.launch", lambda url: launched.append(url) or 0)
+    code, shown = command("plan", "job.yaml", "--open", "--json", *words)
+    assert code == 0, shown
+    assert launched == [Path("job.plan.html").absolute().as_uri()]
+    return Path("job.plan.html").read_text(encoding="utf-8"), json.loads(shown.splitlines()[-1])
+
+
+def test_the_page_of_a_plan_has_the_figures_of_its_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every predicted figure and every point of the curve. Control: those of another ε are not these."""
+    Path("job.yaml").write_text(JOB, encoding="utf-8")
+    html, made = opened_page(monkeypatch)
+    assert made["page"] == str(Path("job.plan.html").absolute())
+    grids = {head.partition(",")[0]: rows for head, rows in figures_of(html)}
+    for one, figures in zip(made["predicted"], grids["At the job's ε"], strict=True):
+        expected = [
+            one["cells"],
+            *(one[name] for name in FIGURES if name not in {"given_n", "relative", "largest_relative"}),
+        ]
+        assert figures[: len(expected)] == pytest.approx(expected)
+        others = [other["median"] for other in made["curve"] if other["statistic"] == one["statistic"]]
+        assert len(set(others)) == 4, "control"
+    medians = [[one["median"] for one in made["curve"] if one["statistic"] == statistic] for statistic in ("count", "mean")]
+    assert grids["Median error by ε"] == [pytest.approx(curve) for curve in medians]
+    assert html.count('<path class="curve g') == 2
+    assert html.count('<path class="curve alone g') == 2
+    (worthwhile,) = worth(predicted(dpdist.plan(parse_job(JOB))))
+    assert worthwhile[1:] in html
+    assert set(re.findall(r"\w+://[^\"]*", html)) == {"http://www.w3.org/2000/svg"}, "it loads nothing"
+
+
+def test_the_page_of_counts_that_the_design_fixes_has_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seed in (("current", 5), ("earlier", 6)):
+        people(seed, constant=True).to_parquet(f"{name}.parquet")
+    fixed = JOB.replace("{weight: weight}", "{weight: weight, design_strata: [region]}")
+    Path("job.yaml").write_text(fixed, encoding="utf-8")
+    html, made = opened_page(monkeypatch)
+    grids = {head.partition(",")[0]: rows for head, rows in figures_of(html)}
+    count = made["predicted"][0]
+    assert count["median"] is None
+    assert grids["At the job's ε"][0][-2:] == pytest.approx([count["relative"], count["largest_relative"]])
+    assert "% of the figure" in html
+
+
+def test_the_page_of_a_plan_without_a_public_file_has_the_reason_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("job.yaml").write_text(FIRST_YEAR, encoding="utf-8")
+    html, made = opened_page(monkeypatch)
+    assert f"Not known before the run, because {made['predicted'][0]['why']}" in html
+    assert "<table" not in html
+    assert "<svg" not in html
+    assert "<table" in opened_page(monkeypatch, "--public", "earlier.parquet")[0], "control"
+
+
+def test_a_single_figure_has_no_page() -> None:
+    Path("job.yaml").write_text(JOB, encoding="utf-8")
+    code, shown = command("plan", "job.yaml", "--open", "--for-error", ".5")
+    assert code == 2
+    assert "leave one of them out" in shown
+    assert not Path("job.plan.html").exists()
+
+
+def figures_of(html: str) -> list[tuple[str, list[list[float]]]]:
+    """Captions and rows of figures of a page's tables, without those of ε alone."""
+    made = list[tuple[str, list[list[float]]]]()
+    for table in html.split("<table ")[1:]:
+        caption, _, body = table.partition("<caption>")[2].partition("</caption>")
+        rows = body.partition("<tbody>")[2].partition("</tbody>")[0].split("<tr>")[1:]
+        made.append((unescape(caption), [[float(value) for value in re.findall(r'data-v="([^"]+)"', row)] for row in rows]))
+    return made
 
 
 def test_without_a_public_file_nothing_is_predicted_and_the_reason_stands() -> None:

@@ -20,7 +20,7 @@ GIVEN_N = "given the cells' numbers of records, which are published"
 def in_words(prediction: Prediction) -> Iterator[str]:
     """Yields lines of a plan: on every statistic, on other ε, on what is worth its budget; or why nothing is known."""
     if not prediction.computed:
-        yield f"not known before the run, because {prediction.why}"
+        yield not_known(prediction)
         return
     yield UNIT
     for one in prediction.statistics():
@@ -29,7 +29,11 @@ def in_words(prediction: Prediction) -> Iterator[str]:
         at_others = [(epsilon, _same(prediction, one, epsilon)) for epsilon in prediction.epsilons]
         listed = ", ".join(f"{_figure(other)} at ε = {epsilon:g}" for epsilon, other in at_others)
         yield f"{one.table}, {one.statistic}: median {listed}"
-    yield from _worth(prediction)
+    yield from worth(prediction)
+
+
+def not_known(prediction: Prediction) -> str:
+    return f"not known before the run, because {prediction.why}"
 
 
 def _of_statistic(one: Statistics) -> str:
@@ -60,7 +64,8 @@ def _figure(one: Statistics) -> str:
     return f"{one.median:.2g}" if one.cells > one.fixed else f"{100 * one.relative:.2g} %"
 
 
-def _worth(prediction: Prediction) -> Iterator[str]:
+def worth(prediction: Prediction) -> Iterator[str]:
+    """Yields the smallest ε at which a release beats its reference; nothing where there is none."""
     if not prediction.job.has_reference:
         return
     share, least = f"{BETTER:.0%} of the cells".replace("%", " %"), prediction.least_worth

@@ -1,0 +1,176 @@
+"""Makes a self-contained page of a plan's predicted errors: every statistic's figures, and their curve over ε."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.job import budget_text
+from dpdist.planning.plan import Plan
+from dpdist.privacy.claims import promised
+from dpdist.publish.writers.page import environment
+from dpdist.quality.predicted.prediction import FAR, Prediction, Statistics, number
+from dpdist.quality.predicted.words import UNIT, alarms, not_known, worth
+from dpdist.quality.report_parts import Axis, Cell, Figure, Grid, Section, axis, lines
+from dpdist.quality.summary import brief
+from dpdist.quality.verdict import FAR_NAMED, FAR_RECORDS
+from dpdist.survey.reference_file import ReferenceFile
+
+MOST_DRAWN = 60
+"""Largest number of tables whose curves are drawn, so that the page stays light."""
+IN_ONE_FIGURE = 3
+"""Largest number of curves in a figure."""
+COLUMNS = {
+    "cells": "cells",
+    "median": "median error",
+    "largest": "largest error",
+    "over_2": f"cells above {FAR:g}",
+    "over_4": f"cells above {FAR_NAMED:g}",
+    "coverage": "coverage of 90 % intervals",
+    "reference_alone": "reference alone, median",
+    "largest_alone": "reference alone, largest",
+    "better": "share of cells nearer than it",
+    "given_n": "median error given n",
+    "fixed": "cells that the design fixes",
+    "relative": "median error, of the figure",
+    "largest_relative": "largest error, of the figure",
+}
+"""Headings of a statistic's figures. A column without a figure is left out."""
+SHARES = ("relative", "largest_relative")
+"""Figures that are shown in per cent."""
+
+
+class Curve(NamedTuple):
+    """A statistic's figures at the job's ε, and at each of `epsilons`."""
+
+    here: Statistics
+    epsilons: Sequence[float]
+    points: Sequence[Statistics]
+
+    @property
+    def fixed(self) -> bool:
+        """True where the design fixes every cell, so that errors are shares of the figures."""
+        return self.here.cells <= self.here.fixed
+
+    @property
+    def medians(self) -> list[float]:
+        return [one.relative if self.fixed else one.median for one in self.points]
+
+
+def page(plan: Plan, prediction: Prediction, public: Path | None) -> str:
+    """One HTML document that loads nothing. Its figures are those of `plan --json`."""
+    first = Section("errors", "Predicted errors")
+    made, headline = [first], not_known(prediction)
+    if prediction.computed:
+        headline = "; ".join(worth(prediction)) or "without a reference, there are no figures to beat"
+        largest = (
+            f"Largest errors, and cells above {FAR:g} and {FAR_NAMED:g}, are of cells with {FAR_RECORDS} records or more"
+        )
+        first.sentences += [f"{text[0].upper()}{text[1:]}." for text in (UNIT, largest)] + [
+            f"{a}." for a in alarms(prediction)
+        ]
+        first.grids += _nearer(prediction)
+        made += _tables(prediction)
+    return (
+        environment("dpdist.quality", "dpdist.publish.writers")
+        .get_template("plan.html")
+        .render(
+            title=f"Predicted errors of {plan.job.dataset}, {plan.job.period}",
+            facts=list(_facts(plan, public)),
+            headline=headline[0].upper() + headline[1:],
+            sections=made,
+        )
+    )
+
+
+def _facts(plan: Plan, public: Path | None) -> Iterator[tuple[str, str]]:
+    statement = promised(plan.promise, {})
+    yield "Mechanism", plan.job.mechanism.name
+    none = statement["guarantee"] == "none"
+    yield "Guarantee", "none" if none else f"{statement['guarantee']}, ε = {budget_text(plan.job.budget.epsilon)}"
+    if isinstance(plan.reference, ReferenceFile):
+        yield "Public records", f"{plan.reference.name}, the reference"
+    elif public is not None:
+        yield "Public records", public.name
+
+
+def _nearer(prediction: Prediction) -> Iterator[Grid]:
+    """The share of cells of all statistics in which the release is nearer than the reference alone, by ε."""
+    if prediction.job.has_reference:
+        rows = [[Cell(f"{epsilon:g}"), _shown(prediction.better(epsilon))] for epsilon in prediction.epsilons]
+        yield Grid("Against the reference alone", ["ε", "share of cells in which the release is nearer"], rows)
+
+
+def _tables(prediction: Prediction) -> Iterator[Section]:
+    """A section for each table: figures at the job's ε, medians at every ε, and their curves."""
+    by_epsilon = [prediction.statistics(epsilon) for epsilon in prediction.epsilons]
+    here, notes = prediction.statistics(), list(_draws(prediction))
+    for place, table in enumerate(dict.fromkeys(one.table for one in here)):
+        curves = [
+            Curve(one, prediction.epsilons, [statistics[number] for statistics in by_epsilon])
+            for number, one in enumerate(here)
+            if one.table == table
+        ]
+        section = Section(
+            f"table-{place + 1}", table, grids=[_figures([one.here for one in curves]), _medians(curves, notes)]
+        )
+        if place < MOST_DRAWN:
+            section.figures += _drawn(curves)
+        else:
+            section.sentences.append(f"Curves of the first {MOST_DRAWN} tables are drawn.")
+        yield section
+
+
+def _draws(prediction: Prediction) -> Iterator[str]:
+    """Yields a note where the curve has fewer draws at other ε than at the job's."""
+    draws = prediction.rows.groupby("epsilon")["replicate"].nunique()
+    here, least = int(draws[float(prediction.job.budget.epsilon)]), int(draws.min())
+    if least < here:
+        yield f"At the job's ε errors are of {here} draws of both files, at others of {least}: curves may bend there."
+
+
+def _figures(statistics: Sequence[Statistics]) -> Grid:
+    """A table's statistics at the job's ε."""
+    columns = [name for name in COLUMNS if any(number(getattr(one, name)) is not None for one in statistics)]
+    columns = [name for name in columns if name != "fixed" or any(one.fixed for one in statistics)]
+    rows = [[Cell(one.statistic), *(_shown(getattr(one, name), name in SHARES) for name in columns)] for one in statistics]
+    return Grid("At the job's ε, in direct standard errors", ["statistic", *(COLUMNS[name] for name in columns)], rows)
+
+
+def _medians(curves: Sequence[Curve], notes: list[str]) -> Grid:
+    rows = [[Cell(one.here.statistic), *(_shown(value, one.fixed) for value in one.medians)] for one in curves]
+    in_shares = ["In per cent: shares of figures that the design fixes, which have no direct standard error."]
+    heads = ["statistic", *(f"ε = {epsilon:g}" for epsilon in curves[0].epsilons)]
+    return Grid("Median error by ε", heads, rows, notes=notes + (in_shares if any(one.fixed for one in curves) else []))
+
+
+def _drawn(curves: Sequence[Curve]) -> Iterator[Figure]:
+    """Median errors over ε, a few statistics in a figure; those in per cent have figures of their own."""
+    epsilons = np.array(curves[0].epsilons)
+    x = Axis("ε", float(epsilons[0]), float(max(epsilons[-1], 2.0 * epsilons[0])), True, tuple(curves[0].epsilons))
+    for fixed in (False, True):
+        chosen = [one for one in curves if one.fixed == fixed]
+        for start in range(0, len(chosen), IN_ONE_FIGURE):
+            few = chosen[start : start + IN_ONE_FIGURE]
+            scale, unit = (100.0, "% of the figure") if fixed else (1.0, "direct standard errors")
+            points = {one.here.statistic: (epsilons, scale * np.array(one.medians)) for one in few}
+            levels = {} if fixed else {one.here.statistic: one.here.reference_alone for one in few}
+            y = axis(unit, *(up for _, up in points.values()), np.array(list(levels.values())))
+            y = y if y.log else y._replace(low=0.0)
+            caption = f"Median error over ε: {', '.join(points)}"
+            dashes = any(map(np.isfinite, levels.values()))
+            yield Figure(
+                caption + (" (dashed: the reference alone)" if dashes else ""), lines(caption, x, y, points, levels)
+            )
+
+
+def _shown(value: float, share: bool = False) -> Cell:
+    """A figure as `plan --json` has it, which sorts the column; integers with all their digits."""
+    if isinstance(value, int):
+        return Cell(f"{value:,}", str(value))
+    if (exact := number(value)) is None:
+        return Cell("", "NaN")
+    return Cell(f"{100 * value:.2g} %" if share else brief(value), f"{exact:.10g}")
