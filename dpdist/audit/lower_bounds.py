@@ -58,6 +58,8 @@ LOWER_BOUNDS = {
 
 ALARM = 0.05
 """Probability that a bound is above the true loss."""
+LEAST_P = 1e-12
+"""Smallest alarm rate that is tried."""
 CUTS = 200
 DIFFERING = 4.0
 """A feature is used only if its means under the two files differ by this many standard errors."""
@@ -70,15 +72,26 @@ MOST_CLAIMED = 600.0
 """Largest ε for which e^ε is a finite float. No feasible number of draws tests a larger claim."""
 
 
-def lower_bound(near: Floats, far: Floats, delta: float = 0.0) -> float:
+def lower_bound(near: Floats, far: Floats, delta: float = 0.0, alarm: float = ALARM) -> float:
     """Returns the lower bound on ε that these draws of two files prove, (run, feature) each; 0 for equal draws."""
     width = max(near.shape[1], far.shape[1])
     if not width:
         return 0.0
-    near, far = (_filled(side.tolist(), width) for side in (near, far))
+    near, far = (filled(side.tolist(), width) for side in (near, far))
     half = len(near) // 2
     one, other = _scores(near, far, half)
-    return bound_of_scores(one, other, half, delta)
+    return bound_of_scores(one, other, half, delta, alarm)
+
+
+def p_value(near: Floats, far: Floats, claimed: float, delta: float = 0.0) -> float:
+    """Returns the smallest alarm rate at which these draws prove more than the claim; 1 where none does."""
+    if lower_bound(near, far, delta, 1.0) <= claimed:
+        return 1.0
+    low, high = LEAST_P, 1.0
+    while high / low > 1.01:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if lower_bound(near, far, delta, middle) > claimed else (middle, high)
+    return high
 
 
 def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
@@ -167,10 +180,10 @@ def releases(
 
 
 def _of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
-    return _filled([list(_numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
+    return filled([list(numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
 
 
-def _filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
+def filled(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
     """Pads rows with 0 to one length. Runs that choose different tables release different numbers of figures."""
     made = np.zeros((len(rows), max(least, *map(len, rows))))
     for row, values in zip(made, rows, strict=True):
@@ -197,7 +210,7 @@ def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], frame_row: Co
     return np.array(rows)
 
 
-def _numbers(described: Any) -> Iterator[float]:
+def numbers(described: Any) -> Iterator[float]:
     """Yields all numbers in described parameters, in order."""
     if isinstance(described, bool | str) or described is None:
         return
@@ -206,7 +219,7 @@ def _numbers(described: Any) -> Iterator[float]:
     else:
         inner = described.values() if isinstance(described, dict) else described
         for item in inner:
-            yield from _numbers(item)
+            yield from numbers(item)
 
 
 def neighbour(job: Job, records: Records, which: int) -> Records:

@@ -152,6 +152,15 @@ def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     return Group(table_text("Lower bounds (confidential)", bounds), Text(f"{meaning}\n{left_out}", style="dim"))
 
 
+def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
+    """Formats what releases of two files tell, for the custodian."""
+    meaning = (
+        "at_least: ε that the releases prove, with a confidence of 95 %; over what is claimed the claim is wrong; p_value: "
+        "probability of as clear a difference, at most, if the claim holds"
+    )
+    return Group(table_text("Two files (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
+
+
 def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of attacks on synthetic records for the custodian."""
     meaning = (

@@ -17,7 +17,6 @@ from dpdist.cli.console import (
     Replicates,
     Settings,
     StudyFile,
-    WorkspaceFolder,
     guarded,
     out,
 )
@@ -26,7 +25,9 @@ from dpdist.core.errors import JobError, Problem, WorkspaceError
 
 
 def audit(
-    workspace: WorkspaceFolder,
+    workspace: Annotated[
+        str | None, typer.Argument(help="The folder of a run, or its URL (s3://bucket/prefix); unset: with --black-box.")
+    ] = None,
     records: Annotated[int, typer.Option("--records", min=1, help="Records of each stratum to leave out.")] = 8,
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Every weight rule, not only the release's own.")] = False,
     draws: Annotated[
@@ -37,9 +38,17 @@ def audit(
         Path | None,
         typer.Option("--holdout", help="File of people who were not in the input: attack the synthetic records with it."),
     ] = None,
+    black_box: Annotated[
+        str | None, typer.Option("--black-box", metavar="JOB", help="A job instead of a run: release two files by it.")
+    ] = None,
+    neighbours: Annotated[
+        tuple[Path, Path] | None, typer.Option("--neighbours", help="The two files of --black-box; one record differs.")
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", min=20, help="Releases of each file of --black-box.")] = 400,
     confidential: Annotated[
         bool, typer.Option("--confidential", help="Show the result, for the custodian's eyes only.")
     ] = False,
+    settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -49,10 +58,26 @@ def audit(
 
     The comparison is exact, for tilted posteriors of the lognormal model. --draws estimates a lower bound on ε instead,
     for any mechanism. --holdout attacks the synthetic records: membership, singling out, nearest records.
+    --black-box releases two files of yours many times, and bounds ε by the releases alone.
     Results go to the confidential folder. Exit code 1: a loss exceeds the claimed one, or nothing was audited.
     """
 
-    def act() -> None:
+    def from_releases(job: str, files: tuple[Path, Path]) -> None:
+        from dpdist.cli import custodian
+        from dpdist.job.loading import load_job
+        from dpdist.studies.black_box import loss_between, refuse_shown
+
+        with listening(quiet, as_json) as listener:
+            audited = loss_between(load_job(job, settings), *files, runs, listener)
+        if as_json:
+            print(json.dumps({"event": "done"}))
+        elif confidential:
+            out.print(custodian.black_box_text(audited))
+        elif not quiet:
+            out.print("Audited: add --confidential to see the figures.")
+        refuse_shown(audited)
+
+    def of_run(workspace: str) -> None:
         with listening(quiet, as_json) as listener:
             from dpdist.audit.attacking import attack, refuse_shown
             from dpdist.audit.auditing import audit as audit_workspace
@@ -74,6 +99,16 @@ def audit(
         elif not quiet:
             out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
         refuse(workspace, audited)
+
+    def act() -> None:
+        if black_box is not None and neighbours is not None and workspace is None:
+            from_releases(black_box, neighbours)
+        elif workspace is not None and black_box is None and neighbours is None:
+            of_run(workspace)
+        else:
+            fault = "a run's folder is audited, or a job with two files"
+            remedy = "write dpdist audit WORKSPACE, or dpdist audit --black-box JOB --neighbours FILE FILE"
+            raise JobError("audit", [Problem("WORKSPACE", fault, "", remedy)])
 
     guarded(act, as_json=as_json, afterwards=ANEW)
 

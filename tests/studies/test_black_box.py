@@ -1,0 +1,103 @@
+"""Releases of two neighbouring files, told apart from outside: the right noise is not caught, too little noise is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from small_release import JOB, survey
+from typer.testing import CliRunner
+
+from dpdist.cli.main import app
+from dpdist.core.errors import DataError, JobError
+from dpdist.privacy import noise
+from dpdist.studies.black_box import loss_between
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[dict[str, Any], Path, Path]:
+    """A job that counts 20 records with ε = 1, and two files: a record has the largest weight, or the smallest."""
+    near = survey(20).sort_values("field", ignore_index=True)
+    far = near.copy()
+    near.loc[0, "weight"], far.loc[0, "weight"] = 60.0, 1.0
+    for name, frame in (("near", near), ("far", far)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    table = {"name": "counts", "by": ["field"], "statistics": ["count"]}
+    job = yaml.safe_load(JOB) | {"strata": [], "tables": [table], "budget": {"epsilon": "1"}}
+    return job, tmp_path / "near.csv", tmp_path / "far.csv"
+
+
+def with_less_noise(monkeypatch: pytest.MonkeyPatch, factor: int) -> None:
+    real = noise.whole_laplace
+    monkeypatch.setattr(noise, "whole_laplace", lambda scale, size: real(scale / factor, size))
+
+
+@pytest.mark.long
+def test_noise_that_is_far_too_small_is_caught(pair: tuple[Any, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: the right noise is not, by the same number of releases; it would be in 1 of 20 at most."""
+    right = loss_between(*pair, 30).disclose_to_custodian().iloc[0]
+    assert not right["exceeds"]
+    assert right["claimed"] == 1.0
+    assert right["difference"] == "values exchanged"
+    with_less_noise(monkeypatch, 50)
+    wrong = loss_between(*pair, 30).disclose_to_custodian().iloc[0]
+    assert wrong["exceeds"]
+    assert wrong["p_value"] < 0.05
+
+
+@pytest.mark.slow
+def test_half_the_noise_is_caught(pair: tuple[Any, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ε = 2 in truth the bound is above 1 in 19 of 20 such audits. Control: at most 1 in 20 of the right noise."""
+    assert not loss_between(*pair, 800).disclose_to_custodian()["exceeds"][0]
+    with_less_noise(monkeypatch, 2)
+    wrong = loss_between(*pair, 800).disclose_to_custodian().iloc[0]
+    assert wrong["exceeds"]
+    assert wrong["p_value"] < 0.05
+
+
+def changed(path: Path, other: Path, **values: Any) -> Path:
+    frame = pd.read_csv(path)
+    for name, value in values.items():
+        frame.loc[0, name] = value
+    frame.to_csv(other, index=False)
+    return other
+
+
+def test_files_that_are_no_neighbours_are_refused(pair: tuple[Any, Path, Path], tmp_path: Path) -> None:
+    job, near, _ = pair
+    moved = changed(near, tmp_path / "moved.csv", sex="m" if pd.read_csv(near)["sex"][0] == "f" else "f", field="law")
+    two = pd.read_csv(near)
+    two.loc[[1, 2], "weight"] = 5.0
+    two.to_csv(tmp_path / "two.csv", index=False)
+    two.iloc[1:].to_csv(tmp_path / "fewer.csv", index=False)
+    for other, message in (
+        (near, "the same records"),
+        (moved, "takes this column as public"),
+        (tmp_path / "two.csv", "differ in 2 records"),
+    ):
+        with pytest.raises(DataError, match=message):
+            loss_between(job, near, other, 30)
+    with pytest.raises(DataError, match="numbers of records as public"):
+        loss_between(job, tmp_path / "two.csv", tmp_path / "fewer.csv", 30)
+
+
+def test_too_few_releases_and_mechanisms_without_a_promise_are_refused(pair: tuple[Any, Path, Path]) -> None:
+    job, near, far = pair
+    with pytest.raises(JobError, match="it takes --runs"):
+        loss_between(job | {"budget": {"epsilon": "3"}}, near, far, 30)
+    columns = {
+        name: {key: value for key, value in rules.items() if key != "outside"} for name, rules in job["columns"].items()
+    }
+    columns["salary"]["missing"] = "error"
+    with pytest.raises(JobError, match="promises nothing"):
+        loss_between(job | {"mechanism": {"name": "laplace"}, "columns": columns}, near, far, 30)
+
+
+def test_the_command_takes_a_run_or_a_job_with_two_files(pair: tuple[Any, Path, Path], tmp_path: Path) -> None:
+    for arguments in (["audit"], ["audit", "ws", "--black-box", "job.yaml"], ["audit", "--black-box", "job.yaml"]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert "--black-box JOB --neighbours FILE FILE" in " ".join(result.output.split())
