@@ -3,7 +3,7 @@
 Every run releases one of the files anew, in a folder of its own that is then deleted. The attacker has what the public
 folder has: figures of tables, noisy sums, released parameters, and sums over synthetic records. It learns a rule on one
 half of the runs and tries it on the other (`audit.lower_bounds`). No budget is spent: both files are the auditor's, and
-nothing of the runs is published. The result tells the files apart, so it is as confidential as they are.
+nothing of the runs is published. The result shows how the files differ, so it is as confidential as they are.
 """
 
 from __future__ import annotations
