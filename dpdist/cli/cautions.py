@@ -10,9 +10,10 @@ import numpy as np
 
 from dpdist.approval.acceptance import cautions as of_gates
 from dpdist.cli.table_text import PUBLISHED_TOO
-from dpdist.core.records import Frame
-from dpdist.core.table_cells import first_named
+from dpdist.core.records import TOTAL, Frame
+from dpdist.core.table_cells import cross, first_named
 from dpdist.estimation.estimators import STATISTICS
+from dpdist.estimation.raking import margins_of
 from dpdist.job import Job
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.promises import target_of
@@ -47,6 +48,7 @@ def cautions(plan: Plan) -> Iterator[str]:
     yield from _of_reference(job)
     yield from _left_blank(job)
     yield from _priorities(job)
+    yield from _small_totals(job, plan.frame)
     yield from of_gates(job)
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         yield f"ε = {float(job.budget.epsilon):g} is a weak guarantee: odds may change by a factor of e^ε"
@@ -123,6 +125,19 @@ def _left_blank(job: Job) -> Iterator[str]:
             f"every margin over it ({shown}). Which cells these are shows only in the run. An earlier public file as "
             "reference avoids it; so may strata in which weights are alike"
         )
+
+
+def _small_totals(job: Job, frame: Frame) -> Iterator[str]:
+    """Public totals below the cell's number of records: records would stand for less than themselves."""
+    for rake, margin in zip(job.rake, margins_of(job, frame), strict=True):
+        n = margin.membership @ frame.count
+        labels = [" / ".join(label) or TOTAL for label in cross(frame, rake.by, False).labels]
+        small = [label for label, below in zip(labels, margin.totals < n, strict=True) if below]
+        if small:
+            yield (
+                f"rake, {', '.join(rake.by) or 'all records'}: public totals are below the number of records in the sample "
+                f"({first_named(small)}). Weights would be below 1 in the mean: check the totals' unit and population"
+            )
 
 
 def _years_between(one: str, other: str) -> int:

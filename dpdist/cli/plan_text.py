@@ -32,7 +32,7 @@ from dpdist.privacy.claims import promised
 from dpdist.privacy.guarantees import large_delta
 from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.prediction import Prediction, number, with_epsilon
-from dpdist.quality.predicted.words import alarms, in_words
+from dpdist.quality.predicted.words import alarms, in_words, proposals
 
 
 def plan_text(plan: Plan, prediction: Prediction) -> RenderableType:
@@ -59,6 +59,7 @@ def plan_text(plan: Plan, prediction: Prediction) -> RenderableType:
         *filter(None, [large_delta(job, records(plan))]),
         *cautions(plan),
         *alarms(prediction),
+        *proposals(prediction),
         *advice(job),
     ]
     counted = terms(job, plan.promise.total)
@@ -91,7 +92,7 @@ def plan_json(plan: Plan, prediction: Prediction) -> dict[str, Any]:
         "curve": curve,
         "least_worth": prediction.least_worth,
         **terms(plan.job, plan.promise.total),
-        "cautions": [*cautions(plan), *warned(plan), *alarms(prediction), *advice(plan.job)],
+        "cautions": [*cautions(plan), *warned(plan), *alarms(prediction), *proposals(prediction), *advice(plan.job)],
     }
 
 

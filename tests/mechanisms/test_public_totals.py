@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import dpdist
+from dpdist.cli.cautions import cautions
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL
 from dpdist.job import Job
@@ -133,6 +134,20 @@ def test_combinations_of_one_label_are_refused() -> None:
     text = (JOB + rake).replace("[arts, law, medicine]", "[a, a / b]").replace("levels: [f, m]", "levels: [f, b / f]")
     with pytest.raises(JobError, match="'a / b / f' is two combinations of levels"):
         dpdist.parse_job(text)
+
+
+def test_totals_below_the_number_of_records_are_named_before_the_run(folder: Path) -> None:
+    """3,000 records: totals in thousands are below them. Control: a total of as many as there are records."""
+    wider = "bounds: [0.01, 3000]"
+
+    def named(total: int) -> list[str]:
+        text = (JOB + ALL).replace("250000", str(total)).replace("bounds: [1, 3000]", wider)
+        plan = dpdist.plan(dpdist.parse_job(text.replace("now.parquet", f"{folder}/now.parquet")))
+        return [caution for caution in cautions(plan) if caution.startswith("rake")]
+
+    (line,) = named(250)
+    assert "rake, all records: public totals are below the number of records in the sample (Total)" in line
+    assert named(3000) == []
 
 
 def test_totals_that_weights_within_their_bounds_cannot_have_are_refused(folder: Path) -> None:

@@ -23,7 +23,7 @@ from dpdist.opening.results import open_evaluation
 from dpdist.quality.predicted import prediction as predicting
 from dpdist.quality.predicted.budget import epsilon_for
 from dpdist.quality.predicted.prediction import FALSE_ALARM, FIGURES, Prediction, named_above, predicted, predicted_before
-from dpdist.quality.predicted.words import alarms, in_words, worth
+from dpdist.quality.predicted.words import alarms, in_words, proposals, worth
 
 CELLS = {"a": 1500, "b": 700, "c": 300, "d": 120}
 JOB = """
@@ -268,6 +268,27 @@ def test_counts_that_the_design_fixes_have_relative_errors() -> None:
     described = prediction.described()[0]
     assert described["median"] is None
     assert described["relative"] is not None
+
+
+def test_public_totals_are_proposed_where_the_design_fixes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Controls: totals that are declared, and weights that vary, for which nothing is proposed."""
+    for name, seed in (("current", 1), ("earlier", 2)):
+        people(seed, constant=True).to_parquet(f"{name}.parquet")
+    fixed = JOB.replace("{weight: weight}", "{weight: weight, design_strata: [region]}")
+    Path("job.yaml").write_text(fixed, encoding="utf-8")
+    line = "the design fixes 5 of 5 cells. If such totals are public, state them before the run: rake: [{by: [region],"
+    html, made = opened_page(monkeypatch)
+    assert any(line in caution for caution in made["cautions"])
+    assert line in unescape(html)
+    totals = ", ".join(f"{label}: {40 * n}" for label, n in CELLS.items())
+    raked = parse_job(f"{fixed}rake: [{{by: [region], totals: {{{totals}}}}}]\n")
+    prediction = predicted(dpdist.plan(raked))
+    assert prediction.statistics()[0].fixed == 5
+    assert list(proposals(prediction)) == []
+    assert prediction.statistics()[0].relative == pytest.approx(0.0, abs=1e-9)
+    for name, seed in (("current", 1), ("earlier", 2)):
+        people(seed).to_parquet(f"{name}.parquet")
+    assert list(proposals(predicted(dpdist.plan(parse_job(fixed))))) == []
 
 
 def rows_of(error: np.ndarray, replicates: int) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.publish.writers.page import environment
 from dpdist.quality.predicted.prediction import FAR, Prediction, Statistics, number
-from dpdist.quality.predicted.words import UNIT, alarms, not_known, worth
+from dpdist.quality.predicted.words import UNIT, alarms, not_known, proposals, worth
 from dpdist.quality.report_parts import Axis, Cell, Figure, Grid, Section, axis, lines
 from dpdist.quality.summary import brief
 from dpdist.quality.verdict import FAR_NAMED, FAR_RECORDS
@@ -70,7 +70,7 @@ def page(plan: Plan, prediction: Prediction, public: Path | None) -> str:
             f"Largest errors, and cells above {FAR:g} and {FAR_NAMED:g}, are of cells with {FAR_RECORDS} records or more"
         )
         first.sentences += [f"{text[0].upper()}{text[1:]}." for text in (UNIT, largest)] + [
-            f"{a}." for a in alarms(prediction)
+            f"{text}." for text in (*alarms(prediction), *proposals(prediction))
         ]
         first.grids += _nearer(prediction)
         made += _tables(prediction)

@@ -90,6 +90,23 @@ def alarms(prediction: Prediction) -> Iterator[str]:
             )
 
 
+def proposals(prediction: Prediction) -> Iterator[str]:
+    """Yields a line for every table whose counts the design fixes, where no public totals are declared that fix them."""
+    job = prediction.job
+    if job.survey.weight is None or job.sizes_secret or job.predictors is not None:
+        return  # such a job may not rake
+    by = {table.name: table.by for table in job.tables}
+    for one in prediction.statistics():
+        columns = by[one.table]
+        if one.name != "count" or not one.fixed or any({*columns} <= {*rake.by} for rake in job.rake):
+            continue
+        totals = f"rake: [{{by: [{', '.join(columns)}], totals: {{…}}}}]"
+        yield (
+            f"{one.table}, count: the design fixes {one.fixed:,} of {one.cells:,} cells. If such totals are public, state "
+            f"them before the run: {totals}. Counts are then published without error"
+        )
+
+
 def alarms_before(plan: Plan) -> Iterator[str]:
     """Yields the alarms of a plan whose errors were predicted before; a run does not wait for a prediction."""
     prediction = predicted_before(plan)
