@@ -27,7 +27,7 @@ from dpdist.job.loading import parse_job
 from dpdist.publish.printed_tables import Column, PrintedTable, printed_table
 from dpdist.publish.writers.csv_tables import write_wide
 from dpdist.publish.writers.dotplot import chart
-from dpdist.publish.writers.page import _shown, write_page
+from dpdist.publish.writers.page import FEW_TABLES, _shown, write_page
 from dpdist.publish.writers.workbook import write_workbook
 
 LEVELS = ["<script>alert(1)</script>", "قانون"]
@@ -210,6 +210,30 @@ def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
     }
     write_page(tmp_path / "index.html", job, [(form, table)], statement)
     return len(table), (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_many_tables_stand_closed_below_an_index_with_their_figures_and_cautions(tmp_path: Path) -> None:
+    """Control: a page of few tables has them open, with plots and all cautions above."""
+    job, form, table = table_of(["a", "b", "c"])
+    cautions = ["t3, count: far off", "all figures are noisy"]
+    statement = {"guarantee_in_words": "words", "privacy_unit_in_words": "words", "trust_model": "words"}
+    pages = []
+    for number in (FEW_TABLES, FEW_TABLES + 1):
+        tables = [(replace(form, name=f"t{k}", title=f"Title {k}"), table) for k in range(number)]
+        write_page(tmp_path / "index.html", job, tables, {**statement, "cautions": cautions})
+        pages.append((tmp_path / "index.html").read_text(encoding="utf-8"))
+    few, many = pages
+    assert ("find-table" in few, few.count('<details class="one">'), "<svg" in few) == (False, 0, True)
+    assert few.index("T3, count: far off.") < few.index('id="tables"')
+    assert many.count('<details class="one">') == FEW_TABLES + 1
+    assert "<svg" not in many
+    assert many.count("<td data-v=") == (FEW_TABLES + 1) * len(table)
+    links = re.findall(r'<li><a href="#(table-\d+)"><bdi lang="en">Title (\d+)</bdi>', many)
+    assert links == [(f"table-{k + 1}", str(k)) for k in range(FEW_TABLES + 1)]
+    assert [many.count(f'<div id="{place}">') for place, _ in links] == [1] * len(links), "a link opens its table"
+    assert many.index('<div id="table-4">') < many.index("T3, count: far off.") < many.index('<div id="table-5">')
+    assert many.index("All figures are noisy.") < many.index('id="tables"')
+    assert "more than a page can show" not in many
 
 
 def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_for_download(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,6 +167,10 @@ MOST_FIGURES = (3_000, 1_000, 300, 0)
 
 They are tried in order. The first that keeps the page under `HEAVIEST` is used, or else the last.
 """
+FEW_TABLES = 20
+"""Largest number of tables that a page shows one below the other. More stand closed below an index, without plots."""
+MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY = (30_000, 20_000, 10_000, 3_000, 0), 3_000_000
+"""The same as `MOST_FIGURES` and `HEAVIEST`, for a page of more tables than `FEW_TABLES`."""
 LARGE_CV = 0.3
 """Standard error over the figure, above which the page marks a figure, where the job states no rules of quality."""
 HEAVIEST = 1_000_000
@@ -214,6 +219,8 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
     check = check_of(tables, names.outcome) if records else None
+    many = len(tables) > FEW_TABLES
+    limits, heaviest = (MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY) if many else (MOST_FIGURES, HEAVIEST)
     facts = {
         "title": text.title or f"{job.dataset}, {job.period}",
         "language": text.language,
@@ -227,12 +234,19 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "check_text": figure_text(check.value, 6, ",") if check else "",
         "examples": list(examples(job, check)) if records else [],
         "codebook": _codebook(job),
-        "files": list(_files(path.parent, job)),
+        "files": list(_files(path.parent, job, tables=not many)),
+        "many": many,
     }
     template, forms = templates.get_template("release.html"), [printed for printed, _ in tables]
-    for most in MOST_FIGURES:
-        html = template.render(**facts, tables=list(_shown(forms, most)))
-        if len(html.encode()) < HEAVIEST:
+    if many:
+        forms, facts["shared"] = _without_shared_notes(forms)
+        cautions = statement.get("cautions", [])
+        facts["of_table"] = {
+            form.name: [caution for caution in cautions if caution.startswith(f"{form.name}, ")] for form in forms
+        }
+    for most in limits:
+        html = template.render(**facts, tables=list(_shown(forms, most, drawn=not many)))
+        if len(html.encode()) < heaviest:
             break
     write_text(path, html)
 
@@ -249,14 +263,23 @@ def _closed(text: str) -> str:
     return text + ("" if text.endswith((".", "?", "!")) else ".")
 
 
-def _shown(tables: Sequence[PrintedTable], left: int) -> Iterator[Shown]:
+def _without_shared_notes(tables: Sequence[PrintedTable]) -> tuple[list[PrintedTable], list[str]]:
+    """The tables without the notes that all of them have, and these notes."""
+    shared = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
+    rest = [replace(table, notes=tuple(note for note in table.notes if note not in shared)) for table in tables]
+    return rest, shared
+
+
+def _shown(tables: Sequence[PrintedTable], left: int, *, drawn: bool = True) -> Iterator[Shown]:
     """Tables in order. A table with more figures than are left of the limit is shown without its rows."""
     for table in map(in_large_units, tables):
         rows = list(_rows(table)) if (size := table.values.size) <= left else []
         left -= size if rows else 0
         names = [column.group for column in table.columns]
         groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
-        yield Shown(table, rows, groups, list(plots(table)) if rows else [], size, _doubtful(table) if rows else "")
+        yield Shown(
+            table, rows, groups, list(plots(table)) if rows and drawn else [], size, _doubtful(table) if rows else ""
+        )
 
 
 def _rows(table: PrintedTable) -> Iterator[Row]:
@@ -313,12 +336,15 @@ ABOUT = {
 }
 
 
-def _files(folder: Path, job: Job) -> Iterator[tuple[str, str]]:
-    """Paths of the release's files with a description; of many synthetic sets only the first `MOST_SETS`."""
+def _files(folder: Path, job: Job, *, tables: bool = True) -> Iterator[tuple[str, str]]:
+    """Paths of the release's files with a description; of many synthetic sets only the first `MOST_SETS`.
+
+    Without `tables`, files of single tables are left out: every table links its own.
+    """
     for name, description in ABOUT.items():
         if name == "manifest.json" or (folder / name).exists():
             yield name, description
-    for table in job.tables:
+    for table in job.tables if tables else ():
         for end, description in (("csv", "long form"), ("wide.csv", "as printed"), ("parquet", "long form")):
             yield f"tables/{table.name}.{end}", f"{job.presentation.table(table.name).title or table.name}: {description}"
     for number in range(1, min(job.synthetic_sets, MOST_SETS) + 1):

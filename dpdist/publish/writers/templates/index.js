@@ -1,0 +1,14 @@
+{
+  const box = document.getElementById("find-table"), lines = [...document.querySelectorAll(".index li")];
+  const tables = lines.map(line => document.querySelector(line.querySelector("a").hash).parentElement);
+  const open = () => { const k = lines.findIndex(line => line.querySelector("a").hash === location.hash); if (k >= 0) { tables[k].open = true; tables[k].scrollIntoView(); } };
+  box.parentElement.hidden = false;
+  box.addEventListener("input", () => {
+    const words = box.value.toLowerCase().split(/\s+/).filter(word => word);
+    lines.forEach((line, k) => { line.hidden = tables[k].hidden = !words.every(word => line.textContent.toLowerCase().includes(word)); });
+    box.nextElementSibling.textContent = words.length ? lines.filter(line => !line.hidden).length + " of " + lines.length + " tables" : "";
+  });
+  addEventListener("hashchange", open);
+  lines.forEach(line => line.addEventListener("click", () => setTimeout(open)));
+  open();
+}
