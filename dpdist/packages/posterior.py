@@ -89,6 +89,7 @@ class Prior:
     linearised_at: Floats
     ties: Floats
     """What ties to the reference's own margins add to the mean sums of a record, (cell, 4)."""
+    tail_drift: float = TAIL_DRIFT
 
     @classmethod
     def of(
@@ -203,9 +204,9 @@ class Prior:
         alone, roots = np.zeros(len(sums)), []
         for part, tail in zip(sums.parts[:2], self.tails, strict=True):
             slope = scipy.sparse.csr_array(part @ scipy.sparse.diags_array(self.workload.count))
-            alone += slope.power(2) @ (tail.alone + TAIL_DRIFT**2)
+            alone += slope.power(2) @ (tail.alone + self.tail_drift**2)
             roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.root)
-            roots.append((slope @ self.terms.matrix).toarray() * TAIL_DRIFT)
+            roots.append((slope @ self.terms.matrix).toarray() * self.tail_drift)
         return alone, np.hstack(roots)
 
     def pulled(self, sums: Sums, drift: Drift, x: Floats) -> Floats:

@@ -6,7 +6,7 @@ posterior. Estimates of base cells are released, so that tables need neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -19,7 +19,7 @@ import scipy
 from dpdist.core.digests import digest
 from dpdist.core.records import Codes, Floats, Frame
 from dpdist.estimation.donors import Donors
-from dpdist.job import Job, NoiseName
+from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords
 from dpdist.mechanisms.reference_tables.points import Drawn
@@ -27,6 +27,7 @@ from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query
 from dpdist.mechanisms.table_package.spec import AUTO, TablePackage
 from dpdist.mechanisms.table_package.words import WORDS
 from dpdist.models.design import counted, patterns
+from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, Improper, Parameter, describe_draws, recall_draws
 from dpdist.models.public_model import PublicModel
@@ -78,6 +79,8 @@ class PackageCells(PublicModel):
     count: Floats
     """Sample records of every cell, public."""
     tables: tuple[PackageTable, ...]
+    statistics: tuple[tuple[str, tuple[Statistic, ...]], ...]
+    """Statistics of every table, by its name."""
     joint: NoisyQuery
     """The query for all measurements together."""
     moved: Fraction
@@ -100,11 +103,19 @@ class PackageCells(PublicModel):
             PackageTable(table.name, tuple(columns.index(name) for name in table.by), table.margins, table.priority)
             for table in job.tables
         )
+        statistics = tuple((table.name, tuple(table.statistics)) for table in job.tables)
         joint = joint_query(job, mechanism.noise)
         return cls(
             *(cells, bounds[0], cells.names, job.outcomes, bounds, columns),
             tuple(tuple(map(str, frame.levels[name])) for name in columns),
-            *(codes.astype(np.int32), counted(frame, rows, cells), tables, joint, joint.moved.by(neighbour_of(job))),
+            *(
+                codes.astype(np.int32),
+                counted(frame, rows, cells),
+                tables,
+                statistics,
+                joint,
+                joint.moved.by(neighbour_of(job)),
+            ),
             *(mechanism.strategy, job.survey.weight is not None, bool(job.survey.weights_constant_in)),
         )
 
@@ -145,6 +156,15 @@ class PackageCells(PublicModel):
             return FromReference(self.with_donors(donors).package(), donors)
         except ValueError as fault:
             raise Improper(str(fault)) from None
+
+    def predicted_errors(self, learned: FromReference) -> Sequence[ErrorsOfCells]:
+        """Errors of counts and means by table, under the planned drift; those of totals are not predicted."""
+        statistics = {name: [one for one in chosen if one.name in ("count", "mean")] for name, chosen in self.statistics}
+        return [
+            ErrorsOfCells(of_table.table, one, *(getattr(errors, f"{one.name}s") for errors in of_table[1:]))
+            for of_table in learned.package.predicted()
+            for one in statistics[of_table.table]
+        ]
 
     def with_donors(self, donors: Donors) -> Self:
         """This model with the reference's records."""
