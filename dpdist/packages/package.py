@@ -68,7 +68,7 @@ class Package:
     def predicted(self) -> list[Predicted]:
         """Predicted errors of every table under the planned drift, if what lies beyond the limits has not drifted.
 
-        No measured sum tells of that drift. Standard errors provide for it.
+        No measured sum shows that drift. Standard errors provide for it.
         """
         predictions, posterior = [], replace(self.posterior, prior=replace(self.prior, tail_drift=0.0))
         for table in self.prior.workload.tables:

@@ -410,6 +410,7 @@ def test_the_shipped_jobs_are_there() -> None:
     assert [path.stem for path in JOBS] == [
         "doctorates",
         "doctorates_hours",
+        "doctorates_package",
         "doctorates_pooling",
         "doctorates_sanitized",
         "doctorates_stan",

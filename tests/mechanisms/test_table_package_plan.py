@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 import dpdist
+from dpdist.cli.cautions import cautions
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.job import Job
-from dpdist.job.loading import parse_job
+from dpdist.job.loading import find_job, parse_job
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.errors import Figures, Replicate, _at_sizes, direct_of, published
 from dpdist.quality.predicted.population import Population
@@ -73,6 +74,16 @@ def measured(plan: Plan, swapped: Plan, key: Key) -> pd.DataFrame:
 def _records(plan: Plan, file: object) -> Records:
     assert isinstance(file, ReferenceFile)
     return Population.of(plan.job, file, plan.frame).as_it_is()
+
+
+def test_priorities_are_not_said_to_have_no_effect() -> None:
+    """Control: under `reference_tables` the same job has the caution."""
+    job = dpdist.load_job("doctorates_package")
+    assert any(table.weighted for table in job.tables)
+    other = parse_job(find_job("doctorates_package").read_text().replace("table_package", "reference_tables"))
+    lines = [[line for line in cautions(dpdist.plan(one)) if "have no effect" in line] for one in (job, other)]
+    assert lines[0] == []
+    assert len(lines[1]) == 1
 
 
 @pytest.mark.long

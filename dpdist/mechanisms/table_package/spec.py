@@ -36,6 +36,7 @@ class TablePackage(Noisy):
     takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
     donates: ClassVar[bool] = True
+    prioritises: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName]] = frozenset({"count", "mean", "total"})
 
     def guarantee(self, job: JobView) -> Guarantee:
