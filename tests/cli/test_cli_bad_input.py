@@ -320,8 +320,9 @@ def test_an_unknown_job_is_refused_with_the_names_of_the_shipped_ones(tmp_path: 
     done = CliRunner().invoke(app, ["run", "doctorate", "--workspace", str(tmp_path / "ws")])
     assert done.exit_code == 2
     assert "no such file" in done.stderr
-    shipped = "doctorates, doctorates_hours, doctorates_package, doctorates_pooling, doctorates_sanitized, doctorates_stan, "
-    shipped += "nhanes_bmi, nscg_salaries, nscg_scores, nscg_strict, tax_wages, tax_wages_strict, vote_strict, vote_turnout"
+    shipped = "doctorates, doctorates_hours, doctorates_package, doctorates_pooling, doctorates_sanitized, "
+    shipped += "doctorates_stan, nhanes_bmi, nscg_salaries, nscg_scores, nscg_strict, tax_wages, tax_wages_strict, "
+    shipped += "vote_strict, vote_turnout"
     assert shipped in done.stderr
     assert list(tmp_path.iterdir()) == []
 
