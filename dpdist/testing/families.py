@@ -75,6 +75,8 @@ def drawn(model: Any, sample: Records, alpha: float, draws: int) -> Draws:
 def problems(family: str, builder: Any = None) -> list[str]:
     """What is wrong with a family's model, or with a broken one in its place."""
     model = built(family, builder)
+    if lines := _degenerate(family, model):
+        return lines
     lines = [*_prior(family, model), *_mass(family, model), *_updates(family, model), *_figures(family, model)]
     lines += [*_box(family, model), *_extremes(family, model), *_rounding(family, model)]
     if not binary(facts_of(family).support):
@@ -87,6 +89,28 @@ def _prior(family: str, model: Any) -> list[str]:
     with_zero, without = drawn(model, given, 0.0, 50), drawn(model, empty, 1.0, 50)
     same = all(np.array_equal(with_zero[parameter.name], without[parameter.name]) for parameter in model.parameters)
     return [] if same else [f"{family}: records with a privacy weight of 0 change the posterior"]
+
+
+def _degenerate(family: str, model: Any) -> list[str]:
+    """A prior without a law, or of single points, or one that hundreds of records of far apart outcomes leave as it is."""
+    prior = drawn(model, records(family, 0, 1), 1.0, FEW)
+    columns = {parameter.name: prior[parameter.name].reshape(FEW, -1) for parameter in model.parameters}
+    if not all(np.isfinite(values).all() for values in columns.values()):
+        return [f"{family}: its prior has draws that are not finite: without records there must be a posterior"]
+    if any(len(np.unique(column)) < FEW / 2 for values in columns.values() for column in values.T):
+        return [f"{family}: its prior is of single points: records that are weighted down leave them as they are"]
+    y = np.sort(records(family, 10 * FEW, 1).outcome)
+    low, high = (drawn(model, records_of(np.repeat(value, len(y))), 1.0, FEW) for value in y[[len(y) // 10, -len(y) // 10]])
+    moved = any(_apart(low[parameter.name], high[parameter.name]) for parameter in model.parameters)
+    return (
+        [] if moved else [f"{family}: its draws hardly follow its records: {len(y)} small and large outcomes give the same"]
+    )
+
+
+def _apart(one: Floats, other: Floats) -> bool:
+    """Whether draws of an entry of a parameter overlap in none of the two samples."""
+    pairs = zip(one.reshape(len(one), -1).T, other.reshape(len(other), -1).T, strict=True)
+    return any(a.max() < b.min() or b.max() < a.min() for a, b in pairs)
 
 
 def binary(support: Support) -> bool:
@@ -233,9 +257,9 @@ def _rounding(family: str, model: Any) -> list[str]:
 def check_family(family: str) -> None:
     """Checks a family of an outcome alone by the name that a job states; its distribution has to be installed.
 
-    A weight of 0 leaves the prior, the density has mass 1 and gives the draws, `expect` and `until` agree with `simulate`
-    within public bounds, and extremes hold the density of many draws with its rounding error. Raises `AssertionError` with
-    all that is wrong.
+    The prior is a law that records move. A weight of 0 leaves it. The density has mass 1 and gives the draws. `expect` and
+    `until` agree with `simulate` within public bounds. Extremes hold the density of many draws with its rounding error.
+    Raises `AssertionError` with all that is wrong.
     """
     try:
         MODELS.named(family)

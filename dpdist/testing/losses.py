@@ -176,22 +176,50 @@ def _range(one: Floats, other: Floats) -> float:
     return float(np.ptp(one[both] - other[both])) if both.any() else 0.0
 
 
-def problems_of_scale(name: str, case: Captured, mechanism: Any = None) -> list[str]:
-    """Where the noise that is asked for is less than the job's budget pays for, or far more."""
+class Costs(NamedTuple):
+    """The largest cost of neighbouring files, what the job's budget pays for, and in which unit both are."""
+
+    largest: float
+    budget: float
+    unit: str
+
+
+def costs(case: Captured, mechanism: Any = None) -> Costs | None:
+    """What neighbouring files cost at most, or None if a mechanism asks for no noise."""
     job = case.job
     base = answered(case, case.records, exactly(), mechanism)
     if not base.queries:
-        return [f"{name}: it asks for no noise: yield Defined.by_content(model).sums(sums, scale, number)"]
+        return None
     gaussian = base.queries[0].noise.law == "gaussian"
-    budget = float(job.rho_of_tables if gaussian else job.budget.epsilon - job.epsilon_of_frame)
     files, pairs = neighbours(job, case.records)
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
-    largest, what = max(spent(queries[one], queries[other]) for one, other in pairs), "rho" if gaussian else "epsilon"
-    if largest > budget * (1.0 + ROUNDING):
-        return [
-            f"{name}: two neighbouring files cost {largest:.4g}, and the job's {what} is {budget:.4g}: "
-            "compare the scale with the sensitivity, the clipping, and what every set and stage is given"
-        ]
-    if largest < budget * LEAST_SEEN:
-        return [f"{name}: no neighbouring files cost more than {largest:.3g} of {what} = {budget:.4g}: is a share lost?"]
-    return []
+    largest = max(spent(queries[one], queries[other]) for one, other in pairs)
+    budget = float(job.rho_of_tables if gaussian else job.budget.epsilon - job.epsilon_of_frame)
+    return Costs(largest, budget, "rho" if gaussian else "epsilon")
+
+
+def overspent(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+    """Where the noise that is asked for is less than the job's budget pays for."""
+    spending = costs(case, mechanism)
+    return [] if spending is None else _over(name, spending)
+
+
+def _over(name: str, spending: Costs) -> list[str]:
+    if spending.largest <= spending.budget * (1.0 + ROUNDING):
+        return []
+    return [
+        f"{name}: two neighbouring files cost {spending.largest:.4g}, "
+        f"and the job's {spending.unit} is {spending.budget:.4g}: "
+        "compare the scale with the sensitivity, the clipping, and what every set and stage is given"
+    ]
+
+
+def problems_of_scale(name: str, case: Captured, mechanism: Any = None) -> list[str]:
+    """Where the noise that is asked for is less than the job's budget pays for, or far more."""
+    spending = costs(case, mechanism)
+    if spending is None:
+        return [f"{name}: it asks for no noise: yield Defined.by_content(model).sums(sums, scale, number)"]
+    if spending.largest < spending.budget * LEAST_SEEN:
+        largest, budget, unit = spending
+        return [f"{name}: no neighbouring files cost more than {largest:.3g} of {unit} = {budget:.4g}: is a share lost?"]
+    return _over(name, spending)

@@ -20,7 +20,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.release import run
 from dpdist.testing.answers import problems_of_answers, problems_of_stated_noise
 from dpdist.testing.contract import problems, problems_of_noise
-from dpdist.testing.losses import answered, captured, exactly, problems_of_scale
+from dpdist.testing.losses import answered, captured, exactly, overspent, problems_of_scale
 from dpdist.testing.small import ADJACENCIES, accepted_jobs, survey
 
 SEES_RECORDS = ("confidential", "engine", "runtime", "sampling", "storage", "survey", "mechanisms.stratum_sums")
@@ -33,8 +33,9 @@ def check_mechanism(spec: type[MechanismSpec], keys: Mapping[str, Any] = NO_KEYS
 
     Small jobs of a small survey are tried under every adjacency, with `keys` laid over them. So `keys` has what a job under
     the mechanism must state beside its name, such as `{"mechanism": {"bins": {"share": 4}}}`. The survey's outcomes are
-    `salary`, `share`, `visits` and `voted`. An adjacency is not tried where no small job is accepted under it. Neither
-    accuracy nor branches on exact sums are checked. Raises `AssertionError` with all that is wrong, each with its remedy.
+    `salary`, `share`, `visits` and `voted`. An adjacency is not tried where no small job is accepted under it. Losses are
+    measured under wide public bounds too. Neither accuracy nor branches on exact sums are checked. Raises `AssertionError`
+    with all that is wrong, each with its remedy.
     """
     with TemporaryDirectory() as folder:
         name, file = str(get_args(spec.model_fields["name"].annotation)[0]), Path(folder) / "survey.parquet"
@@ -43,6 +44,10 @@ def check_mechanism(spec: type[MechanismSpec], keys: Mapping[str, Any] = NO_KEYS
             survey(1).to_parquet(file)
             jobs, refusals = accepted_jobs(spec, name, file, keys)
             lines = list(dict.fromkeys(_lines(spec, name, Path(folder), jobs, refusals)))
+            if spec.adds_noise and not lines:
+                wide, _ = accepted_jobs(spec, name, file, keys, jobs, wide=True)
+                for under, job in wide.items():
+                    lines += _lines_of_wide(name, job, Path(folder) / "wide" / under)
         if lines:
             raise AssertionError("\n".join(lines))
         return tuple(under for under in ADJACENCIES if under not in jobs)
@@ -88,6 +93,12 @@ def _lines_of_noise(name: str, job: Job, folder: Path) -> Iterator[str]:
     run(job, folder / "whole")
     statement = json.loads((folder / "whole" / "public" / "statement.json").read_text(encoding="utf-8"))
     yield from problems_of_noise(name, statement, drawn)
+
+
+def _lines_of_wide(name: str, job: Job, folder: Path) -> list[str]:
+    """Where neighbours cost too much under wide public bounds. They may cost little: a mechanism's clip can be narrow."""
+    faults = overspent(name, captured(job, folder)) if job.strict else []
+    return [f"{line}, for values beyond the small survey's bounds too" for line in faults]
 
 
 def problems_of_halves(name: str, package: str) -> list[str]:

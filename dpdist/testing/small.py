@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -30,6 +30,8 @@ COLUMNS: dict[str, dict[str, Any]] = {
 ADJACENCIES = (*(f"{adjacency}, same_x" for adjacency in get_args(Adjacency)), "substitution, anywhere")
 """Every adjacency, with the values that an exchanged record may take."""
 CLIPPED_WEIGHT = {"bounds": [1, 100], "outside": "clip"}
+WIDENED = 100.0
+"""How many times as wide as the survey's the public bounds of wide jobs are: clips beyond the survey's are reached."""
 
 
 def single(values: ArrayLike) -> np.ndarray:
@@ -56,17 +58,23 @@ def survey(seed: int, n: int = 240) -> pd.DataFrame:
 
 
 def accepted_jobs(
-    spec: type[MechanismSpec], name: str, file: Path, keys: Mapping[str, Any]
+    spec: type[MechanismSpec],
+    name: str,
+    file: Path,
+    keys: Mapping[str, Any],
+    adjacencies: Iterable[str] = ADJACENCIES,
+    wide: bool = False,
 ) -> tuple[dict[str, Job], list[str]]:
-    """The first small job of every adjacency that the mechanism accepts, and why others are refused.
+    """The first small job of each of these adjacencies that the mechanism accepts, and why others are refused.
 
     `keys` are laid over every job: those of a section over the section's. Weights with public bounds are tried first.
+    Wide jobs have `WIDENED` public bounds of weights, salaries and visits.
     """
     jobs, refusals = dict[str, Job](), list[str]()
-    for under in ADJACENCIES:
+    for under in adjacencies:
         adjacency, exchange = under.split(", ")
         budget = {"epsilon": "12", "adjacency": adjacency} | ({"exchange": exchange} if exchange == "anywhere" else {})
-        for job in _small_jobs(spec, name, budget):
+        for job in _small_jobs(spec, name, budget, wide):
             try:
                 jobs[under] = parse_job(json.dumps(_laid_over(job, keys, file)))
                 break
@@ -75,7 +83,7 @@ def accepted_jobs(
     return jobs, refusals
 
 
-def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any], wide: bool) -> Iterator[dict[str, Any]]:
     clipped, plain = {"weight": CLIPPED_WEIGHT}, dict[str, Any]()
     weights = ((True, clipped), (True, plain), (False, plain))
     cells: tuple[tuple[list[str], list[str]], ...] = (
@@ -85,11 +93,13 @@ def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any])
         (["field"], []),
     )
     for sets, (weighted, column_of_weight), outcome, (by, strata) in product((2, 1), weights, FAMILIES, cells):
-        columns = {column: COLUMNS[column] for column in (*by, outcome)}
+        columns = {column: COLUMNS[column] for column in (*by, outcome)} | column_of_weight
+        if wide:
+            columns = {column: _widened(declared) for column, declared in columns.items()}
         yield {
             "dataset": "small",
             "period": "1",
-            "columns": columns | column_of_weight,
+            "columns": columns,
             "survey": {"weight": "weight"} if weighted else {},
             "strata": strata,
             "outcome": outcome,
@@ -101,6 +111,12 @@ def _small_jobs(spec: type[MechanismSpec], name: str, budget: Mapping[str, Any])
             "record": {"log_lik": "never"},
             "runtime": {"executor": "serial"},
         }
+
+
+def _widened(column: dict[str, Any]) -> dict[str, Any]:
+    """A column with wider public bounds; those from 0 to 1 are the outcome's own limits, and stay."""
+    low, high = column.get("bounds", (0, 1))
+    return column if high <= 1 else column | {"bounds": [low / WIDENED, high * WIDENED]}
 
 
 def _laid_over(job: Mapping[str, Any], keys: Mapping[str, Any], file: Path) -> dict[str, Any]:

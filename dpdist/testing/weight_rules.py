@@ -33,6 +33,10 @@ NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 RECORDS, MOST_FITS = 40, 1000
 """Records of a made-up file, and fits after which a search counts as endless: a scan of c takes some 50."""
 TARGETS = (0.1, 1.8, 10.0, 500.0)
+LADDER = np.geomspace(0.1, 10.0, 93)
+"""Multiples of a record's bounds, 5 % apart, along which its weight may not grow."""
+ROUNDING = 1e-12
+"""Room of a weight for rounding."""
 
 
 class File(NamedTuple):
@@ -197,7 +201,7 @@ def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
     parts = np.concatenate([weighed(rows) for rows in (every[:7], every[7:60], every[60:])])
     if not (np.array_equal(parts, new) and np.array_equal(weighed(backwards)[::-1], new)):
         yield "a record's weight depends on the other records of its block: take what is common to all from the summary"
-    if (weighed(every[: 3 * RECORDS]).reshape(3, -1)[[2, 0]] > weighed(every[: 3 * RECORDS]).reshape(3, -1)[[0, 1]]).any():
+    if _grows(step, file, carry):
         yield "a record with a larger bound has a larger weight: let weights fall as bounds grow"
     try:
         again = weighed(every, pickle.loads(pickle.dumps(step)))
@@ -206,6 +210,14 @@ def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
         return
     if not np.array_equal(again, new):
         yield "its step gives other weights on a worker: keep all that it needs in its fields"
+
+
+def _grows(step: Step, file: File, carry: Carry) -> bool:
+    """Whether a record's weight grows anywhere as its bounds grow."""
+    outcomes, alpha = (np.tile(values, len(LADDER)) for values in (file.outcomes, carry["alpha"]))
+    unweighted, bound = (np.concatenate([carry[name] * k for k in LADDER]) for name in ("unweighted", "bound"))
+    weights = applied_to(step, outcomes[:, None])(unweighted, alpha, bound).reshape(len(LADDER), -1)
+    return bool((np.diff(weights, axis=0) > ROUNDING).any())
 
 
 def _unmeasurable(weights: Weights) -> Iterator[str]:

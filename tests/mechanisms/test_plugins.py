@@ -556,6 +556,11 @@ MUTATED_RULES = {
         "depends on the other records",
     ),
     "weights that grow with the bound": ("share**self.steepness, 0.0", "1.0 - 0.5 * share, 0.0", "has a larger weight"),
+    "weights that grow where a narrow dip ends": (
+        "share**self.steepness, 0.0",
+        "share**self.steepness * np.where((share > 0.66) & (share < 0.77), 0.5, 1.0), 0.0",
+        "has a larger weight",
+    ),
     "a bound over the target": (
         "    def start(",
         "    def search(self, weights, target):\n        first = yield Ones()\n"
@@ -773,6 +778,9 @@ MUTATED_FAMILIES = {
     ),
     "another mean": ("mean = low", "mean = 1.0 + low", "simulate has another mean than expect"),
     "no public bounds": ("np.clip(y, *whole(self.outcome_bounds))", "y", "simulate leaves the public bounds"),
+    "a prior of two points": ("PRIOR = 0.5", "PRIOR = 1e-9", "its prior is of single points"),
+    "a prior that no records move": ("PRIOR = 0.5", "PRIOR = 1e9", "its draws hardly follow its records"),
+    "no prior": ("PRIOR = 0.5", "PRIOR = 0.0", "its prior has draws that are not finite"),
     "no density": ("def tiles", "def pieces", "NotImplementedError"),
 }
 
@@ -801,6 +809,12 @@ MUTATIONS = {
     "half of the scale": ("sensitivity", "return UNIT * OF_ONE", "return UNIT / 2 * OF_ONE", "LossExceeded"),
     "a distance stated as an eighth": ("sensitivity", "OF_ONE.times(UNIT), scale", "OF_ONE, scale / UNIT", "cost"),
     "no clip": ("query", "np.minimum(records.weight, self.cells.cap)", "records.weight", "cost 24"),
+    "no clip of weights beyond the small survey's bounds": (
+        "query",
+        "np.minimum(records.weight, self.cells.cap)",
+        "np.where(records.weight > 400.0, records.weight, np.minimum(records.weight, self.cells.cap))",
+        "for values beyond the small survey's bounds too",
+    ),
     "sums beyond their domain": ("query", "weights=weight,", "weights=2.0 * weight,", "cost 24"),
     "a promise below its loss": (
         "query",
