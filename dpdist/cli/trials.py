@@ -56,10 +56,10 @@ def audit(
 
     Spends nothing.
 
-    The comparison is exact, for tilted posteriors of the lognormal model. --draws estimates a lower bound on ε instead,
-    for any mechanism. --holdout attacks the synthetic records: membership, singling out, nearest records.
-    --black-box releases two files of yours many times, and bounds ε by the releases alone.
-    Results go to the confidential folder. Exit code 1: a loss exceeds the claimed one, or nothing was audited.
+    The comparison is exact, for tilted posteriors of the lognormal model. For any mechanism, --draws and --black-box bound
+    ε from below.
+    --holdout attacks the synthetic records. Results go to the confidential folder. Exit code 1: a loss exceeds the
+    claimed one, or nothing was audited.
     """
 
     def from_releases(job: str, files: tuple[Path, Path]) -> None:
