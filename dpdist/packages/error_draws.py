@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.packages.posterior import TAIL_DRIFT, Posterior
+from dpdist.packages.posterior import Posterior
 
 
 class CellErrors(NamedTuple):
@@ -57,10 +57,10 @@ def by_other(posterior: Posterior, draws: int, rng: np.random.Generator, laplace
             rng.laplace(0.0, np.sqrt(0.5), len(deviation)) if laplace else rng.standard_normal(len(deviation))
         )
         answered = _answer(posterior, posterior.measured.of(truth) + noise)
-        for k, tail in enumerate(prior.tails):
-            beyond = rng.standard_normal(cells) * np.sqrt(tail.alone + TAIL_DRIFT**2)
+        for k, (tail, drift) in enumerate(zip(prior.tails, prior.limits.tail_drift.T, strict=True)):
+            beyond = rng.standard_normal(cells) * np.sqrt(tail.alone + drift**2)
             beyond += tail.shared * (terms @ (tail.root @ rng.standard_normal(terms.shape[1])))
-            truth[:, k] += prior.workload.count * (beyond + TAIL_DRIFT * (terms @ rng.standard_normal(terms.shape[1])))
+            truth[:, k] += prior.workload.count * (beyond + drift * (terms @ rng.standard_normal(terms.shape[1])))
         errors[number] = answered - truth
     return CellErrors.of(posterior, errors)
 

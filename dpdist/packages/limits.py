@@ -12,6 +12,7 @@ the others measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +70,13 @@ class Shape:
         by_mean = [0.0, (self.e * self.rate).mean(), 0.0, (v * inside * self.rate).mean() / clipping.half]
         return np.column_stack([by_weight, by_mean])
 
+    def beyond(self, clipping: Clipping) -> Floats:
+        """What a record's e, and its e r in size, have beyond the limits, in the mean, (2,)."""
+        v = np.minimum(self.e / clipping.cap, 1.0)
+        c = np.clip((self.r - clipping.centre) / clipping.half, -1.0, 1.0)
+        within = clipping.cap * v * (clipping.centre + clipping.half * c)
+        return np.array([(self.e - clipping.cap * v).mean(), np.abs(self.e * self.r - within).mean()])
+
     @property
     def thinned(self) -> Shape:
         """At most `MOST_POINTS` of the records, for differences between means; means themselves need all of them."""
@@ -96,6 +104,12 @@ class CellLimits:
     """What a measured sum of outcomes holds of 1 − a, (cell,); 0 unless the clipping is the whole public range."""
     share: Floats
     """What a measured sum of outcomes holds of q, (cell,)."""
+
+    @cached_property
+    def tail_drift(self) -> Floats:
+        """Standard deviations per record of the drift of e and of e r beyond the limits, (cell, 2)."""
+        groups = zip(self.shapes, self.clippings, strict=True)
+        return TAIL_MISFIT * np.array([shape.beyond(clipping) for shape, clipping in groups])[self.group]
 
 
 def limits_of(

@@ -66,14 +66,11 @@ class Package:
         return self.posterior.prior
 
     def predicted(self) -> list[Predicted]:
-        """Predicted errors of every table under the planned drift, if what lies beyond the limits has not drifted.
-
-        No measured sum shows that drift. Standard errors provide for it.
-        """
-        predictions, posterior = [], replace(self.posterior, prior=replace(self.prior, tail_drift=0.0))
+        """Predicted errors of every table under the planned drift."""
+        predictions = []
         for table in self.prior.workload.tables:
             direct, (counts, means) = figures(self.prior, table)
-            errors = [posterior.errors(counts), posterior.errors(means)]
+            errors = [self.posterior.errors(counts), self.posterior.errors(means)]
             with np.errstate(divide="ignore", invalid="ignore"):
                 file, alone = ([np.sqrt(getattr(error, name)) for error in errors] for name in ("file", "prior"))
                 relative = (Figures(*(a / d for a, d in zip(values, direct, strict=True))) for values in (file, alone))

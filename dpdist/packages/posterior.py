@@ -40,8 +40,6 @@ OVERALL = 5.0
 """Standard deviation of the drift that all cells share, over that of a term."""
 CELL_DRIFT = 0.02
 """Standard deviation of a base cell's own drift."""
-TAIL_DRIFT = 0.01
-"""Standard deviation of the drift, per record, of what lies beyond the limits: of each term, and of each cell alone."""
 LINEARISATIONS = 3
 """Number of times that the clipped sums are linearised anew, at the deviations last estimated."""
 LARGEST_DEVIATION = 0.9
@@ -89,7 +87,6 @@ class Prior:
     linearised_at: Floats
     ties: Floats
     """What ties to the reference's own margins add to the mean sums of a record, (cell, 4)."""
-    tail_drift: float = TAIL_DRIFT
 
     @classmethod
     def of(
@@ -202,11 +199,11 @@ class Prior:
         No measured sum depends on tails. So nothing that is measured takes this error away.
         """
         alone, roots = np.zeros(len(sums)), []
-        for part, tail in zip(sums.parts[:2], self.tails, strict=True):
+        for part, tail, drift in zip(sums.parts[:2], self.tails, self.limits.tail_drift.T, strict=True):
             slope = scipy.sparse.csr_array(part @ scipy.sparse.diags_array(self.workload.count))
-            alone += slope.power(2) @ (tail.alone + self.tail_drift**2)
+            alone += slope.power(2) @ (tail.alone + drift**2)
             roots.append((slope @ scipy.sparse.diags_array(tail.shared) @ self.terms.matrix).toarray() @ tail.root)
-            roots.append((slope @ self.terms.matrix).toarray() * self.tail_drift)
+            roots.append((slope @ scipy.sparse.diags_array(drift) @ self.terms.matrix).toarray())
         return alone, np.hstack(roots)
 
     def pulled(self, sums: Sums, drift: Drift, x: Floats) -> Floats:

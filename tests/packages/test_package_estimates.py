@@ -13,7 +13,7 @@ from simulated_package import BOUNDS, PURE, TABLES, Survey, noisy, planned, refe
 from dpdist.core.records import Floats
 from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
 from dpdist.packages.package import Package, _noise, best_package, objective
-from dpdist.packages.posterior import TAIL_DRIFT, Posterior, learned, published_sums
+from dpdist.packages.posterior import Posterior, learned, published_sums
 from dpdist.packages.query import Budget
 from dpdist.packages.strategy import STRATEGIES, whole_shares
 from dpdist.packages.workload import PackageTable, Workload
@@ -121,10 +121,10 @@ def test_planned_errors_are_the_spread_over_runs() -> None:
             d[:, k] += level.shared * (terms @ (level.root @ rng.standard_normal(terms.shape[1])))
             d[:, k] += terms @ (prior.sizes(drift) * rng.standard_normal(terms.shape[1]))
         population = prior.mean + np.einsum("cij,cj->ci", prior.sloped, d)
-        for k, tail in enumerate(prior.tails):
-            t = rng.standard_normal(len(count())) * np.sqrt(tail.alone + TAIL_DRIFT**2)
+        for k, (tail, moved) in enumerate(zip(prior.tails, prior.limits.tail_drift.T, strict=True)):
+            t = rng.standard_normal(len(count())) * np.sqrt(tail.alone + moved**2)
             t += tail.shared * (terms @ (tail.root @ rng.standard_normal(terms.shape[1])))
-            population[:, k] += count() * (t + TAIL_DRIFT * (terms @ rng.standard_normal(terms.shape[1])))
+            population[:, k] += count() * (t + moved * (terms @ rng.standard_normal(terms.shape[1])))
         z = population + np.einsum("cij,cj->ci", root, rng.standard_normal((len(count()), 4)))
         x = posterior.measured.of(z) + posterior.constant + rng.normal(0.0, np.sqrt(posterior.noise))
         found = posterior.estimated(x)
