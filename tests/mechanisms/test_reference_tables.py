@@ -31,6 +31,7 @@ from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.query import ClippedSums
 from dpdist.models.copula.shapes import UNIT as LEAST
+from dpdist.quality.predicted.prediction import Prediction
 from dpdist.reference.borrowing import complete
 from dpdist.reference.clipping import Cell
 from dpdist.reference.collapsing import pooled, spread
@@ -306,7 +307,8 @@ def test_secret_sizes_are_told_by_noisy_sums_alone(files: Path, tmp_path: Path, 
 def facts_of(said: Job) -> str:
     """What `dpdist plan` prints."""
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(plan_text(dpdist.plan(said)))
+    plan = dpdist.plan(said)
+    console.print(plan_text(plan, Prediction(plan.job, pd.DataFrame(), "none is made here")))
     return console.export_text()
 
 
