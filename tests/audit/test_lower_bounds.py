@@ -133,8 +133,8 @@ def shown_by_sets(case: Case, runs: int) -> float:
 def test_membership_from_synthetic_records_alone(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their sums by cell are the noisy ones within bounds. Controls: noise halved, and bounds three times as wide.
 
-    Without a fault .39 of the claim is shown in the mean, with a standard deviation of .08. So less than .1 is chance in 1 of
-    5,000 runs.
+    Without a fault .39 of the claim is shown in the mean, with a standard deviation of .08. So less than .1 is chance in
+    1 of 5,000 runs.
     """
     case, claimed = QUICK["Laplace cells"]
     {"none": lambda _: None, "halved": halved, "unclipped": unclipped}[fault](monkeypatch)
