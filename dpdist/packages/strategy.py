@@ -123,14 +123,23 @@ def _largest(matrix: scipy.sparse.csr_array, limit: Floats) -> Floats:
     return np.asarray((matrix @ scipy.sparse.diags_array(limit)).max(axis=1).todense()).reshape(-1)
 
 
+def least_share(number: int) -> Fraction:
+    """The least part of the budget that one of so many measurements has: about a sixteenth of an equal part.
+
+    So the largest scale of noise is known before any measurement is chosen.
+    """
+    return Fraction(max(1, SHARE_PARTS // (16 * number)), SHARE_PARTS)
+
+
 def whole_shares(shares: Sequence[float]) -> tuple[Fraction, ...]:
-    """Parts of the budget that sum to 1, as fractions; none is below 1/SHARE_PARTS.
+    """Parts of the budget that sum to 1, as fractions; none is below `least_share`.
 
     Raises `ValueError` for more parts than that leaves room for.
     """
     if len(shares) > SHARE_PARTS // 2:
         raise ValueError(f"{len(shares):,} measured tables: at most {SHARE_PARTS // 2:,} can share a budget")
     wanted = np.maximum(np.asarray(shares, dtype=float) / sum(shares), 0.0)
-    whole = 1 + np.floor(wanted * (SHARE_PARTS - len(shares))).astype(int)
+    least = int(least_share(len(shares)) * SHARE_PARTS)
+    whole = least + np.floor(wanted * (SHARE_PARTS - least * len(shares))).astype(int)
     whole[int(np.argmax(wanted))] += SHARE_PARTS - int(whole.sum())
     return tuple(Fraction(int(part), SHARE_PARTS) for part in whole)

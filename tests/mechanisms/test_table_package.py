@@ -85,3 +85,15 @@ def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy
 def test_what_is_not_built_is_refused_with_a_remedy(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(JobError, match=message):
         parse_job(job(tmp_path, **keys))
+
+
+def test_noise_too_large_for_exact_sums_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    """Such a run was charged, and ended while noise was drawn. Control: at ten times that ε it is released."""
+    tables = [{"name": "t", "by": [["field", "sex"], ["sex"]], "statistics": ["count"]}]
+    small = {"tables": tables, "budget": {"epsilon": "1/3000", "adjacency": "substitution"}}
+    with pytest.raises(JobError, match=r"noise of scale .* beside which sums are not exact"):
+        run(parse_job(job(tmp_path, **small)), tmp_path / "refused")
+    assert not list((tmp_path / "refused").glob("confidential/noise*"))
+    run(
+        parse_job(job(tmp_path, **small | {"budget": {"epsilon": "1/300", "adjacency": "substitution"}})), tmp_path / "made"
+    )

@@ -36,7 +36,7 @@ from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates
 from dpdist.packages.package import Law, Package, best_package, package
 from dpdist.packages.posterior import Drift, Posterior, learned
-from dpdist.packages.strategy import STRATEGIES, middles
+from dpdist.packages.strategy import STRATEGIES, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
 from dpdist.privacy.queries import NoisyQuery, neighbour_of
 
@@ -90,6 +90,11 @@ class PackageCells(PublicModel):
     one_weight: bool
     donors: Donors | None = None
     """Records of the reference, once they are known."""
+
+    @property
+    def scales(self) -> tuple[Fraction, ...]:
+        """The largest scale of noise that any strategy and any parts of the budget can have, in units of 1/WHOLE."""
+        return (self.joint.share("", least_share(len(self.workload.measured))).scale,)
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:

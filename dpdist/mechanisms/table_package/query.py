@@ -21,19 +21,20 @@ from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
 CLIPPED = (
-    "A record enters one group of base cells in every measurement, by its weight and its centred outcome. Both are clipped "
-    "at limits that the reference and public sizes fixed. Their L1 norm is at most 1. So switching a record off moves a "
-    "measurement by at most 1, and other values at the same x by at most 2."
+    "A record enters one group of base cells in every measurement, by what its clipped weight leaves of the limit, and "
+    "by its centred outcome times what it uses. Job, reference and public sizes fixed the limits. The L1 norm of the two "
+    "is at most 1. So switching a record off moves a measurement by at most 1, and other values at the same x by at most 2."
 )
 LAPLACE = "A measurement with the part s of ε has discrete Laplace noise of that scale over sε."
 GAUSSIAN = "A measurement with the part s of ρ has discrete Gaussian noise of σ = that over √(2sρ)."
 SHARED = (
-    "The groups and the parts of the budget follow from the reference, public sizes and the noise's law alone. The parts "
+    "The groups and the parts of the budget follow from the job, the reference and public sizes alone. The parts "
     "sum to 1, so that all measurements together cost the budget. All tables follow from them by post-processing."
 )
 SHAPE = (
     "Limits, levels of base cells, and what lies beyond the limits come from the reference. How far it is trusted follows "
-    "from the noisy measurements. A change of shape that no measurement shows is in no standard error."
+    "from the noisy measurements, and on constants. Of a change of shape that no measurement shows, standard errors have a "
+    "tenth of what lies beyond the limits."
 )
 
 

@@ -11,7 +11,7 @@ from dpdist.models.outputs import ReleaseView
 
 POSTERIOR = (
     "All figures are sums of one estimate of the base cells, so that all tables agree. It is the posterior mean given "
-    "every noisy sum. The prior is the reference, with a drift whose size the noisy sums alone decide."
+    "every noisy sum. The prior is the reference, with a drift whose size follows from the noisy sums and constants."
 )
 WITHIN_BOUNDS = (
     "Base cells are set within public bounds. What is left is raked to the sums that the measured cells had, so that "
