@@ -82,10 +82,18 @@ def _plain(path: Path) -> str:
     text = _VERSION.sub("", _DATE.sub('"date": "day"', path.read_text(encoding="utf-8")))
     if '"chain"' in text:  # an earlier release's checksum vouches for its page too
         text = _DIGEST.sub("digest", text)
+    if '"content"' in text and _reference_is_simulated(path):  # its last digits are the processor's
+        text = _DIGEST.sub("digest", text)
     if path.name != "manifest.json":
         return text
     manifest: dict[str, Any] = json.loads(text)
     return _DIGEST.sub("digest", json.dumps(manifest | {"versions": sorted(manifest["versions"])}))
+
+
+def _reference_is_simulated(path: Path) -> bool:
+    public = next(folder for folder in path.parents if folder.name == "public")
+    job = json.loads((public / "released" / "job.json").read_text(encoding="utf-8"))
+    return bool((job.get("reference") or {}).get("simulate"))
 
 
 def _parted(text: str, taken: re.Pattern[str]) -> tuple[str, list[float]]:
