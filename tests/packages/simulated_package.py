@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.table_package.query import base_sums
+from dpdist.mechanisms.table_package.sensitivity import MOVED, WHOLE, law_of
 from dpdist.packages.levels import ReferenceRecords
-from dpdist.packages.package import Package, package
-from dpdist.packages.query import Budget, JointQuery, base_sums
-from dpdist.packages.strategy import PerTable
+from dpdist.packages.limits import CellLimits
+from dpdist.packages.package import Law, Package, package
+from dpdist.packages.strategy import Measured, PerTable
 from dpdist.packages.workload import PackageTable, Workload
+from dpdist.privacy.queries import Neighbour, NoisyQuery, lost
 
 SIZES = (6, 2, 5, 4)
 BOUNDS = (0.0, 400.0)
@@ -78,6 +82,63 @@ def planned(count: Floats, known: ReferenceRecords, budget: Budget) -> Package:
     return package(workload(count), known, BOUNDS, budget.law, PerTable())
 
 
+@dataclass(frozen=True)
+class Budget:
+    """ε, or ρ, of all measurements together, and who are neighbours."""
+
+    adjacency: Literal["zero_out", "substitution"]
+    epsilon: Fraction | None = None
+    rho: Fraction | None = None
+
+    @property
+    def neighbour(self) -> Neighbour:
+        return "off" if self.adjacency == "zero_out" else "same_x"
+
+    @property
+    def joint(self) -> NoisyQuery:
+        if self.epsilon is not None:
+            return NoisyQuery.losing("all", MOVED, self.epsilon, self.neighbour)
+        assert self.rho is not None
+        return NoisyQuery.losing_rho("all", MOVED, self.rho, self.neighbour)
+
+    @property
+    def law(self) -> Law:
+        return law_of(self.joint)
+
+
+@dataclass(frozen=True)
+class JointQuery:
+    """All measurements of a package, with the noise and the loss that the mechanism's own queries give them."""
+
+    limits: CellLimits
+    measurements: tuple[Measured, ...]
+    shares: tuple[Fraction, ...]
+    budget: Budget
+
+    @property
+    def queries(self) -> list[NoisyQuery]:
+        return [self.budget.joint.share(str(number), share) for number, share in enumerate(self.shares)]
+
+    @property
+    def loss(self) -> Fraction:
+        return lost(self.queries, self.budget.neighbour)
+
+    def loss_between(self, one: Floats, other: Floats) -> Fraction:
+        """The loss between two files with these sums of base cells, (cell, 3): that of queries which move as far."""
+        total = Fraction(0)
+        for measurement, query in zip(self.measurements, self.queries, strict=True):
+            moves = [Fraction(int(x)) for x in np.abs(measurement.exact(one) - measurement.exact(other))]
+            if query.law == "laplace":
+                total += sum(moves, Fraction(0)) / query.scale
+            else:
+                total += sum((x * x for x in moves), Fraction(0)) / (2 * query.scale**2)
+        return total
+
+    def in_records(self, sums: Floats) -> Floats:
+        """Exact measurements from sums of base cells, (cell, 3), in records as the posterior takes them, (row,)."""
+        return np.concatenate([measurement.exact(sums) for measurement in self.measurements]) / WHOLE
+
+
 def query_of(made: Package, budget: Budget) -> JointQuery:
     return JointQuery(made.prior.limits, made.measurements, made.shares, budget)
 
@@ -85,7 +146,7 @@ def query_of(made: Package, budget: Budget) -> JointQuery:
 def noisy(made: Package, budget: Budget, current: Survey, rng: np.random.Generator) -> Floats:
     """Measurements of a survey in records; the noise has the variance of the released one's, and is NumPy's."""
     query = query_of(made, budget)
-    exact = query.in_records(query.exact(base_sums(query.limits, *current)))
+    exact = query.in_records(base_sums(query.limits, *current))
     return exact + rng.laplace(0.0, np.sqrt(made.posterior.noise / 2.0))
 
 

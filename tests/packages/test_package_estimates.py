@@ -8,13 +8,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from simulated_package import BOUNDS, PURE, TABLES, Survey, noisy, planned, reference, workload, world
+from simulated_package import BOUNDS, PURE, TABLES, Budget, Survey, noisy, planned, reference, workload, world
 
 from dpdist.core.records import Floats
 from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
 from dpdist.packages.package import Package, _noise, best_package, objective
 from dpdist.packages.posterior import Posterior, learned, published_sums
-from dpdist.packages.query import Budget
 from dpdist.packages.strategy import STRATEGIES, whole_shares
 from dpdist.packages.workload import PackageTable, Workload
 

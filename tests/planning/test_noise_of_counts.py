@@ -81,9 +81,9 @@ def test_without_a_public_file_no_figure_stands_for_an_unknown_error() -> None:
     shown = " ".join(CliRunner().invoke(app, ["plan", "job.yaml"]).output.split())
     assert "not known before the run, because no public file tells how weights and outcomes vary" in shown
     assert "direct standard errors" not in shown
-    asked = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", ".5"])
-    assert asked.exit_code == 2
-    assert "errors are not known before the run" in asked.output
+    refused = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", ".5"])
+    assert refused.exit_code == 2
+    assert "errors are not known before the run" in refused.output
     negative = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", "-1"])
     assert (negative.exit_code, "a number above 0" in negative.output) == (2, True)
 

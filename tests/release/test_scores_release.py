@@ -158,8 +158,8 @@ def test_without_weights_nothing_is_promised_and_the_reference_still_serves(file
     medians = []
     for name in ("first", "second", "third"):
         dpdist.run(job(files, mechanism="unweighted"), tmp_path / name)
-        said = json.loads((tmp_path / name / "public" / "statement.json").read_text())
-        assert said["guarantee"] == "none"
+        statement = json.loads((tmp_path / name / "public" / "statement.json").read_text())
+        assert statement["guarantee"] == "none"
         medians.append(errors(tmp_path / name)["median"])
     assert (sum(medians) / len(medians) < 1.0).all()
 

@@ -22,17 +22,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package of this checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages"))
 
 import numpy as np
 import pandas as pd
 import scipy
+from simulated_package import Budget, JointQuery
 
 from dpdist.core.records import Floats
+from dpdist.mechanisms.table_package.query import base_sums
 from dpdist.packages.estimates import base_estimates, table_estimates
 from dpdist.packages.levels import ReferenceRecords
 from dpdist.packages.package import Package, best_package
 from dpdist.packages.posterior import learned
-from dpdist.packages.query import Budget, JointQuery, base_sums
 from dpdist.packages.strategy import STRATEGIES
 from dpdist.packages.workload import PackageTable, Workload
 
@@ -230,7 +232,7 @@ def direct(matrix: scipy.sparse.csr_array, records: ReferenceRecords) -> Direct:
 def measured(parts: Parts, package: Package, budget: Budget, seed: int, split: int) -> Iterator[dict[str, object]]:
     """One row for every cell and statistic under one draw of the noise."""
     query = JointQuery(package.prior.limits, package.measurements, package.shares, budget)
-    exact = query.in_records(query.exact(base_sums(query.limits, *parts.current)))
+    exact = query.in_records(base_sums(query.limits, *parts.current))
     rng, noise = np.random.default_rng([seed, split]), package.posterior.noise
     pure = budget.epsilon is not None
     x = exact + (rng.laplace(0.0, np.sqrt(noise / 2.0)) if pure else rng.normal(0.0, np.sqrt(noise)))

@@ -23,7 +23,7 @@ from dpdist.job import Job, NoiseName, Statistic
 from dpdist.mechanisms.figures import GAUSSIAN, LAPLACE, Figures
 from dpdist.mechanisms.reference_tables.cells import ReferenceRecords
 from dpdist.mechanisms.reference_tables.points import Drawn
-from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query
+from dpdist.mechanisms.table_package.sensitivity import WHOLE, joint_query, law_of
 from dpdist.mechanisms.table_package.spec import AUTO, TablePackage
 from dpdist.mechanisms.table_package.words import WORDS
 from dpdist.models.design import counted, patterns
@@ -150,9 +150,8 @@ class PackageCells(PublicModel):
 
     @property
     def law(self) -> Law:
-        """What the choice of measurements needs to know of the noise: its variance in squared records."""
-        laplace = self.joint.law == "laplace"
-        return Law(lambda part: self.joint.share("", part).variance / WHOLE**2, 1.0 / 3.0 if laplace else 0.5)
+        """What the choice of measurements needs to know of the noise."""
+        return law_of(self.joint)
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> FromReference:
         """The package that a reference gives. Raises `Improper` where the reference or the machine is too small."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Codes, Floats
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
@@ -16,7 +16,6 @@ from dpdist.mechanisms.table_package.post import FromReference, PackageCells
 from dpdist.mechanisms.table_package.sensitivity import joint_query
 from dpdist.mechanisms.table_package.spec import TablePackage as Settings
 from dpdist.packages.limits import CellLimits
-from dpdist.packages.query import base_sums
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery
 
@@ -36,6 +35,26 @@ SHAPE = (
     "from the noisy measurements, and on constants. Of a change of shape that no measurement shows, standard errors have a "
     "tenth of what lies beyond the limits."
 )
+
+
+def contributions(limits: CellLimits, cell: Ints, weight: Floats, outcome: Floats) -> Floats:
+    """a, v and q of every record in whole units of 1/UNIT, (record, 3).
+
+    Weights and outcomes are clipped, so any value is allowed but NaN and weights below 0, which are errors before this.
+    """
+    cap = limits.cap[cell]
+    v = np.clip(weight, 0.0, cap) / cap
+    # A warning for some values only would reveal them; values that overflow are clipped.
+    with np.errstate(over="ignore"):
+        c = np.clip((outcome - limits.centre[cell]) / limits.half[cell], -1.0, 1.0)
+    left = np.rint(UNIT * (1.0 - v))
+    return np.column_stack([left, UNIT - left, np.clip(np.rint(UNIT * v * c), left - UNIT, UNIT - left)])
+
+
+def base_sums(limits: CellLimits, cell: Ints, weight: Floats, outcome: Floats) -> Floats:
+    """Sums of a, v and q of every base cell, (cell, 3), whole."""
+    parts = contributions(limits, cell, weight, outcome)
+    return np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.cap)) for part in parts.T])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from fractions import Fraction
 
 from dpdist.core.records import UNIT
 from dpdist.job import Job, NoiseName
+from dpdist.packages.package import Law
 from dpdist.packages.strategy import FACTOR_STEPS
 from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho
 
@@ -33,3 +34,9 @@ def joint_query(job: Job, law: NoiseName) -> NoisyQuery:
     if law == "gaussian":
         return NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho_of_tables), neighbour_of(job))
     return NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
+
+
+def law_of(joint: NoisyQuery) -> Law:
+    """What the choice of measurements needs to know of the noise: its variance in squared records by part of the budget."""
+    exponent = 1.0 / 3.0 if joint.law == "laplace" else 0.5
+    return Law(lambda part: joint.share(joint.name, part).variance / WHOLE**2, exponent)
