@@ -164,14 +164,19 @@ def study(
 ) -> None:
     """Run mechanisms on simulated data, or releases of public files.
 
-    Writes summary.csv, replicates.parquet, index.html. If it is killed, the same command resumes it."""
+    Writes summary.csv, replicates.parquet, index.html. `papers` runs those of the five papers, and sets all on one page.
+    If it is killed, the same command resumes it."""
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
-            from dpdist.studies.file import load_study
+            from dpdist.studies.overview import Overview, load, run_overview
             from dpdist.studies.run import run as run_study
 
-            folder = run_study(load_study(file), out_folder, replicates, listener, data)
+            wanted = load(file)
+            if isinstance(wanted, Overview):
+                folder = run_overview(wanted, out_folder, replicates, listener, data)
+            else:
+                folder = run_study(wanted, out_folder, replicates, listener, data)
         if as_json:
             print(json.dumps({"event": "done", "page": str(folder / "index.html")}))
         elif not quiet:

@@ -82,19 +82,9 @@ def run(
                 with executor(study.runtime) as workers:
                     for _ in workers.map(Task(study, folder, tuple(units)), missing):
                         tick(1)
-        parts = [read(folder, study, c, number) for c, number in units]
-        table = results.tidy(parts, len(study.cases))
-        summary = results.summarise(table)
-        results.write_table(folder, table, summary)
-        shown = pd.concat(parts)
-        if (by_cell := kind_of(study).by_cell(study, shown)) is not None:
-            write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
-            # The table has a million errors; the page shows their summary in ratios.csv.
-            shown = pd.concat([shown[~shown["measure"].str.contains(" error ")], by_cell])
-
+        material = material_of(study, folder)
         with stage(listener, "page", 1) as tick:
-            kept = [pd.read_parquet(results.records_path(folder, name)) for name in study.case_names]
-            write_text(folder / "index.html", page(study, shown, pd.concat(kept), results.versions()))
+            write_text(folder / "index.html", page(material, results.versions()))
             tick(1)
     return folder
 
@@ -113,6 +103,19 @@ class Task:
         if number == 1:
             results.write_records(results.records_path(self.folder, name), name, replicate.records)
         results.write_results(results.part_path(self.folder, name, number), name, number, replicate.results)
+
+
+def material_of(study: Study, folder: Path) -> Material:
+    """Reads all replicates of a study that has run, and writes its tables."""
+    parts = [read(folder, study, c, k) for c in range(len(study.cases)) for k in range(1, study.replicates_of(c) + 1)]
+    table = results.tidy(parts, len(study.cases))
+    results.write_table(folder, table, results.summarise(table))
+    shown = pd.concat(parts)
+    if (by_cell := kind_of(study).by_cell(study, shown)) is not None:
+        write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
+        # The table has a million errors; the page shows their summary in ratios.csv.
+        shown = pd.concat([shown[~shown["measure"].str.contains(" error ")], by_cell])
+    return Material(study, shown, pd.concat([pd.read_parquet(results.records_path(folder, n)) for n in study.case_names]))
 
 
 def done(folder: Path, study: Study, case: int, number: int) -> bool:
@@ -162,9 +165,10 @@ INTERVALS = (
 )
 
 
-def page(study: Study, results: pd.DataFrame, records: pd.DataFrame, versions: Mapping[str, str]) -> str:
-    """One HTML document that loads nothing; `results` has the columns of `write_results`."""
-    kind, material = kind_of(study), Material(study, results, records)
+def page(material: Material, versions: Mapping[str, str]) -> str:
+    """One HTML document that loads nothing."""
+    study, results, _ = material
+    kind = kind_of(study)
     template = environment("dpdist.studies").get_template("page.html")
     measured = [name for name in study.all_measures if name in set(results.measure)]
     captions = {name: material.caption(name) for name in measured}

@@ -127,7 +127,7 @@ class Limit(Frozen):
         return " and ".join(bounds + ([f"at most {self.at_most:g}"] if self.at_most is not None else []))
 
 
-def _text(value: Any) -> Any:
+def one_line(value: Any) -> Any:
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
@@ -135,7 +135,7 @@ class Study(Frozen):
     kind: str
     study: Name
     title: str
-    about: Annotated[str, BeforeValidator(_text)] = ""
+    about: Annotated[str, BeforeValidator(one_line)] = ""
     seed: int = Field(ge=0, lt=2**64)
     replicates: int = Field(ge=1)
     epsilons: tuple[Budget, ...] = ()
@@ -178,6 +178,10 @@ class Study(Frozen):
 
     def replicates_of(self, case: int) -> int:
         return self.replicates
+
+    @property
+    def reads_files(self) -> bool:
+        return any(getattr(case, "file", None) is not None for case in self.cases)
 
     def with_data(self, folder: str) -> Self:
         """Another folder of files, for studies that read some."""

@@ -198,33 +198,44 @@ def set_beside(table: Beside, material: Material) -> dict[str, Any]:
     for row in table.rows:
         epsilons = [e for e in material.study.grid if row.epsilon is None or as_number(e) == float(row.epsilon)]
         place = (table.case or material.study.case_names[0], row.mechanism, epsilons[0] if epsilons else "")
+        answer, distance = verdict(table, row, material, *place)
         rows.append(
             {
                 "mechanism": row.mechanism,
                 "epsilon": "" if row.epsilon is None else place[2],
                 "published": [_published(row.values.get(key, "")) for key in table.columns],
                 "ours": _statistic(table, material, *place),
-                "verdict": verdict(table, row, material, *place),
+                "verdict": answer,
+                "distance": distance,
             }
         )
     return {"table": table, "rows": rows, "any_epsilon": any(row["epsilon"] for row in rows)}
 
 
-def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: str, epsilon: str) -> str:
-    """Whether a row's published figures agree with this run; empty where nothing can be compared."""
+def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: str, epsilon: str) -> tuple[str, str]:
+    """Whether a row's published figures agree with this run, and their largest difference in its standard errors.
+
+    Both are empty where nothing can be compared.
+    """
     if table.published is None:
-        return ""
+        return "", ""
     theirs = _figures(row.values.get(table.published.column, ""))
     ours = _estimates(table, material, case, mechanism, epsilon)
     if not theirs or len(theirs) != len(ours):
-        return ""
+        return "", ""
     sd = row.values.get(table.published.sd or "", "")
-    answers = {
-        reproduces(mine, Estimate(figure, float(sd) if isinstance(sd, float) else mine.sd, table.published.replicates))
+    pairs = [
+        (mine, Estimate(figure, float(sd) if isinstance(sd, float) else mine.sd, table.published.replicates))
         for mine, figure in zip(ours, theirs, strict=True)
-    }
+    ]
+    answers = {reproduces(*pair) for pair in pairs}
     worst = next(possible for possible in (Verdict.NO, Verdict.TOO_FEW, Verdict.YES) if possible in answers)
-    return ANSWERS[worst]
+    distances = [
+        (mine.mean - figure.mean) / np.sqrt(variance)
+        for mine, figure in pairs
+        if (variance := mine.variance + figure.variance) > (ROUNDING * figure.mean) ** 2
+    ]
+    return ANSWERS[worst], f"{max(distances, key=abs):+.1f}" if distances else ""
 
 
 def _figures(value: float | str) -> list[float]:

@@ -18,7 +18,9 @@ from dpdist.studies.run import run
 from dpdist.studies.settings import Study
 
 PACKAGE = Path(file.__file__).parent
-SHIPPED = sorted((Path(__file__).parents[2] / "jobs" / "studies").glob("*.yaml"))
+SHIPPED = [
+    path for path in sorted((Path(__file__).parents[2] / "jobs" / "studies").glob("*.yaml")) if path.stem != "papers"
+]
 
 
 class Purse(Frozen):
