@@ -169,6 +169,17 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _disk_that_does_not_wait() -> Iterator[None]:
+    """No test cuts the power, and what a killed process wrote is with the kernel: a release would wait 50 times for a disk.
+
+    What must be synced, and when, is held by tests/publish/test_public_folder.py, which counts the calls.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _stan_built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
     """Compiles the shipped programs beside the first tests, if any test needs one; whoever needs a program waits for it."""
     if not any("stan_cache" in getattr(item, "fixturenames", ()) for item in request.session.items):

@@ -101,10 +101,14 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
         fault, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
         raise refusal(source, [Problem("YAML", fault, allowed, "name the job file: data belong into the file under input")])
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
         if node is not None and (problem := _unreadable(node)) is not None:
             raise refusal(source, [problem])
-        content = yaml.load(text, Loader=_Loader)
+        if node is None or "<<" in text:  # Merging changes the nodes, whose lines are wanted as written.
+            content = yaml.load(text, Loader=_Loader)
+        else:
+            content = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,14 @@ def manifest(folder: Path, released: ReleasedObject) -> bytes:
         "job": released.job.public,
         **{THIRD_PARTY[part]: origin for part, (_, origin) in released.job.third_party.items()},
         **({"third_party_readers": readers} if (readers := released.promise.get("readers")) else {}),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": _versions(),
     }
     return canonical({**entries, "release": release_id(entries)})
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in PACKAGES}
 
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.

@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpdist.core.records import TOTAL
 from dpdist.quality.summary import bias_line, in_words, large, overall
-from dpdist.quality.verdict import FALSE_ALARM, Verdict, by_chance, judge
+from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, by_chance, judge, too_small
 
 
 def evaluated(
@@ -320,13 +320,17 @@ def test_a_ratio_of_errors_counts_cells_with_a_direct_error_alone() -> None:
 @pytest.mark.parametrize("df", [2.0, 10.0, 60.0])
 def test_right_errors_are_seldom_called_too_small(df: float) -> None:
     """All cells share one χ² draw, the worst case. 400 releases: with a rate of .0025, 6 alarms or more have a chance of
-    .0006. Control: errors of .3 are found in most releases with 10 and 60 df."""
+    .0006. Control: errors of .3 are found in most releases with 10 and 60 df. The whole verdict says the same of some."""
     rng = np.random.default_rng(20)
     rows = evaluated(rng, 12, noise=0.0).assign(direct_df=df)
+    base = rows.iloc[:-1]
 
     def alarms(times: float) -> int:
-        errors = np.sqrt(rng.chisquare(df, 400) / df) / times
-        return sum(verdict_clustered(rows.assign(direct_se=each * rows["synthetic_se"])).small for each in errors)
+        ratios = np.sqrt(rng.chisquare(df, 400) / df) / times
+        small = [too_small(base.assign(direct_se=ratio * base["synthetic_se"]), FALSE_ALARM * SMALL) for ratio in ratios]
+        whole = [verdict_clustered(rows.assign(direct_se=ratio * rows["synthetic_se"])).small for ratio in ratios[:20]]
+        assert whole == small[:20]
+        return sum(small)
 
     assert alarms(1.0) <= 5
     assert alarms(0.3) > 350 or df < 10

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -154,12 +155,15 @@ def _sas(names: Names) -> str:
     )
 
 
+@cache
 def environment(*packages: str) -> Environment:
-    """The environment of templates in these packages. It escapes every text; Jinja is imported at the first page."""
+    """The environment of templates in these packages, which keeps those it compiled. It escapes every text."""
     import jinja2
 
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages])
-    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"sentence": _sentence, "closed": _closed}
+    return made
 
 
 MOST_FIGURES = (3_000, 1_000, 300, 0)
@@ -214,8 +218,6 @@ class Shown(NamedTuple):
 def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]], statement: Mapping[str, Any]) -> None:
     """Writes the page. It links the files beside it; texts on privacy come from the statement."""
     templates = environment("dpdist.publish.writers")
-    templates.filters["sentence"] = _sentence
-    templates.filters["closed"] = _closed
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
     check = check_of(tables, names.outcome) if records else None
