@@ -105,10 +105,8 @@ def _loaded(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, 
         node = loader.get_single_node()
         if node is not None and (problem := _unreadable(node)) is not None:
             raise refusal(source, [problem])
-        if node is None or "<<" in text:  # Merging changes the nodes, whose lines are wanted as written.
-            content = yaml.load(text, Loader=_Loader)
-        else:
-            content = loader.construct_document(node)
+        merges = node is None or "<<" in text  # Merging changes the nodes, whose lines are wanted as written.
+        content = yaml.load(text, Loader=_Loader) if merges else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         remedy = "write them one below the other" if isinstance(error, _TooDeepError) else "check indentation and quotes"
