@@ -187,7 +187,7 @@ def gate_value(
     errors, lengths = list[Floats](), list[Floats]()
     for table in gated_tables(job):
         cells = cross(frame, table.by, table.margins)
-        figures = _figures(gate, table, published[table.name])
+        figures = _figures(gate, published[table.name])
         scaled = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
         errors, lengths = [*errors, scaled[0]], [*lengths, scaled[1]]
     value, length = np.concatenate(errors), np.concatenate(lengths)
@@ -224,7 +224,7 @@ def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figu
         return np.abs(b - kappa * a) * length / figures.scale, 2.0 * length / figures.scale
 
 
-def _figures(gate: Gate, table: Table, rows: pd.DataFrame) -> Figures:
+def _figures(gate: Gate, rows: pd.DataFrame) -> Figures:
     """Returns a table's published figures for a gate's statistic, by the table's default estimator."""
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
     rows = rows[rows["estimator"] == default]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,18 +28,6 @@ class Nesting:
     def __str__(self) -> str:
         return f"{self.name}: {' > '.join(self.columns)}"
 
-    def holds(self, fine: str, coarse: str) -> bool:
-        """True if the levels of one column follow from those of another."""
-        return fine in self.columns and coarse in self.columns[: self.columns.index(fine)]
-
-    def coarser(self, fine: str, coarse: str) -> Codes:
-        """For every level of a column, the position of the coarser column's level; `UNSEEN` where it is not known."""
-        first, last = self.columns.index(coarse), self.columns.index(fine)
-        code = np.arange(len(self.parents[last - 1]), dtype=np.int32)
-        for parent in reversed(self.parents[first:last]):
-            code = np.where(code == UNSEEN, UNSEEN, parent[code]).astype(np.int32)
-        return code
-
 
 class UnnestedError(Exception):
     """A level that lies in two levels of the coarser column; `fine`, `level`, `coarse` and `both` say which."""
@@ -64,11 +52,3 @@ def parents_in(frames: Iterable[Frame], fine: str, coarse: str, stated: Codes) -
                 raise UnnestedError(fine, levels[fine][level], coarse, both)
             parent[level] = within
     return parent
-
-
-def implied(nestings: Sequence[Nesting], columns: Iterable[str]) -> frozenset[str]:
-    """The columns whose levels follow from others of these columns."""
-    given = tuple(columns)
-    return frozenset(
-        coarse for coarse in given if any(nesting.holds(fine, coarse) for nesting in nestings for fine in given)
-    )

@@ -150,7 +150,7 @@ def _figures(totals: Totals, frame: Frame, cells: Cells, design: Design, replica
         return counts_and_means(totals.sums, frame, cells, design.stage(stratum_sizes(frame)))
     psu, stages = _stages(totals.psu, frame, design)
     sums = Sums(*(totals.psu[name].to_numpy(dtype=float) for name in Sums._fields))
-    return clustered_counts_and_means(totals.psu["frame"].to_numpy(), psu, sums, stages, frame, cells)
+    return clustered_counts_and_means(totals.psu["frame"].to_numpy(), psu, sums, stages, cells)
 
 
 def degrees_of_freedom(

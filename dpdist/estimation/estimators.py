@@ -92,9 +92,7 @@ def stratum_sizes(frame: Frame) -> Floats:
     return group_sums(frame.design_stratum, frame.count.astype(np.float64), int(frame.design_stratum.max()) + 1)
 
 
-def clustered_counts_and_means(
-    frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, frame: Frame, cells: Cells
-) -> Figures:
+def clustered_counts_and_means(frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, cells: Cells) -> Figures:
     """Weighted counts, means and totals of cells, with PSUs that are numbered through the strata.
 
     `sums` are over the records of every pair of a frame row and a PSU that occurs. `frame_row` and `psu` (pair,) give the

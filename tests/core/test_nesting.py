@@ -5,26 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.core.nesting import UNSEEN, Nesting, UnnestedError, implied, parents_in
+from dpdist.core.nesting import UNSEEN, UnnestedError, parents_in
 from dpdist.core.records import Frame
 
 LEVELS = {"region": ("N", "S"), "state": ("a", "b", "c"), "county": (1, 2, 3, 4)}
-PLACE = Nesting("place", ("region", "state", "county"), (np.array([0, 1, 1]), np.array([0, 2, UNSEEN, 1])))
 
 
 def frame(rows: list[tuple[int, int]], count: list[int] | None = None) -> Frame:
     codes = dict(zip(("region", "state"), np.array(rows, dtype=np.int32).T, strict=True))
     return Frame(codes, LEVELS, np.array(count or [1] * len(rows)), (), ())
-
-
-def test_parents_follow_over_two_levels_and_unseen_ones_stay_unseen() -> None:
-    assert PLACE.coarser("county", "region").tolist() == [0, 1, UNSEEN, 1]
-    assert PLACE.coarser("county", "state").tolist() == [0, 2, UNSEEN, 1]
-
-
-def test_coarser_columns_are_implied_by_finer_ones_and_not_the_other_way_round() -> None:
-    assert implied((PLACE,), ("region", "county", "sex")) == {"region"}
-    assert implied((PLACE,), ("region", "sex")) == frozenset()
 
 
 def test_records_of_several_frames_tell_the_map_and_empty_rows_do_not() -> None:

@@ -100,7 +100,7 @@ def clustered(design, psu):
     sums = record_sums(group.ravel(), design.weight, design.outcome, len(key))
     rows = key[:, 0].astype(np.int32)
     code, staged = stages(design.frame, rows, key[:, 1])
-    return clustered_counts_and_means(rows, code, sums, staged, design.frame, design.cells)
+    return clustered_counts_and_means(rows, code, sums, staged, design.cells)
 
 
 def stages(frame, rows, psu):
@@ -228,7 +228,7 @@ def test_linearised_variances_are_the_variances_of_repeated_samples():
         rows = key[:, 0].astype(np.int32)
         sums = record_sums(group.ravel(), weight, outcome, len(key))
         code, staged = stages(frame, rows, key[:, 1])
-        found = clustered_counts_and_means(rows, code, sums, staged, frame, cells)
+        found = clustered_counts_and_means(rows, code, sums, staged, cells)
         counts.append(found[0].value[0])
         variances.append(found[0].variance[0])
         as_records.append(counts_and_means(record_sums(row, weight, outcome, 2), frame, cells)[0].variance[0])
