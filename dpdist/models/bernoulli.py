@@ -34,26 +34,19 @@ class Bernoulli(ConjugateModel):
         return self.sums(records, alpha, records.outcome)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by the inverse distribution function.
-
-        With the same uniforms, similar statistics give similar draws.
-        """
         total, ones = statistics[0]
         p = scipy.special.betaincinv(PRIOR_A + ones, PRIOR_B + max(total - ones, 0.0), open_uniforms(rng, (draws,)))
         return Draws({"probability": np.clip(p, *INSIDE)})
 
     def centre(self, statistics: Floats) -> Draws:
-        """Posterior means of the probability for many sets of statistics, (set, 1, 2)."""
         total, ones = statistics[:, 0].T
         return Draws({"probability": np.clip((PRIOR_A + ones) / (PRIOR_A + PRIOR_B + total), *INSIDE)})
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         y = (open_uniforms(rng, (len(frame_row),)) > 1.0 - theta["probability"][0]).astype(float)
         return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         zero, one = np.clip([0.0, 1.0], *self.outcome_bounds)
         p = theta["probability"][:, None]
         return self.per_row(p * one + (1.0 - p) * zero)

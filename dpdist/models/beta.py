@@ -68,17 +68,14 @@ class Beta(OutcomeModel):
         return np.asarray(-np.logaddexp(0.0, logit) - np.logaddexp(0.0, -logit) - PRECISION_TAIL * log_precision)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         y = simulated_share(theta["mean"][0], theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
         return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         mean, precision = theta["mean"], theta["precision"]
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, precision = theta["mean"][:, None], theta["precision"][:, None]
         share = scipy.special.betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
         return self.within_bounds(np.asarray(share, dtype=np.float64), value)
@@ -145,7 +142,6 @@ class BetaPosterior:
 
 
 def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Floats:
-    """Σα, Σα log y and Σα log(1 − y) by pattern, (pattern, 3)."""
     return model.sums(records, alpha, *share_features(records.outcome)[:, 1:].T)
 
 
@@ -196,13 +192,11 @@ class BetaRegression(RegressionModel):
         return share_statistics(self, records, alpha)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         mean = scipy.special.expit(self.location(theta))[0][self.pattern(frame_row)]
         y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(frame_row),)))
         return np.clip(y, *self.outcome_bounds), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E(y | x) with y limited to its public bounds, of every frame row, (draw, row)."""
         mean, precision = scipy.special.expit(self.location(theta)), theta["precision"][:, None]
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds))
 

@@ -21,11 +21,8 @@ INTERCEPT = "(Intercept)"
 class Design:
     """Predictors of the frame rows of one stratum, by pattern: a distinct combination of predictor levels.
 
-    - `names`: all predictors.
-    - `kept`: positions of the predictors that the stratum identifies.
-    - `matrix` (pattern, kept predictor): distinct rows.
-    - `pattern` (row,): the pattern of each frame row of the stratum.
-    - `first`: the first frame row of the stratum.
+    The stratum identifies the predictors `kept`. `matrix` (pattern, kept predictor) has the distinct rows, `pattern` (row,)
+    the pattern of each frame row of the stratum, of which `first` is the first.
     """
 
     names: tuple[str, ...]
@@ -42,10 +39,6 @@ def predictor_names(frame: Frame, predictors: Sequence[str]) -> tuple[str, ...]:
 
 
 def design(frame: Frame, predictors: Sequence[str], rows: slice) -> Design:
-    """Design of the frame rows of one stratum.
-
-    Only the public combinations in the sample decide which columns are kept.
-    """
     names = predictor_names(frame, predictors)
     codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [frame.codes[p][rows] for p in predictors])
     distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
@@ -93,7 +86,6 @@ def counted_again(cells: Design, counts: Floats) -> Floats:
 
 
 def frame_strata_as_predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-    """The strata that a pooled fit has as predictors: all of them, or none if strata are fitted apart."""
     return () if frame.strata else job.strata
 
 

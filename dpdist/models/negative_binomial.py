@@ -1,11 +1,9 @@
 """Model of overdispersed counts: y ~ NB(μ, φ) with mean μ and variance μ + μ²/φ ([V] §3; METHODS §5).
 
 The priors are log μ ~ N(0, 10²) and φ ~ Gamma(.01, .01), restricted to 1e-6 ≤ φ ≤ 1e4. [V] has log μ ~ N(0, σ²) with σ ~
-half Student t(3, 0, 1). For a single coefficient σ is not identified, and the marginal prior has a pole at μ = 1. So a
-fixed, wide σ is used.
+half Student t(3, 0, 1).
 
-There are no sufficient statistics: the pseudo likelihood is computed from distinct outcomes, each with the sum of its
-records' privacy weights α. Draws are made on a grid of (log μ given φ, log φ), see `numerics.grid`.
+Draws are made on a grid of (log μ given φ, log φ), see `numerics.grid`.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from dpdist.models.numerics.tiles import Tile, tile_records
 from dpdist.models.outcome import OutcomeModel, no_records, whole
 from dpdist.models.protocol import Draws, Parameter
 
+# For a single coefficient the σ of [V] is not identified, and the marginal prior has a pole at μ = 1: σ is fixed, wide.
 LOG_MEAN_SD = 10.0
 LOG_MEAN_BOX = 40.0
 """Clamped posteriors restrict the prior to |log μ| ≤ 40, which leaves out 6e-5 of it."""
@@ -81,18 +80,15 @@ class NegativeBinomial(OutcomeModel):
         return np.asarray(SHAPE * log_dispersion - RATE * np.exp(log_dispersion) - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         mean, dispersion = theta["mean"][0], theta["dispersion"][0]
         y = scipy.stats.nbinom.ppf(open_uniforms(rng, (len(frame_row),)), dispersion, dispersion / (mean + dispersion))
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         mean = limited_negative_binomial_mean(theta["mean"], theta["dispersion"], self.outcome_bounds)
         return self.per_row(mean[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, dispersion = theta["mean"][:, None], theta["dispersion"][:, None]
         share = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
         return self.within_bounds(np.asarray(share), value)
@@ -224,7 +220,6 @@ class NegativeBinomialMixture(OutcomeModel):
         return combined(np.column_stack([records.outcome[on], alpha[on]]))
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function of a drawn kind, limited to their public bounds, and weights 1."""
         mean, dispersion, share = theta["mean"][0], theta["dispersion"][0], theta["share"][0]
         kind, level = open_uniforms(rng, (len(frame_row), 2)).T
         size = np.where(kind < share, *dispersion)
@@ -232,14 +227,12 @@ class NegativeBinomialMixture(OutcomeModel):
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         of_kind = [
             limited_negative_binomial_mean(theta["mean"], size, self.outcome_bounds) for size in theta["dispersion"].T
         ]
         return self.per_row(mixed(theta["share"], *of_kind)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         mean, share = theta["mean"][:, None], theta["share"][:, None]
         of_kind = [
             np.asarray(scipy.stats.nbinom.cdf(np.floor(value), size[:, None], size[:, None] / (mean + size[:, None])))

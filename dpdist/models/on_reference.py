@@ -83,8 +83,6 @@ class CollapsesSmall(Protocol):
 
 @runtime_checkable
 class FitsOutright(Protocol):
-    """A model that gives the law of a reference's records without a sampler."""
-
     def law_of(self, records: Records) -> Draws:
         """The law of the records, without noise. Raises `Improper`."""
         ...
@@ -131,10 +129,10 @@ class KnowsPower(Protocol):
 
 
 class ErrorsOfCells(NamedTuple):
-    """Predicted root mean squared errors of a statistic in a table's published cells, in direct standard errors, (cell,).
+    """Predicted root mean squared errors of a statistic in a table's published cells, in its order, in direct standard
+    errors, (cell,).
 
-    Cells are in the order of the published table. NaN stands where an error is not known. `alone` are the errors of the
-    reference alone, which is what ε = 0 would leave.
+    NaN where an error is not known. `alone` are the errors of the reference alone, as ε = 0 leaves.
     """
 
     table: str
@@ -161,6 +159,5 @@ def facts_of(learned: object) -> Facts | None:
 
 
 def fixed_model(model: StratumModel, learned: object) -> StratumModel:
-    """The model with the distributions that the reference fixed."""
     facts = facts_of(learned)
     return model.within(facts) if isinstance(model, OnDistributions) and facts is not None else model

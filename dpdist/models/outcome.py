@@ -39,7 +39,7 @@ def clamped_records(
 
 @dataclass(frozen=True)
 class OutcomeModel(PublicModel):
-    """A model of the outcome y given predictors x, for one stratum."""
+    """A model of the outcome y given predictors x, for one stratum; its figures limit y to its public bounds."""
 
     @property
     def combine(self) -> Literal["sum", "concat"]:
@@ -59,7 +59,6 @@ class OutcomeModel(PublicModel):
         return values if len(first) == len(records) else values[:, inverse]
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws, computed in tiles for distinct (x, y) only, and widened by the rounding error."""
         first, inverse = self._distinct(records)
         distinct = extremes_of(self.tiles(draws, records.take(first)), len(first))
         return Extremes(distinct.highest[inverse], distinct.lowest[inverse])
@@ -69,7 +68,6 @@ class OutcomeModel(PublicModel):
         raise NotImplementedError
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp)); they replace `no_records`."""
         return clamped_records(alpha, reference, clamp, {"y": records.outcome})
 
     def _distinct(self, records: Records) -> tuple[Ints, Ints]:
@@ -92,7 +90,6 @@ class ConjugateModel(OutcomeModel):
         return self
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples of the same size, (1, 2, 2); a record keeps its privacy weight."""
         terms = alpha[:, None] * np.column_stack([np.ones(len(records)), records.outcome])
         centred = terms - terms.mean(axis=0)
         return np.asarray(centred.T @ centred * (len(records) / max(1, len(records) - 1)))[None]
@@ -110,7 +107,7 @@ class RegressionModel(OutcomeModel):
         return Parameter("coefficients", (("predictor", self.design.names),))
 
     def with_aliased(self, kept: Floats) -> Floats:
-        """Coefficients (draw, predictor) of all predictors; NaN for predictors that the stratum does not identify."""
+        """Coefficients (draw, predictor) of all predictors; NaN for those that the stratum does not identify."""
         whole = np.full((len(kept), len(self.design.names)), np.nan)
         whole[:, self.design.kept] = kept
         return whole

@@ -1,8 +1,6 @@
 """Models of counts, without and with predictors: y ~ Poisson(rate), as in [V] §3.1.
 
-Without predictors the prior is conjugate: rate ~ Gamma(.01, .01) (shape, rate). With α a record's privacy weight, the
-posterior is Gamma(.01 + Σαy, .01 + Σα). [V] has a hierarchical normal prior on the log rate, as `PoissonRegression`
-has. Both priors are almost flat relative to a stratum's records.
+Without predictors the prior is conjugate: rate ~ Gamma(.01, .01) (shape, rate).
 """
 
 from __future__ import annotations
@@ -36,30 +34,22 @@ class Poisson(ConjugateModel):
         return self.sums(records, alpha, records.outcome)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by the inverse distribution function.
-
-        With the same uniforms, similar statistics give similar draws.
-        """
         total, sum_y = statistics[0]
         standard = scipy.special.gammaincinv(PRIOR_SHAPE + sum_y, open_uniforms(rng, (draws,)))
         return Draws({"rate": np.maximum(standard / (PRIOR_RATE + total), SMALLEST)})
 
     def centre(self, statistics: Floats) -> Draws:
-        """Posterior means of the rate for many sets of statistics, (set, 1, 2)."""
         total, sum_y = statistics[:, 0].T
         return Draws({"rate": np.maximum((PRIOR_SHAPE + sum_y) / (PRIOR_RATE + total), SMALLEST)})
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), theta["rate"][0])
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E y with y limited to its public bounds, of every frame row, (draw, row)."""
         return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of records with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
         share = np.where(value >= 0, scipy.special.pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
         return self.within_bounds(share, value)
 
@@ -111,13 +101,11 @@ class PoissonRegression(RegressionModel):
         return self.sums(records, alpha, records.outcome)
 
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Outcomes by the inverse distribution function, limited to their public bounds, and weights 1."""
         rate = np.exp(self.location(theta))[0][self.pattern(frame_row)]
         y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(frame_row),)), rate)
         return np.clip(y, *whole(self.outcome_bounds)), np.ones(len(frame_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E w = 1 and E(y | x) with y limited to its public bounds, of every frame row, (draw, row)."""
         return self.per_row(limited_poisson_mean(np.exp(self.location(theta)), self.outcome_bounds))
 
     @property

@@ -26,12 +26,10 @@ class PublicModel:
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
-        """The model of one stratum; its prior is proper whatever the job says."""
         return cls(design(frame, cls.predictors(job, frame), rows), job.outcome_column.bounds or (-np.inf, np.inf))
 
     @staticmethod
     def predictors(job: Job, frame: Frame) -> tuple[str, ...]:
-        """None by default, also in a fit pooled over strata; regressions override this."""
         return ()
 
     @property
@@ -53,7 +51,6 @@ class PublicModel:
         return recall_draws(self.parameters, described)
 
     def pattern(self, frame_row: Codes) -> Codes:
-        """Pattern of predictors of every record, given its row of the frame."""
         return self.design.pattern[frame_row - self.design.first]
 
     def per_row(self, mean: Floats) -> tuple[Floats, Floats]:

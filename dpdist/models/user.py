@@ -70,7 +70,6 @@ class User:
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> User:
-        """The model of one stratum; its prior is the program's."""
         likelihood = job.likelihood
         names = (*(() if frame.strata else job.strata), *likelihood.predictors)
         assert likelihood.program is not None
@@ -89,7 +88,6 @@ class User:
         )
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """The records with a privacy weight above 0, (record, 4): frame row, outcome, sampling weight, α."""
         kept = alpha > 0
         return np.column_stack([records.frame, records.outcome, records.weight, alpha])[kept]
 
@@ -98,7 +96,6 @@ class User:
         return self.data_of(frame.astype(np.int32), y, w, alpha)
 
     def stan_records(self, records: Records, alpha: Floats, reference: Floats, clamp: float) -> Mapping[str, Any]:
-        """The program's data of records that enter by exp(clamp(α(f − reference), ±clamp))."""
         data = self.data_of(records.frame, records.outcome, records.weight, alpha)
         return data | {"reference": reference, "clamp": float(clamp)}
 
@@ -132,7 +129,7 @@ class User:
             ) from None
 
     def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """The program's parameters; raises `ProgramError` where their sizes are not those that the job states."""
+        """Raises `ProgramError` where sizes are not those that the job states."""
         for parameter in self.parameters:
             if (size := drawn[parameter.name].shape[1:]) != parameter.shape:
                 difference = f"parameter {parameter.name} has the size {size}, not the job's {parameter.shape}"
@@ -149,7 +146,6 @@ class User:
         return values
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws, tile by tile, widened by an assumed relative rounding error."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         size = max(1, TILE_VALUES // len(draws))
         for start in range(0, len(records), size):
@@ -159,11 +155,9 @@ class User:
         return Extremes(highest + ROUNDING * np.abs(highest), lowest - ROUNDING * np.abs(lowest))
 
     def presampled(self, theta: Draws) -> tuple[Floats, Floats]:
-        """The synthetic records that were made with the release."""
         return theta[OUTCOME][0], theta[WEIGHT][0]
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        """Parameters, and the synthetic records that were made with them."""
         records = {name: theta[name][0].tolist() for name in (OUTCOME, WEIGHT)}
         return describe_draws(self.parameters, theta) | records
 

@@ -63,11 +63,11 @@ def _mean(values: Floats, located: Floats, sd: Floats) -> Floats:
 def borrowed(facts: Facts, law: Law, scored: Scored, records: Records, share: Floats) -> Floats:
     """Covariance of the errors of (E w, E wy) that the sampling of the reference causes, (cell, 2, 2).
 
-    The influence of a record on an efficient estimate is its influence on the direct estimate, projected on the
-    statistics of the fit. The current records determine this projection. The remainder comes from the reference's own
-    records. `share` (cell,) is the share of a unit's records that are in the cell. Only this share of the fit follows
-    from the cell's records. `records` follow the current law, and `scored` are their scores.
+    `share` (cell,) is the share of a unit's records that are in the cell. Only this share of the fit follows from the
+    cell's records. `records` follow the current law, and `scored` are their scores.
     """
+    # A record's influence on an efficient estimate is that on the direct estimate, projected on the statistics of the fit.
+    # The current records determine this projection; the remainder comes from the reference's own records.
     pairs = np.column_stack([records.weight, records.weight * records.outcome])
     covariance = np.zeros((len(share), 2, 2))
     for rows, cell in by_pattern(scored.cell):
@@ -117,9 +117,8 @@ def shifted(law: Law, kind: Kind, by: Floats) -> Law:
 def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], means: Floats, group: Ints) -> Floats:
     """Finds the shift of every cell, (cell,), under which the first draw's law has the requested mean outcomes.
 
-    `means` (group,) are the requested means, and `group` (cell,) is the number of each cell's group. The cells of a group
-    share one shift. In the group's mean a cell counts by its number of reference records. If no shift gives a mean, the
-    nearest possible mean is taken.
+    `means` (group,) are the requested means, and `group` (cell,) is the number of each cell's group. In the group's mean a
+    cell counts by its number of reference records. If no shift gives a mean, the nearest possible mean is taken.
     """
     low, high = np.full(len(means), -LARGEST_SCORE_SHIFT), np.full(len(means), LARGEST_SCORE_SHIFT)
     for _ in range(HALVINGS):
@@ -132,20 +131,16 @@ def shifts(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], mean
 def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sums: Floats, prior: float = PRIOR) -> Law:
     """Estimates the shifts with which a law that is fitted to a file like the reference has its weighted mean outcomes.
 
-    The result is a law of one draw that holds the shifts alone, on the scales of `Law.free`. It is 0 for a yes-or-no
-    outcome, whose fitted means are right by construction.
-
-    The first draw of `fits` (draw, …) is the fit to all reference records. Each further draw is the fit without one of
-    several groups of records. `sums` (draw, cell, 2) are Σw and Σwy of the same records. Cells that share a distribution
-    of outcomes share a shift.
-
-    Without shifts, the median error of a cell's mean was a third of its direct standard error in a file of 35,000 records.
-    But a shift is an estimate, which one record with a large weight can dominate. The jackknife over the groups of records
-    gives its variance v. Under a prior N(m, prior²) the shift's distance from m is multiplied by prior²/(prior² + v). All
-    cells have the same m, because a law that errs in one cell mostly errs in the same direction in others. A cell has no
-    shift if fewer than FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean. No shift gives it
-    where all outcomes are equal or no record has weight.
+    The result is a law of one draw that holds the shifts alone, on the scales of `Law.free`; 0 for a yes-or-no outcome. The
+    first draw of `fits` (draw, …) is the fit to all reference records; each further draw leaves out one of several groups
+    of records. `sums` (draw, cell, 2) are Σw and Σwy of the same records. Cells that share a distribution of outcomes share
+    a shift. `prior` is the standard deviation of a shift around the mean of all. A cell has no shift if fewer than
+    FEWEST_UNMIXED records follow its distribution, or if no shift gives the mean, as where all outcomes are equal or no
+    record has weight.
     """
+    # Without shifts, the median error of a cell's mean was a third of its direct standard error in a large file.
+    # But one record with a large weight can dominate a shift. So each is shrunk towards their common value m, under a prior
+    # N(m, prior²) and the jackknife's variance: a law that errs in one cell mostly errs in the same direction in others.
     cells = sums.shape[1]
     none = Law.nothing(cells)
     if kind == "binary":

@@ -69,7 +69,6 @@ def scatter(scored: Scored, alpha: Floats, cells: int) -> Floats:
 
 
 def _flat(wide: NDArray[T]) -> NDArray[T]:
-    """Reshapes statistics (…, 1 + INTERVALS, TERMS) to (…, statistic). Of part 0 it keeps only Σα, Σα z_w and Σα z_w²."""
     return np.concatenate([wide[..., 0, [0, 2, 5]], wide[..., 1:, :].reshape(*wide.shape[:-2], INTERVALS * TERMS)], axis=-1)
 
 
@@ -106,10 +105,7 @@ class Fitted(NamedTuple):
         return cls(weight, outcome, *_shares(parts[..., 0], facts.share), of_outcome, of_weight)
 
     def centre(self) -> Law:
-        """Posterior means of P(part 1), of the mean of z_w and of the regression, with standard deviations √(SS/ν).
-
-        `Conjugate` defines SS and ν.
-        """
+        """Posterior means of P(part 1), of the mean of z_w and of the regression, with standard deviations √(SS/ν)."""
         return Law(
             np.minimum(self.ones / (self.ones + self.zeros), INSIDE[1]),
             self.weight.location[..., 0][..., self.of_weight],

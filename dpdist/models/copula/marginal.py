@@ -1,12 +1,11 @@
 """A distribution function F of a reference's values, and its inverse: values become normal scores and back (METHODS §5b).
 
-Nodes a_1 < … < a_K have F(a−) = `low` just below a node and F(a) = `high` at it. F is linear between neighbouring nodes.
-A node with low < high is an atom: a value that many records have. A record at an atom has the probability F(a−) + U (F(a)
-− F(a−)), where U is a uniform of the record. The inverse returns a exactly.
+Nodes a_1 < … < a_K have F(a−) = `low` just below a node and F(a) = `high` at it. F is linear between neighbouring nodes. A
+node with low < high is an atom: a value that many records have. There a record has the probability F(a−) + U (F(a) −
+F(a−)), with U a uniform of the record, and the inverse returns a exactly.
 
-For a continuous variable, the step at each value is made narrower by half a record at either side. So a value of one
-record is no atom, and the mean is the reference's mean. Probabilities are at least half a record away from 0 and 1. So
-every score is finite, and the inverse stays in the reference's range.
+For a continuous variable, the step at each value is made narrower by half a record at either side. Probabilities are at
+least half a record away from 0 and 1.
 """
 
 from __future__ import annotations
@@ -77,6 +76,7 @@ class Marginal:
         below = above - count
         least = int(counts.min())
         kept = _kept(below, above, total, least)
+        # Half a record off either side: a single record is no atom, the mean is the reference's, scores are finite.
         halves = count / np.bincount(place) / 2.0 if continuous or len(distinct) > NODES else np.zeros(len(count))
         low, high = (below + halves)[kept] / total, (above - halves)[kept] / total
         return cls(distinct[kept], low, high, len(values))
@@ -104,7 +104,6 @@ class Marginal:
         return np.asarray(scipy.special.ndtri(np.clip(p, self.edge, 1.0 - self.edge)))
 
     def until(self, values: Floats) -> Floats:
-        """Normal scores of the probability at or below the given values, which need not be nodes."""
         above = np.searchsorted(self.value, values, side="right")
         return np.asarray(
             scipy.special.ndtri(np.clip(np.concatenate([[0.0], self.high])[above], self.edge, 1.0 - self.edge))
@@ -144,7 +143,6 @@ def _kept(below: Ints, above: Ints, total: int, record: int) -> NDArray[np.bool_
     """Marks the distinct values that are nodes, (value,): all of them, if there are at most NODES.
 
     Otherwise the nodes are the values of the tails, the frequent values, and one value per 1/NODES of probability.
-    `record` is the count of one record.
     """
     if len(below) <= NODES:
         return np.ones(len(below), dtype=bool)

@@ -2,13 +2,9 @@
 
 METHODS §5b defines the scores z_w and z_y, and the model: z_w ~ N(μ, τ²) and z_y ~ N(b(z_w)'β, σ²), where b is a spline.
 
-If an outcome can be 0, the records of a cell have two parts. Part 1 has the values other than 0, and P(part 1) = p. Each
-part has its own law and distribution of weights. Only part 1 has a z_y. A yes-or-no outcome has the two parts and no z_y.
-
 The log likelihood f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed
-function of the record and of the record's two uniforms, one for the weight and one for the outcome. The uniforms depend
-on the record's number alone. The subtracted term cancels from the posterior (METHODS §2, offsets). METHODS §5b subtracts
-log φ(z_w) + log φ(z_y) instead, and f then contains the dependence of y on w.
+function of the record and of its two uniforms, which depend on the record's number alone. METHODS §5b subtracts log φ(z_w) +
+log φ(z_y) instead, and f then contains the dependence of y on w.
 """
 
 from __future__ import annotations
@@ -57,7 +53,6 @@ class Scores:
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Scores:
-        """The model of one stratum; its prior is proper whatever the job says."""
         predictors = (*frame_strata_as_predictors(job, frame), *job.likelihood_predictors)
         return cls(
             Cells.of(frame, predictors, rows), kind_of(job.outcome_column), job.outcome_column.bounds or (-np.inf, np.inf)
@@ -124,7 +119,6 @@ class Scores:
 
     @cached_property
     def units(self) -> tuple[Ints, Ints]:
-        """Units, which are cells or parts that share a fit: for the outcome (cell,), and for the weight (cell, part)."""
         return self.cells.units(self.reference_facts.share)
 
     @property
@@ -155,29 +149,17 @@ class Scores:
         return normal_scores.scored(self.reference_facts, records, self.cells.cell(records.frame), self.kind)
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Sums over records of α times products of scores, (cell, statistic).
-
-        The products are (1, z_w, z_w²) in part 0. In part 1 they are all six, summed for each interval of z_w.
-        """
         on = alpha > 0
         return fits.sums(self.scored(records.take(on)), alpha[on], len(self.cells))
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples, (cell, statistic, statistic).
-
-        The samples have the same number of records in every cell, and a record keeps its privacy weight.
-        """
         return fits.scatter(self.scored(records), alpha, len(self.cells))
 
     def centre(self, statistics: Floats) -> Draws:
-        """Posterior means of p, μ and β, and standard deviations √(SS/ν), for several sets of statistics.
-
-        `statistics` is (set, cell, statistic). `spline` defines SS and ν.
-        """
+        """Posterior means of p, μ and β with √(SS/ν), for several sets of `statistics` (set, cell, statistic)."""
         return self.draws_of(self._fitted(statistics).centre())
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws."""
         return self.draws_of(self._fitted(statistics).draw(self.kind, draws, rng))
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
@@ -190,7 +172,6 @@ class Scores:
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws in one compiled pass, widened by the rounding error of the evaluation."""
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         for rows, features, table, slack in self._factors(draws, records):
             high, low = tiles.extremes(features, table)
@@ -208,7 +189,6 @@ class Scores:
         return np.clip(outcome, *self.outcome_bounds), weight
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        """E(w|x) and E(wy|x) of every frame row, (draw, row), from the reference's means in narrow bins of scores."""
         law = self._law(theta).moved(self.reference_facts.undone)
         weight, product = expectations.expectations(self.reference_facts, law, self.kind, self.outcome_bounds)
         return weight[:, self.cells.pattern], product[:, self.cells.pattern]
@@ -278,16 +258,12 @@ class Scores:
 
 
 def _with_and_without(parts: Sequence[Floats]) -> Floats:
-    """Sum over all parts, then the sum without each part in turn, (1 + part, …)."""
     total = np.sum(parts, axis=0)
     return np.stack([total, *(total - part for part in parts)])
 
 
 def kind_of(outcome: Column) -> Kind:
-    """The kind of an outcome, from its column's public domain: yes or no, possibly 0, or never 0.
-
-    An outcome whose zeros are dropped is never 0.
-    """
+    """The kind of an outcome, from its public domain: yes or no, possibly 0, or never 0, as where zeros are dropped."""
     low, high = outcome.bounds or (-np.inf, np.inf)
     values = set((outcome.codes or {}).values())
     if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):

@@ -45,9 +45,8 @@ def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
 
         log p − log τ − (z_w − μ)²/2τ² − log σ − (z_y − s − t z_w)²/2σ².
 
-    Here p is the part's probability, μ and τ are the mean and standard deviation of z_w, and σ is the standard deviation
-    of z_y given z_w. The terms with σ exist only where a record has a z_y. A term's size is taken before any terms
-    cancel; the rounding error is proportional to it.
+    The terms with σ exist only where a record has a z_y. A term's size is taken before any terms cancel; the rounding error
+    is proportional to it.
     """
     part = int(place > 0)
     mean, sd = law.mean[:, cell, part], law.sd[:, cell, part]
@@ -104,8 +103,7 @@ def part_of(outcome: Floats, kind: Kind) -> Ints:
 def scored(facts: Facts, records: Records, cell: Codes, kind: Kind) -> Scored:
     """Normal scores of records under the reference's distributions.
 
-    At a value that many records have, a record's score also depends on a uniform, which its number and `facts.key`
-    determine.
+    At a value that many records have, a score also depends on a uniform, which the record's number and `facts.key` give.
     """
     part = part_of(records.outcome, kind)
     z_w, z_y = np.zeros(len(records)), np.zeros(len(records))

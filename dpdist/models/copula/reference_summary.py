@@ -1,7 +1,7 @@
 """Summarises a reference for the score model: distributions, shares of zeros and priors of a stratum's cells.
 
-The summary is public. Where outcomes can be 0, records with and without an outcome of 0 have separate distributions of
-weights. Cells with few reference records borrow from others (`shapes`).
+Where outcomes can be 0, records with and without an outcome of 0 have separate distributions of weights. Cells with few
+reference records borrow from others (`shapes`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,6 @@ class Facts:
 
     @property
     def untied(self) -> Floats:
-        """Standard deviation of the residual of the outcome's score, (cell,)."""
         return np.sqrt(1.0 - self.tie**2)
 
     def outcome_of(self, cell: Codes, weight: Floats) -> Ints:

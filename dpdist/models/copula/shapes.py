@@ -3,9 +3,7 @@
 A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and of the
 records of similar cells, by its size and by how similar the cells are (`small_area`).
 
-Where weights have few values, every class of weights has a distribution of outcomes. So outcomes and weights belong
-together as in the reference. Cells that share a fit have their own correlations of weight and outcome, mixed in the same
-way (METHODS §5b).
+Where weights have few values, every class of weights has a distribution of outcomes.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ class Cells:
         """Units of the outcome's regression, (cell,), and of the weight's law, (cell, part), of at least UNIT records each.
 
         A stratum with fewer records is one unit. `share` (cell,) is the reference's share of part 1, the records with an
-        outcome other than 0. It is public. A small part first joins the other part of its cell.
+        outcome other than 0. A small part first joins the other part of its cell.
         """
         size = self.count[:, None] * np.column_stack([1.0 - share, share])
         parts = np.tile(np.arange(2, dtype=self.codes.dtype), len(self))
@@ -146,8 +144,7 @@ class Shapes(NamedTuple):
 def ties(cell: Ints, weight: Floats, outcome: Floats, unit: Ints) -> Floats:
     """Correlation of the scores of weight and outcome, (cell,), where several cells share a unit; 0 elsewhere.
 
-    A unit is a set of cells that share a fit. The correlations of a cell and of its unit are mixed by size and
-    similarity, as inverse hyperbolic tangents.
+    The correlations of a cell and of its unit are mixed by size and similarity, as inverse hyperbolic tangents.
     """
     size = np.bincount(cell, minlength=len(unit)).astype(np.float64)
     products = [_means(values, cell, size) for values in (weight, outcome, weight**2, outcome**2, weight * outcome)]
@@ -175,12 +172,10 @@ def _correlation(means: Sequence[Floats]) -> Floats:
 
 
 def of_outcomes(values: Floats) -> Marginal:
-    """The distribution of outcomes; every value is an atom unless there are many values."""
     return Marginal.of(values, continuous=False)
 
 
 def discrete(values: Floats) -> bool:
-    """True if values are so few that each is treated as an atom."""
     return FEW_VALUES * len(np.unique(values)) <= len(values)
 
 
@@ -212,8 +207,8 @@ def shapes(cells: Cells, cell: Codes, values: Floats, weights: bool, marginals: 
 def _wider(cells: Cells, size: Ints, small: Ints) -> Ints:
     """Number of predictors that each small cell leaves out to find similar cells, (small cell,).
 
-    It is the smallest number under which other cells have FEWEST_UNMIXED records. If there is no such
-    number, all predictors are left out. It is 0 where no other cell has a record.
+    It is the smallest number under which other cells have FEWEST_UNMIXED records, or all of them. It is 0 where no other
+    cell has a record.
     """
     left_out = np.zeros(len(small), dtype=np.int64)
     for columns in range(1, cells.depth + 1):
@@ -227,7 +222,7 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
     """Weights of own records, and effective numbers of records, of the `wanted` cells of a group, (wanted cell,) each.
 
     A cell is compared with the others by three figures: the mean and the variance of its scores under the group's
-    distribution, and the mean of its values. The figure that differs most decides.
+    distribution, and the mean of its values.
     """
     present, number = np.unique(np.concatenate([wanted, cell]), return_inverse=True)
     number = number[len(wanted) :]
@@ -246,7 +241,6 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
 
 
 def _means(values: Floats, number: Ints, size: Floats) -> Floats:
-    """Mean of each cell; 0 where a cell has no record."""
     return np.asarray(np.bincount(number, values, len(size)) / np.maximum(size, 1.0))
 
 
@@ -305,10 +299,7 @@ def by_class(
 
 
 def _edges(weight: Floats) -> list[float]:
-    """Edges between classes of at least CLASS records, midway between neighbouring weights.
-
-    There are no edges where weights are not atoms.
-    """
+    """Edges between classes of at least CLASS records, midway between weights; none where weights are not atoms."""
     distinct, count = np.unique(weight, return_counts=True)
     edges, held, left = [], 0, len(weight)
     for k in range(len(distinct) - 1 if len(weight) and discrete(weight) else 0):

@@ -1,11 +1,10 @@
 """The regression of an outcome's normal score z_y on the weight's normal score z_w: a linear spline (METHODS §5b).
 
-With v = z_w clipped to ±2.5, the basis is b(v) = (1, v, (v − k)₊ for every knot k). In every interval between knots, b is
-a line in z_w. So sums of (1, z_y, z_w, z_y², z_y z_w, z_w²) by interval are sufficient, and a log density is a dot
-product with these six products.
+With v = z_w clipped to ±2.5, the basis is b(v) = (1, v, (v − k)₊ for every knot k). So sums of (1, z_y, z_w, z_y², z_y z_w,
+z_w²) by interval are sufficient, and a log density is a dot product with these six products.
 
-The conjugate posterior: A has the rows b(v) of the records, z are their z_y, α their privacy weights, and r the residuals
-z − Aβ̂. The prior is worth n0 = 10 records and centred at (β₀, σ₀²); D = diag(10, 20, …, 20). Then
+The conjugate posterior: A has the rows b(v) of the records, z are their z_y, α their privacy weights, and r the residuals z
+− Aβ̂. The prior is worth n0 = 10 records and centred at (β₀, σ₀²); D = diag(10, 20, …, 20). Then
 
     K = A'diag(α)A + D, β̂ = K⁻¹(A'diag(α)z + Dβ₀), SS = Σα r² + (β̂ − β₀)'D(β̂ − β₀) + n0 σ₀², ν = Σα + n0,
     σ² = SS/χ²_ν, β ~ N(β̂, σ²K⁻¹).
@@ -88,7 +87,7 @@ def spline_moments(sums: Floats) -> Moments:
 
 
 def mean_moments(total: Floats, linear: Floats, square: Floats) -> Moments:
-    """Sums for a regression on a constant, which has a mean and a variance alone, from Σα, Σαz and Σαz²."""
+    """Sums for a regression on a constant, from Σα, Σαz and Σαz²."""
     return Moments(total[..., None, None], linear[..., None], square, total)
 
 
@@ -104,7 +103,7 @@ class Prior(NamedTuple):
         return cls(np.zeros((*shape, size)), np.ones(shape))
 
     def of_units(self, unit: Ints) -> Prior:
-        """One prior per unit, from one per cell or part of a cell; all cells of a unit have the same prior."""
+        """One prior per unit, from one per cell or part of a cell."""
         first = np.unique(unit, return_index=True)[1]
         size = self.location.shape[-1]
         return Prior(self.location.reshape(-1, size)[first], self.variance.reshape(-1)[first])

@@ -79,7 +79,6 @@ class Conjugate:
 
     @property
     def identified(self) -> int:
-        """Number p of predictors that the patterns identify."""
         return len(self.design.kept)
 
     @property
@@ -92,7 +91,7 @@ class Conjugate:
         return self.identified + self.dimension - 1
 
     def centre(self, statistics: Floats) -> Draws:
-        """B̂ and S/ν for many sets of statistics (set, pattern, statistic) at once."""
+        """B̂ and S/ν for many sets of statistics (set, pattern, statistic)."""
         x, prior, d = self.design.matrix, self.prior, self.dimension
         total = statistics[:, :, 0].sum(axis=1)
         k = np.einsum("pi,sp,pj->sij", x, statistics[:, :, 0], x) + prior.precision
@@ -106,10 +105,7 @@ class Conjugate:
         return of(coefficients, scale / self._degrees(total)[:, None, None])
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
-        """Exact draws by inverse distribution functions: with the same uniforms, similar statistics give similar draws.
-
-        Raises `Improper` also where a draw cannot be evaluated in double precision, as when Σα barely exceeds p + D − 1.
-        """
+        """Exact draws by inverse distribution functions. Raises `Improper` also where a draw exceeds double precision."""
         p, d = self.identified, self.dimension
         normals = d * (d - 1) // 2
         root_k, b_hat, scale, nu = self.posterior(statistics)
@@ -164,12 +160,10 @@ class Conjugate:
         return root_k, b_hat, root_s, float(self._degrees(np.array(total)))
 
     def _degrees(self, total: Floats) -> Floats:
-        """ν = Σα − p under the improper prior, Σα + n₀ under the proper one."""
         return total + self.prior.records - (self.identified if self.improper else 0)
 
 
 def of(coefficients: Floats, covariance: Floats) -> Draws:
-    """Draws of B (draw, predictor, component) and Σ (draw, component, component)."""
     return Draws({"coefficients": coefficients, "covariance": covariance})
 
 
@@ -189,7 +183,6 @@ def unpacked(d: int) -> Ints:
 
 
 def features_of_many(u: Sequence[Floats]) -> Floats:
-    """The features 1, u_i, and u_i u_j for i ≤ j, (feature, record)."""
     products = [first * second for k, first in enumerate(u) for second in u[k:]]
     return np.array([np.ones(len(u[0])), *u, *products])
 
@@ -238,13 +231,8 @@ def independence(covariance: Floats) -> Floats:
 def factors_of_many(
     means: Floats, covariance: Floats, z: Sequence[Floats], pattern: Codes
 ) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-    """Yields the log densities of each pattern's records as a product of two matrices: f = φ(u)·T, with u = z − centre.
-
-    `means` is (draw, pattern, D), and `z` has D arrays (record,). An item is as in `bivariate_factors`: positions of
-    records, φ (feature, record), T (feature, draw), and a bound on the error of each record's values. The bound has the
-    terms that it has with one outcome. With several, the precision matrix errs by more. Let R be the correlation matrix.
-    An entry (i, j) of the precision is at most |R⁻¹|/(sd_i sd_j), in the spectral norm. Its relative error is at most R's
-    condition number times a few units in the last place.
+    """Yields the log densities of each pattern's records as in `bivariate_factors`, of `means` (draw, pattern, D) and D
+    arrays `z` (record,).
     """
     d = covariance.shape[1]
     upper = np.triu_indices(d)
@@ -254,6 +242,9 @@ def factors_of_many(
     precision = (inverse + inverse.transpose(0, 2, 1)) / 2.0 / (sd[:, :, None] * sd[:, None, :])
     peak = -0.5 * (d * LOG_2PI + np.linalg.slogdet(correlation)[1]) - np.log(sd).sum(axis=1)
     eigenvalues = np.linalg.eigvalsh(correlation)
+    # With several outcomes the precision errs by more than with one. Let R be the correlation matrix. An entry (i, j) is at
+    # most |R⁻¹|/(sd_i sd_j), in the spectral norm; its relative error is at most R's condition number times a few units in
+    # the last place.
     size = 1.0 / (sd * np.sqrt(eigenvalues[:, :1]))
     entries = (size[:, :, None] * size[:, None, :]).max(axis=0)
     rounding = d * UNIT * float((eigenvalues[:, -1] / eigenvalues[:, 0]).max())

@@ -77,8 +77,7 @@ TILE_VALUES = 64_000
 class Lognormal(Conjugate):
     """Lognormal model of outcomes and weight for one stratum.
 
-    The statistics are (pattern, 1 + D + D(D+1)/2). With one outcome they are Σα(1, z₁, z₂, z₁², z₁z₂, z₂²) by pattern, a
-    combination of predictor levels.
+    The statistics are (pattern, 1 + D + D(D+1)/2).
     """
 
     components: tuple[str, ...]
@@ -124,7 +123,6 @@ class Lognormal(Conjugate):
         return "sum"
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        """Weighted sums per predictor pattern, shape (pattern, statistic)."""
         pattern = self._pattern(records)
         z = _logs(records)
         weighted = [alpha * values for values in z]
@@ -133,10 +131,6 @@ class Lognormal(Conjugate):
         return np.column_stack([np.bincount(pattern, weights=c, minlength=patterns) for c in columns])
 
     def scatter(self, records: Records, alpha: Floats) -> Floats:
-        """Covariance of the statistics over samples, (pattern, statistic, statistic).
-
-        The samples have the same number of records in every pattern, and a record keeps its privacy weight.
-        """
         pattern, patterns = self._pattern(records), len(self.design.matrix)
         terms = alpha[:, None] * features_of_many(_logs(records)).T
         spread = np.zeros((patterns, terms.shape[1], terms.shape[1]))
@@ -155,10 +149,6 @@ class Lognormal(Conjugate):
         return out
 
     def extremes(self, draws: Draws, records: Records) -> Extremes:
-        """Extremes over draws in one compiled pass, widened by the rounding error, so that bounds are never too small.
-
-        Where the error is not finite, the extremes are not finite either.
-        """
         highest, lowest = np.empty(len(records)), np.empty(len(records))
         reduced = tiles.extremes if self.dimension == 2 else extremes_of_many
         for rows, features, table, slack in self._factors(draws, records):
@@ -169,9 +159,8 @@ class Lognormal(Conjugate):
     def simulate(self, theta: Draws, frame_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Outcomes and weights of synthetic records, under the first draw.
 
-        FBS draws both from the sample law. FBP draws outcomes from the population law, with the weight 1/E(π|x) or N/n.
-        An outcome beyond its public bounds is set to the nearest bound. The shape of outcomes is (record,) for one
-        outcome and (record, outcome) for several.
+        FBS draws both from the sample law. FBP draws outcomes from the population law, with the weight 1/E(π|x) or N/n. An
+        outcome beyond its public bounds is set to the nearest bound. One outcome is (record,), several (record, outcome).
         """
         d = self.dimension
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
@@ -190,17 +179,13 @@ class Lognormal(Conjugate):
         return self._limited(y), w
 
     def _limited(self, outcomes: Floats) -> Floats:
-        """Outcomes within their public bounds."""
         if self.dimension == 2:
             return np.clip(outcomes[:, 0], *self.outcome_bounds)
         low, high = np.transpose([self.outcome_bounds, *self.other_bounds])
         return np.asarray(np.clip(outcomes, low, high))
 
     def expected_weight(self, theta: Draws, frame_row: Codes, outcome: Floats) -> Floats:
-        """E(w | y*, x) in the sample, (record,), for outcomes y* (record, outcome).
-
-        With this weight, means have less noise than with a drawn weight.
-        """
+        """E(w | y*, x) in the sample, (record,), for outcomes y* (record, outcome)."""
         mean: Floats = self._means(theta)[0][self.design.pattern[frame_row - self.design.first]]
         sigma, logs = theta["covariance"][0], np.log(outcome).reshape(len(frame_row), -1)
         cross = sigma[:-1, -1]
@@ -227,8 +212,7 @@ class Lognormal(Conjugate):
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair).
 
-        It is E(w 1(y ≤ value)|x)/E(w|x). Weighting by w moves the mean of log y by its covariance with log w. So FBS and
-        FBP have one formula.
+        It is E(w 1(y ≤ value)|x)/E(w|x).
         """
         j, (low, top) = outcome, (self.outcome_bounds, *self.other_bounds)[outcome]
         mean, sigma = self._means(theta)[:, self.design.pattern[row], j], theta["covariance"]
@@ -250,7 +234,6 @@ class Lognormal(Conjugate):
         return of(moved, (factor @ theta["covariance"][0] @ factor.T)[None])
 
     def as_sampled(self) -> Lognormal:
-        """The FBS model of the observed sample, also where the synthesis is FBP."""
         return replace(self, synthesis="fbs", fixed_weight=None, expected=False)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
@@ -268,7 +251,6 @@ class Lognormal(Conjugate):
 
     @property
     def program(self) -> str:
-        """Name of the Stan program. FBS and FBP have different programs, which have the same posterior."""
         return "population" if self.synthesis == "fbp" else "lognormal"
 
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
@@ -309,7 +291,6 @@ class Lognormal(Conjugate):
         return {"coefficients": coefficients, "covariance": covariance}
 
     def _factors(self, draws: Draws, records: Records) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-        """Log likelihood per pattern as a product of two matrices (`bivariate_factors`, or `factors_of_many`)."""
         factors = bivariate_factors if self.dimension == 2 else factors_of_many
         return factors(self._means(draws), draws["covariance"], _logs(records), self._pattern(records))
 
@@ -317,13 +298,11 @@ class Lognormal(Conjugate):
         return self.design.pattern[records.frame - self.design.first]
 
     def _means(self, draws: Draws) -> Floats:
-        """Means of z for every pattern, (draw, pattern, component)."""
         kept: Floats = draws["coefficients"][:, self.design.kept, :]
         return np.tensordot(self.design.matrix, kept, axes=(1, 1)).transpose(1, 0, 2)
 
 
 def _logs(records: Records) -> list[Floats]:
-    """The logarithms of every outcome and of the weight, (record,) each."""
     return [np.log(values) for values in (*records.outcomes.T, records.weight)]
 
 
@@ -377,7 +356,6 @@ def _determinant(covariance: Floats) -> Floats:
 
 
 def _log_peak(covariance: Floats) -> Floats:
-    """Log density at the mode, (draw,)."""
     return np.asarray(-LOG_2PI - 0.5 * np.log(_determinant(covariance)))
 
 

@@ -17,12 +17,9 @@ EPSILON = float(np.finfo(float).eps)
 
 
 def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
-    """Inverse distribution function of the χ law at many uniforms, to double precision, (draw,).
-
-    As a function of the normal quantile z, the result is smooth and nearly linear. So a short Chebyshev series on the
-    range of z replaces it. If the last coefficients of the series are not below rounding error, the exact function is
-    used, as for few degrees of freedom.
-    """
+    """Inverse distribution function of the χ law at many uniforms, to double precision, (draw,)."""
+    # In the normal quantile z the result is nearly linear, so a short Chebyshev series replaces it, unless its last
+    # coefficients exceed rounding error, as for few degrees of freedom.
     if len(uniforms) > 4 * NODES:
         z = scipy.special.ndtri(uniforms)
         middle, half = (z.max() + z.min()) / 2.0, (z.max() - z.min()) / 2.0
@@ -36,7 +33,6 @@ def chi_quantiles(degrees: float, uniforms: Floats) -> Floats:
 
 
 def _at_normal_quantile(degrees: float, z: Floats) -> Floats:
-    """The χ quantile at the probability of a normal quantile z."""
     shape = degrees / 2.0
     low = scipy.special.gammaincinv(shape, scipy.special.ndtr(z))
     high = scipy.special.gammainccinv(shape, scipy.special.ndtr(-z))

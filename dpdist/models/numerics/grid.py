@@ -1,15 +1,13 @@
 """Independent draws from a smooth posterior of two parameters, on a grid, without Markov chains.
 
-A model gives its log density in coordinates (t, v). Coordinate v is one parameter on a public interval. Coordinate t is
-the other parameter, measured from its mode given v, in units of its scale there. So t is of the order of 1 at every v.
-The grid starts as the public box and shrinks ZOOMS times. Each time, an axis keeps the part where the density exceeds
-e^−DROP times its maximum, and MARGIN more cells at either end. The last grid has NODES × NODES nodes. Draws come from the
-*bilinear interpolant* of the density at these nodes.
+Coordinate v is one parameter on a public interval. Coordinate t is the other parameter, measured from its mode given v, in
+units of its scale there. The grid starts as the public box and shrinks ZOOMS times. Each time, an axis keeps the part where
+the density exceeds e^−DROP times its maximum, and MARGIN more cells at either end. Draws come from the *bilinear
+interpolant* of the density at these nodes.
 
 Error: let cells be h standard deviations wide. For a normal law p, an axis adds h²·E|p''/p|/24 ≈ h²/25 to the total
-variation: 1.4e-4 for two axes. GRID_ERROR bounds what tests measure. Outside of the last box the density is below e^−DROP
-= 1.5e-8 of the maximum. All steps are continuous in the density. So with the same uniforms, similar statistics give
-similar draws.
+variation: 1.4e-4 for two axes. Outside of the last box the density is below e^−DROP = 1.5e-8 of the maximum. All steps are
+continuous in the density: with the same uniforms, similar statistics give similar draws.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ Terms are formed from logarithms and log gamma functions, which err by a few uni
 class Tile(NamedTuple):
     """The log likelihood of some records: their positions, and values (record, draw) in an array that is reused.
 
-    `magnitude` (record,) is the largest sum, over draws, of the sizes of a record's terms. The rounding error is
-    proportional to it.
+    `magnitude` (record,) is the largest sum, over draws, of the sizes of a record's terms.
     """
 
     rows: Ints
@@ -39,8 +38,7 @@ class Tile(NamedTuple):
 class Table(NamedTuple):
     """Functions of the parameters that multiply a record's features, (feature, draw), with the sizes of their terms.
 
-    A function is a sum of terms. The sizes (feature,) bound these terms, because a function's rounding error is
-    proportional to them.
+    The sizes (feature,) bound these terms, because a function's rounding error is proportional to them.
     """
 
     values: Floats
@@ -74,7 +72,6 @@ def tile_records(draws: int) -> int:
 
 
 def by_pattern(pattern: Codes) -> Iterator[tuple[Ints, int]]:
-    """Yields, for each pattern that occurs, the positions of its records and its number."""
     order = np.argsort(pattern, kind="stable")
     edges = np.flatnonzero(np.diff(pattern[order])) + 1
     for rows in np.split(order, edges):
@@ -120,7 +117,7 @@ def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
 def _scan(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
     """Updates the extremes in place: block by block, with two draws at a time over all records of a block.
 
-    The records fill the lanes of the vector unit. If the number of draws is odd, the last draw comes twice.
+    The records fill the lanes of the vector unit. An odd last draw comes twice.
     """
     records, last = features.shape[1], table.shape[1] - 1
     for start in range(0, records, BLOCK):
