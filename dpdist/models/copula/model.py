@@ -2,9 +2,9 @@
 
 METHODS §5b defines the scores z_w and z_y, and the model: z_w ~ N(μ, τ²) and z_y ~ N(b(z_w)'β, σ²), where b is a spline.
 
-The log likelihood f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed
-function of the record and of its two uniforms, which depend on the record's number alone. METHODS §5b subtracts log φ(z_w) +
-log φ(z_y) instead, and f then contains the dependence of y on w.
+The log likelihood f_i is the log density minus the log density under the reference's own fit θ_ref. It is a fixed function
+of the record and of its two uniforms, which depend on the record's number alone. METHODS §5b subtracts log φ(z_w) + log
+φ(z_y) instead, and f then contains the dependence of y on w.
 """
 
 from __future__ import annotations
