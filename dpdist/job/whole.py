@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from dpdist.core.nesting import Nesting
 from dpdist.core.plugins import Members
@@ -50,6 +50,17 @@ class Base(Frozen):
 
 def _unset(value: object) -> bool:
     return value is None
+
+
+WITHHOLD_ABOVE = 1.0
+"""Standard error, as a part of a figure's size, above which figures are withheld where a job says nothing."""
+
+
+def _switched(value: object) -> object:
+    """A limit, None where it is switched off. `true` is no limit."""
+    if value is True:
+        raise ValueError("a number above 0, or null, which withholds nothing")
+    return None if value is False else value
 
 
 class JobKeys(Frozen):
@@ -135,6 +146,15 @@ class JobKeys(Frozen):
         exclude_if=_unset,
         description="required, or {required: true, keys: […]}: what a run makes is held aside, and `dpdist approve` alone "
         "publishes it",
+    )
+    withhold_above: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        BeforeValidator(_switched),
+        Field(exclude_if=lambda most: most == WITHHOLD_ABOVE),
+    ] = Field(
+        default=WITHHOLD_ABOVE,
+        description="figures are withheld whose standard error is above this part of their size, and of the table's median "
+        "size; null: none are",
     )
     publish: Annotated[Literal["always", "unless_refused"], Field(exclude_if=lambda when: when == "always")] = Field(
         default="always",

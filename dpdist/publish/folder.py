@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -36,6 +36,7 @@ from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import synthesize
 from dpdist.publish.tables import Grounds, table
+from dpdist.publish.withholding import stated, without_empty_figures
 from dpdist.publish.writers.codebook import write_codebook
 from dpdist.publish.writers.csv_tables import for_spreadsheets, write_wide
 from dpdist.publish.writers.ddi import write_ddi
@@ -57,8 +58,10 @@ PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomge
 """Packages that can change a published number."""
 
 
-def manifest(folder: Path, released: ReleasedObject) -> bytes:
+def manifest(folder: Path, released: ReleasedObject, withheld: Mapping[str, Any] | None = None) -> bytes:
     """The manifest of a folder that lacks it alone: hashes of files, job, versions, date, and a name derived from these.
+
+    `withheld` is the statement's entry on withheld figures.
 
     It is canonical JSON (RFC 8785): equal content gives equal bytes, so a signature of the file signs the content.
     """
@@ -70,6 +73,7 @@ def manifest(folder: Path, released: ReleasedObject) -> bytes:
         "period": released.job.period,
         **({"date": date} if date is not None else {}),
         "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
+        **({"withheld": {name: withheld[name] for name in ("above", "figures")}} if withheld else {}),
         **({"reference": {name: reference[name] for name in HASHES if name in reference}} if reference else {}),
         "job": released.job.public,
         **{THIRD_PARTY[part]: origin for part, (_, origin) in released.job.third_party.items()},
@@ -107,7 +111,10 @@ def publish(released: ReleasedObject, public: Path, listener: Listener = silent,
     write_released(building / "released", released)
     grounds, material = grounds_of(released, building, listener)
     tables = _write_tables(released, building / "tables", grounds, material, listener)
-    write_json(building / "statement.json", statement(released, beyond_direct(released, grounds)))
+    by_name = {printed.name: rows for printed, rows in tables}
+    write_json(
+        building / "statement.json", stated(released.job, by_name, statement(released, beyond_direct(released, grounds)))
+    )
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
     write_measurements_stata(building / MEASUREMENTS, released.job)
@@ -118,7 +125,7 @@ def publish(released: ReleasedObject, public: Path, listener: Listener = silent,
     write_registry(building / "registry.yaml", released.job, written)
     write_sdmx(building / "sdmx", released.job, tables, written)
     write_page(building / "index.html", released.job, tables, written)
-    made = manifest(building, released)
+    made = manifest(building, released, written.get("withheld"))
     (building / MANIFEST).write_bytes(made)
     if _signed(public) and (public / MANIFEST).read_bytes() == made:
         shutil.copyfile(public / SIGNATURE, building / SIGNATURE)
@@ -140,7 +147,7 @@ def _write_tables(
     written = []
     with stage(listener, "tables", len(released.job.tables)) as tick:
         for spec in released.job.tables:
-            made = table(released, spec, grounds, material)
+            made = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
             pq.write_table(made, folder / f"{spec.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(made), folder / f"{spec.name}.csv")
             written.append((printed_table(released.job, spec, made), made))

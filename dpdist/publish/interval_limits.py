@@ -18,7 +18,7 @@ from dpdist.core.records import Floats
 from dpdist.core.table_cells import Cells
 from dpdist.estimation.estimators import STATISTICS, Interval
 from dpdist.estimation.raking import factors, within_totals
-from dpdist.publish.public_bounds import fixed_counts, margins_and_room
+from dpdist.publish.public_bounds import count_ends, fixed_counts, margins_and_room, total_ends
 from dpdist.publish.released import ReleasedObject
 
 ROUNDS = 50
@@ -40,8 +40,6 @@ def limited(
     released: ReleasedObject, cells: Cells, outcome: int, estimates: Mapping[str, Sequence[Interval]]
 ) -> dict[str, list[Interval]]:
     """Intervals by estimator, with limits that respect the public bounds and include unidentified cells."""
-    if not released.job.mechanism.adds_noise:
-        return {name: list(intervals) for name, intervals in estimates.items()}
     held = {name: list(intervals) for name, intervals in estimates.items()}
     ranges, weight, mean = _ranges(released, outcome)
     if ranges is not None:
@@ -49,15 +47,16 @@ def limited(
         held = {name: [wider(*pair) for pair in zip(intervals, widened, strict=True)] for name, intervals in held.items()}
     column = released.job.columns[released.job.outcomes[outcome]]
     low, top = column.bounds or (-np.inf, np.inf)
-    ends = {"count": (0.0, np.inf), "mean": (low, top)}
-    ends["total"] = (0.0 if low >= 0.0 else -np.inf, 0.0 if top <= 0.0 else np.inf)
+    counts = count_ends(released, cells)
+    means = np.full(len(cells), low), np.full(len(cells), top)
+    ends = {"count": counts, "mean": means, "total": total_ends(*counts, low, top)}
     return {
         name: [_cut(interval, *ends[statistic]) for statistic, interval in zip(STATISTICS, intervals, strict=True)]
         for name, intervals in held.items()
     }
 
 
-def _cut(interval: Interval, low: float, top: float) -> Interval:
+def _cut(interval: Interval, low: Floats, top: Floats) -> Interval:
     return interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
+from dpdist.publish.withholding import BECAUSE, NOTE
 
 Flags = NDArray[np.str_]
 
@@ -222,7 +223,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table) -> PrintedTable:
         upper=_rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
-        notes=_notes(job, spec, _used(rows, shown), value, margin),
+        notes=_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names),
     )
 
 
@@ -334,10 +335,11 @@ def _used(rows: pa.Table, shown: str) -> str:
     return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
 
 
-def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats) -> tuple[str, ...]:
+def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats, *, withheld: bool) -> tuple[str, ...]:
     text = job.presentation
     notes = [*text.table(spec.name).notes, *text.notes, ESTIMATORS[shown]]
     notes += [MARGINS] if np.isfinite(margins).any() else []
     notes += [WITHOUT] if np.isnan(values).any() else []
+    notes += [NOTE.format(job.withhold_above)] if withheld else []
     notes += in_words(text.quality)
     return (*notes, f"Source: {text.source}.") if text.source else tuple(notes)

@@ -62,10 +62,8 @@ class FigureBounds(NamedTuple):
             least, most = np.zeros(len(cells)), np.full(len(cells), np.inf)
         else:
             least, most = (np.asarray(cells.membership @ (released.frame.count * end)) for end in ends)
-        with np.errstate(invalid="ignore"):
-            low = np.fmin(least * low_y, most * low_y if low_y else least * 0.0)
-            high = np.fmax(least * high_y, most * high_y if high_y else least * 0.0)
         means = np.full(len(cells), low_y), np.full(len(cells), high_y)
+        low, high = total_ends(least, most, low_y, high_y)
         return cls((least, means[0], low), (most, means[1], high), models[0].only_noise)
 
     def within(self, points: Sequence[Floats]) -> list[Floats]:
@@ -80,6 +78,26 @@ class FigureBounds(NamedTuple):
         bounded = (self.only_noise, True, self.only_noise)
         ranges = [high - low if holds else np.inf for low, high, holds in zip(self.low, self.high, bounded, strict=True)]
         return [np.fmin(variance, most**2) for variance, most in zip(variances, ranges, strict=True)]
+
+
+def total_ends(least: Floats, most: Floats, low: float, high: float) -> tuple[Floats, Floats]:
+    """Ends of totals (cell,), for counts between `least` and `most` (cell,) and outcomes between `low` and `high`."""
+    with np.errstate(invalid="ignore"):
+        ends = (least if low > 0.0 else most) * low, (most if high > 0.0 else least) * high
+    low_end, high_end = (np.where(np.isnan(end), 0.0, end) for end in ends)  # a count of 0 times an open end
+    return low_end, high_end
+
+
+def count_ends(released: ReleasedObject, cells: Cells) -> tuple[Floats, Floats]:
+    """Ends of the population's counts, (cell,) each: 0, and the least public total that holds a cell, or infinity.
+
+    Sample sizes and bounds of weights limit an estimate, and not the population.
+    """
+    most = np.full(len(cells), np.inf)
+    for margin in margins_of(released.job, released.frame):
+        overlap = (cells.membership @ margin.membership.T).toarray() > 0.0
+        most = np.minimum(most, overlap @ margin.totals)
+    return np.zeros(len(cells)), most
 
 
 def without_drowned_means(

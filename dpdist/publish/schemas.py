@@ -67,6 +67,11 @@ def manifest_schema() -> dict[str, Any]:
             "description": "every other file",
         },
         "reference": {"type": "object", "properties": {"sha256": DIGEST, "chain": {"type": "array"}}},
+        "withheld": {
+            "type": "object",
+            "properties": {"above": {"type": "number"}, "figures": WHOLE},
+            "description": "the limit above which figures are withheld, and how many are; absent where none is",
+        },
         "job": {"type": "object", "description": "the job as it is published"},
         "versions": {"type": "object", "additionalProperties": TEXT, "required": ["dpdist"]},
     }

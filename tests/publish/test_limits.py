@@ -251,3 +251,41 @@ def test_an_interval_that_holds_nothing_unidentified_stays_as_it_was() -> None:
     assert moved.value[1] - 1.6448536 * moved.standard_error[1] == pytest.approx(moved.lower[1])
     assert np.isnan(moved.value[2])
     assert (moved.lower[2], moved.upper[2]) == (plain.lower[2] - 1.0, plain.upper[2] + 1.0)
+
+
+BOUNDED = """
+dataset: bounded
+period: "2021"
+input: {{path: {folder}/now.parquet}}
+columns:
+  kind: {{levels: [van, bus]}}
+  miles: {{bounds: [10, 90], outside: clip}}
+  weight: {{bounds: [2, 50], outside: clip}}
+survey: {{weight: weight}}
+outcome: miles
+mechanism: {{name: laplace_strict}}
+budget: {{epsilon: "0.005"}}
+tables:
+  - {{name: one, by: [kind], statistics: [count, {{mean: miles}}, {{total: miles}}]}}
+withhold_above: null
+runtime: {{executor: serial}}
+{added}
+"""
+
+
+def test_no_interval_reaches_beyond_a_public_total(tmp_path: Path, noise_of: Named) -> None:
+    """Noise is far larger than every figure. Control: without the total, limits lie beyond it."""
+    rng = np.random.default_rng(1)
+    rows = pd.DataFrame({"kind": ["van"] * 100 + ["bus"] * 300, "miles": rng.uniform(10, 90, 400), "weight": 20.0})
+    rows.to_parquet(tmp_path / "now.parquet")
+    upper = {}
+    for name, added in (("with", "rake: [{by: [], totals: {Total: 9000}}]"), ("without", "")):
+        with noise_of("bounded"):
+            dpdist.run(dpdist.parse_job(BOUNDED.format(folder=tmp_path, added=added)), tmp_path / name)
+        found = pd.read_parquet(tmp_path / name / "public" / "tables" / "one.parquet")
+        upper[name] = found.groupby("statistic")["upper"].max()
+        assert (found["lower"] >= np.where(found["statistic"] == "mean", 10.0, 0.0)).all()
+    assert upper["with"]["count"] <= 9_000 * (1 + 1e-9)
+    assert upper["with"]["total"] <= 810_000 * (1 + 1e-9)
+    assert upper["without"]["count"] > 9_000
+    assert upper["without"]["total"] > 810_000

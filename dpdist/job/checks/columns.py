@@ -17,6 +17,7 @@ WITHOUT_A_WEIGHT = (
 """What to do about records that have no weight. No universe may depend on the weight."""
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
+    "withheld_because",
     *("records", "direct", "direct_se", "direct_se_given_n", "direct_df", "direct_cv", "direct_clipped"),
     *("synthetic", "synthetic_se", "synthetic_df", "synthetic_lower", "synthetic_upper", "synthetic_records"),
     *(*get_args(Comparator), "truth"),

@@ -29,6 +29,7 @@ LONG = {
     "lower": "lower limit of the 90 % interval",
     "upper": "upper limit of the 90 % interval",
     "suppressed": "true where there is no estimate",
+    "withheld_because": "why there is no estimate, where the job's limit of the error withholds it",
 }
 """Descriptions of the columns in a table's long file, apart from the columns that name its cells."""
 FURTHER = {

@@ -3,7 +3,7 @@
 One message holds structures; SDMX-CSV 2.0 files hold figures.
 
 An observation is the unrounded figure of the default estimator. Codes are of SDMX's cross-domain lists. OBS_STATUS: A
-normal, U low reliability, O missing, Q not printed by the job's rules of quality. CONF_STATUS, one for all figures: F free
+normal, U low reliability, O missing, Q withheld or not printed by the job's rules. CONF_STATUS, one for all figures: F free
 for publication, N where nothing is promised or the statement says not to publish.
 """
 
@@ -27,6 +27,7 @@ from dpdist.core.records import TOTAL
 from dpdist.job import Job, Table
 from dpdist.job.presentation import FLAGS, Sdmx
 from dpdist.publish.printed_tables import PrintedTable, head_of, rated, shown_rows
+from dpdist.publish.withholding import BECAUSE
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, Schema
@@ -234,6 +235,7 @@ class Cube:
             ]
         low = np.isin(quality.flags.ravel(), FLAGS[1:])
         missing = np.isnan(value.ravel())
-        made["OBS_STATUS"] = np.select([~shown, missing, low], ["Q", "O", "U"], "A")
+        withheld = rows[BECAUSE].notna().to_numpy() if BECAUSE in rows else np.zeros(len(rows), dtype=bool)
+        made["OBS_STATUS"] = np.select([~shown | withheld, missing, low], ["Q", "O", "U"], "A")
         made["CONF_STATUS"] = confidentiality
         return made

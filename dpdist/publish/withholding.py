@@ -1,0 +1,125 @@
+"""Withholds published figures that say nothing: those whose standard error exceeds a multiple of their size.
+
+The rule follows from the job and from released figures alone. It is fixed before records are read, and costs nothing. A
+withheld figure is blank like every figure without an estimate, with the reason beside it; its limits stay.
+
+The size of a figure is the larger of its own and the table's median size of that statistic. So a small cell of a table of
+large ones keeps its figure: "nearly none" is an answer. A share is as large as its complement, if that is larger. A
+difference near 0 is an answer, too: it is withheld where one of its two figures is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpdist.core.records import Floats
+from dpdist.job import Job, Statistic, Table
+
+BECAUSE = "withheld_because"
+"""Column of a published table that says why a figure is withheld. A table without such figures lacks it."""
+REASON = "the standard error is above {:g} of the figure's size"
+IN_WORDS = (
+    "Figures whose standard error is above {:g} of their size are withheld. The rule, `withhold_above` of the job, was "
+    "fixed before records were read. The size is the larger of the figure's own and the table's median of that statistic; "
+    "a share's is its complement's, if that is larger. A difference is withheld with one of its figures. Limits stay. "
+    "This rule protects nobody: it spares readers figures that say nothing."
+)
+CAUTION = (
+    "{}: {:,} of {:,} figures are withheld, because their standard errors are above {:g} of their size; `withheld` in "
+    "statement.json counts them"
+)
+NOTE = "Figures whose standard error is above {:g} of their size are withheld."
+
+
+def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
+    """A published table with figures withheld as the job states; the same table where there are none."""
+    most = job.withhold_above
+    if most is None:
+        return table
+    rows = table.select([*spec.by, "statistic", "variable", "estimator", "estimate", "standard_error"]).to_pandas()
+    gone, by_statistic = np.zeros(len(rows), dtype=bool), _withheld(job, spec, rows, most)
+    for statistic, blank in by_statistic.items():
+        of_statistic = _rows_of(rows, statistic)
+        for estimator in rows["estimator"][of_statistic].unique():
+            gone[of_statistic & (rows["estimator"] == estimator).to_numpy()] = blank
+    gone &= rows["estimate"].notna().to_numpy()
+    if not gone.any():
+        return table
+    mask = pa.array(gone)
+    for name in ("estimate", "standard_error", "df"):
+        blank_column = pc.if_else(mask, pa.scalar(None, pa.float64()), table[name])
+        table = table.set_column(table.column_names.index(name), table.schema.field(name), blank_column)
+    table = table.set_column(
+        table.column_names.index("suppressed"), table.schema.field("suppressed"), pc.or_(table["suppressed"], mask)
+    )
+    return table.append_column(BECAUSE, pc.if_else(mask, REASON.format(most), pa.scalar(None, pa.string())))
+
+
+def _withheld(job: Job, spec: Table, rows: pd.DataFrame, most: float) -> dict[Statistic, NDArray[np.bool_]]:
+    """Which cells' figures are withheld, (cell,), by statistic. The first estimator decides for all."""
+    blank = dict[Statistic, NDArray[np.bool_]]()
+    for statistic in sorted(spec.statistics, key=lambda listed: listed.of is not None):
+        of_statistic = rows[_rows_of(rows, statistic)]
+        first = of_statistic[of_statistic["estimator"] == of_statistic["estimator"].iloc[0]]
+        if statistic.of is not None:
+            base = blank.get(statistic.of, np.zeros(len(first), dtype=bool))
+            blank[statistic] = base | base[_origins(spec, first, statistic)]
+            continue
+        value, error = (first[name].to_numpy(dtype=float) for name in ("estimate", "standard_error"))
+        blank[statistic] = error > most * _sizes(value, of_share=_of_share(job, statistic))
+    return blank
+
+
+def _of_share(job: Job, statistic: Statistic) -> bool:
+    """True for a share, also where it is written as the mean of an outcome of 0 and 1."""
+    column = job.outcome_columns.get(statistic.variable or "")
+    binary = column is not None and column.two_valued and column.bounds in (None, (0.0, 1.0))
+    return statistic.name in ("share", "proportion") or (statistic.name == "mean" and binary)
+
+
+def _sizes(value: Floats, *, of_share: bool) -> Floats:
+    """The size of every figure, (cell,), against which its error is measured."""
+    if of_share:
+        return np.maximum(value, 1.0 - value)
+    estimated = np.abs(value[np.isfinite(value)])
+    return np.maximum(np.abs(value), np.median(estimated) if len(estimated) else 0.0)
+
+
+def _rows_of(rows: pd.DataFrame, statistic: Statistic) -> NDArray[np.bool_]:
+    variable = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
+    return np.asarray((rows["statistic"] == statistic.label) & variable)
+
+
+def _origins(spec: Table, first: pd.DataFrame, statistic: Statistic) -> list[int]:
+    """The position of the cell from which every cell differs."""
+    labels = list(first[list(spec.by)].itertuples(index=False, name=None))
+    place, number = spec.by.index(statistic.column or ""), {label: k for k, label in enumerate(labels)}
+    return [number[(*label[:place], str(statistic.level), *label[place + 1 :])] for label in labels]
+
+
+def stated(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) -> dict[str, Any]:
+    """The statement with the rule, the numbers of withheld figures, and a caution for every table that has some.
+
+    A figure with two estimates counts once.
+    """
+    cautions, counted = list[str](statement["cautions"]), dict[str, dict[str, int]]()
+    for spec in job.tables:
+        if BECAUSE not in (table := tables[spec.name]).column_names:
+            continue
+        rows = table.to_pandas().drop_duplicates([*spec.by, "statistic", "variable"])
+        withheld = rows[rows[BECAUSE].notna()]
+        by_statistic = {statistic.text: int(_rows_of(withheld, statistic).sum()) for statistic in spec.statistics}
+        counted[spec.name] = {text: number for text, number in by_statistic.items() if number}
+        cautions.append(CAUTION.format(spec.name, len(withheld), len(rows), job.withhold_above))
+    if not counted:
+        return statement
+    figures = sum(sum(by_statistic.values()) for by_statistic in counted.values())
+    entry = {"in_words": IN_WORDS.format(job.withhold_above), "above": job.withhold_above, "figures": figures}
+    return {**statement, "cautions": cautions, "withheld": {**entry, "tables": counted}}
