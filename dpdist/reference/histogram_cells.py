@@ -72,8 +72,21 @@ class HistogramCell(Cell):
     """Factor on the square of an error common to cells, in the choice of limits."""
     within_cells: float = 1.0
     """κ, the part of the deviations of the group's log weights that lies within cells (`with_own_tails`)."""
+    scale_error: float = 0.0
+    """Standard deviation of the logarithm of the weights' scale, where histograms are of relative weights."""
     tail: float = 0.0
     """Log of the mean weight under the cell's own tail over the mean weight under its group's tail."""
+
+    def of_size(self, typical: float, bounds: tuple[float, float]) -> HistogramCell:
+        """The cell with weights that are `typical` times these, within public bounds."""
+        assert self.blur is not None
+        first, last = self.hidden.weight
+        return replace(
+            self,
+            weight=np.clip(typical * self.weight, *bounds),
+            blur=self.blur._replace(weight=np.clip(typical * self.blur.weight, *bounds)),
+            hidden=self.hidden._replace(weight=(min(typical * first, bounds[1]), min(typical * last, bounds[1]))),
+        )
 
     @cached_property
     def shape(self) -> Cell:
@@ -202,8 +215,13 @@ class HistogramCell(Cell):
         """Half of what the shape has beyond the limits, together with what noise in the histograms may hide there, (2,)."""
         centre, cap, half_width = limits
         ratio = max(self.mean_at(scales[1]), FLAT) / max(self.mean, FLAT) if self.scaled else 1.0
-        hidden = self._hidden_weight(cap), ratio * float(self._hidden_outcome(centre, half_width))
+        hidden = self._unknown_weight(cap), ratio * float(self._hidden_outcome(centre, half_width))
         return np.asarray(np.hypot(super().misfit(scales, limits), hidden))
+
+    def _unknown_weight(self, cap: float) -> float:
+        """What hidden records, and the error of the scale, may add to the mean weight beyond the cap, relative to it."""
+        of_scale = self.scale_error * (1.0 - self.rate_of_seen(cap)) if self.scale_error else 0.0
+        return float(np.hypot(self._hidden_weight(cap), of_scale))
 
     def _hidden_weight(self, cap: float) -> float:
         """What hidden records may add to the mean weight beyond the cap, relative to the mean weight."""
@@ -226,7 +244,7 @@ class HistogramCell(Cell):
         tail = values / mean - np.minimum(values, cap) / held
         lost = noise * (cap / (n * held)) ** 2 + float(tail @ self.blur.of_weight @ tail)
         direct = (float((self.weight / mean).var()) + 1.0) / n
-        misfit = (MISFIT * (1.0 - held / mean)) ** 2 + self._hidden_weight(cap) ** 2
+        misfit = (MISFIT * (1.0 - held / mean)) ** 2 + self._unknown_weight(cap) ** 2
         return (lost + self.in_common * misfit) / direct
 
     def errors_of_mean(self, cap: float, windows: Floats, n: int, noise: tuple[float, float]) -> Floats:

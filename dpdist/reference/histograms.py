@@ -83,6 +83,8 @@ HISTOGRAM_POINTS = 1024
 """Number of points that represent a group's histograms."""
 FEWEST_POOLED = 300
 """Smallest number of records of a group, in scales of the noise on a count; smaller cells are pooled."""
+PRECISE = 0.25
+"""Largest standard deviation of the log of a typical weight with which a cell's relative weights enter a histogram."""
 MOSTLY = 0.75
 """Share of records on an outcome's two bounds from which the outcome may be a yes or no."""
 ROUGHNESS = (0.002, 0.01, 0.05)

@@ -20,7 +20,8 @@ from scipy.spatial.distance import cdist
 from dpdist.audit.likelihood_ratios import Enough, Imposed, Meter
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Frame
+from dpdist.core.records import Floats, Frame, Ints
+from dpdist.engine.protocol import Choice
 from dpdist.engine.rounds import run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
@@ -114,8 +115,18 @@ class Case:
     def sums(self) -> int | None:
         """Noisy sums after which nothing more is read of the records; None: all that follow."""
         if isinstance(self.model, ReferenceCells):
-            return len(set(self.model.scales)) + bool(self.histogram)
+            return len(set(self.model.scales)) + self.imposed_sums
         return {"sanitized_statistics": 1, "modips": 3}.get(self.mechanism)
+
+    @property
+    def chooses(self) -> bool:
+        """True where typical weights are learned before histograms: a total, a choice, and sums by level."""
+        return bool(self.histogram) and self.weighted and not self.carried
+
+    @property
+    def imposed_sums(self) -> int:
+        """Noisy sums that fix what is asked for after them."""
+        return 3 if self.chooses else int(bool(self.histogram))
 
     @cached_property
     def job(self) -> Job:
@@ -190,7 +201,7 @@ class Case:
         self, file: Records, learned: ReferenceSummary | Whitened | None = None, imposed: Imposed | None = None
     ) -> Meter:
         """What the mechanism adds noise to, for this file."""
-        meter = Meter(self.sums, imposed)
+        meter = Meter(self.sums, imposed, first_candidate if imposed is not None else None)
         rounds = MECHANISMS[self.job.mechanism.name].protect(self.job, self.model, Unheard(), learned or self.learned)
         try:
             run_rounds(rounds, self.model, None, Key(b"audit"), "all", [file], [Unheard()], answer=meter)  # type: ignore[arg-type]
@@ -214,6 +225,11 @@ class Case:
             return float(total.substitution_rho / total.rho)
         assert isinstance(total, Strict)
         return float(total.substitution_epsilon / total.epsilon)
+
+
+def first_candidate(choice: Choice) -> Ints:
+    """A choice that is imposed on all files alike: the first set of columns that has several levels."""
+    return np.ones(len(choice.scores), dtype=np.int64)
 
 
 class Unheard:
@@ -362,17 +378,17 @@ def remembered() -> Iterator[None]:
 
 
 def fixed(case: Case) -> Imposed:
-    """The first noisy sum of a file, for all: what comes after it is adaptive. Later sums are as they are: no sum follows
-    from them."""
+    """The first noisy sums of a file, for all: what comes after them is adaptive. Later sums are as they are: no sum
+    follows from them."""
     drawn: list[Floats] = []
 
     def impose(number: int, query: Floats) -> Floats:
         return drawn[number].reshape(query.shape) if number < len(drawn) else query
 
-    meter = Meter(1)
+    meter = Meter(case.imposed_sums, choose=first_candidate)
     rounds = MECHANISMS[case.job.mechanism.name].protect(case.job, case.model, Unheard(), case.learned)
     try:
         run_rounds(rounds, case.model, None, Key(b"audit"), "all", [case.survey(9, SIZE)], [Unheard()], answer=meter)  # type: ignore[arg-type]
     except Enough:
-        drawn.append(meter.parts[0])
+        drawn.extend(meter.parts)
     return impose

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -23,6 +24,7 @@ from dpdist.reference.histogram_cells import Hidden, HistogramCell
 from dpdist.reference.histograms import (
     FEWEST_POOLED,
     HISTOGRAM_POINTS,
+    PRECISE,
     Bins,
     evenly_placed,
     explained,
@@ -47,18 +49,27 @@ class Histograms:
     scale: Fraction
     in_common: Floats
     """Factor on the square of an error common to cells, (group,)."""
+    typical: Floats
+    """What weights of a cell are relative to, (cell,); 1 for weights as they are."""
+    typical_error: Floats
+    """Standard deviation of the logarithm of `typical`, (cell,)."""
 
     @classmethod
-    def build(cls, job: Job, model: ReferenceCells) -> Histograms:
-        assert job.reference is not None
-        assert job.reference.paid is not None
+    def build(cls, job: Job, model: ReferenceCells, epsilon: Fraction) -> Histograms:
+        """The histograms of weights as they are. Their counts may lose this ε of a record."""
         weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
         bins = [] if weight is None else [Bins.within(*weight, atoms=(False, True))]
         bins += [Bins.within(*(column.bounds or (0.0, 1.0)), _whole(column)) for column in job.outcome_columns.values()]
-        epsilon = record_epsilon(job, job.reference.paid.epsilon)
         scale = count_scale_of(len(bins), epsilon, job.budget.adjacency)
         group = grouped(model.codes, model.count, FEWEST_POOLED * float(scale))
-        return cls(model, group, tuple(bins), scale, in_common(model.codes, model.count, group, _margins(job)))
+        common = in_common(model.codes, model.count, group, _margins(job))
+        return cls(model, group, tuple(bins), scale, common, np.ones(len(group)), np.zeros(len(group)))
+
+    def relative_to(self, typical: Floats, error: Floats) -> Histograms:
+        """The histograms of weights relative to the typical weights of cells, (cell,), with errors of their logarithms."""
+        low, high = self.bins[0].left[0], self.bins[0].right[-1]
+        weight = Bins.within(low / typical.max(), high / typical.min(), atoms=(False, True))
+        return replace(self, bins=(weight, *self.bins[1:]), typical=typical, typical_error=error)
 
     @property
     def query(self) -> NoisyQuery:
@@ -72,32 +83,69 @@ class Histograms:
 
     def binned(self, cell: Codes, columns: Sequence[Floats]) -> Iterator[tuple[int, Ints]]:
         """For every histogram its number of bins, and the bin of every value of its column, (record,)."""
-        for bins, column in zip(self.bins, columns, strict=True):
-            yield len(bins.left), bins.number(column)
+        weighted = self.model.weighted
+        for number, (bins, column) in enumerate(zip(self.bins, columns, strict=True)):
+            yield len(bins.left), self._of_weights(cell, column) if weighted and number == 0 else bins.number(column)
+
+    @cached_property
+    def counted(self) -> Ints:
+        """Marks the cells whose weights are in the histograms, (cell,); all where too few have a precise typical weight.
+
+        Relative weights of the others would make the histogram wider than weights are in any cell.
+        """
+        precise = self.typical_error <= PRECISE
+        enough = self.model.count[precise].sum() >= min(FEWEST_POOLED * float(self.scale), self.model.count.sum() / 2.0)
+        of_group = np.bincount(self.group, weights=self.model.count * precise)
+        return np.asarray(precise | (not enough) | (of_group == 0.0)[self.group])
+
+    def _of_weights(self, cell: Codes, weight: Floats) -> Ints:
+        """The bin of every relative weight, (record,), and −1 for a record that is not counted.
+
+        The last bin is of weights at or beyond the public bound.
+        """
+        bins, bound = self.bins[0], self.model.public_weights[1]
+        relative = np.minimum(weight / self.typical[cell], np.nextafter(bins.right[-1], 0.0))
+        number = bins.number(np.where(weight >= bound, bins.right[-1], relative))
+        return np.asarray(np.where(self.counted[cell], number, -1))
 
     def summarise(self, noisy: Floats) -> CellsByOutcome:
         """The cells of each outcome, from noisy counts.
 
         The cells of a group are shrunk towards each other. A cell that is alone in its group is not shrunk.
         """
-        size, cells = np.bincount(self.group, weights=self.model.count), np.bincount(self.group)
+        size = np.bincount(self.group, weights=self.model.count)
         edges = np.cumsum([len(bins.left) for bins in self.bins])[:-1]
-        noise = 2.0 * float(self.scale) ** 2 * len(cells)
+        noise = 2.0 * float(self.scale) ** 2 * len(size)
         columns = np.split(noisy, edges, axis=1)
         two = [holds_two_values(counts.sum(axis=0), noise, bins) for counts, bins in zip(columns, self.bins, strict=True)]
         if any(two):
             kept = [counts[:, [0, -1]] if ends else counts for counts, ends in zip(columns, two, strict=True)]
             bins = [rows.ends if ends else rows for rows, ends in zip(self.bins, two, strict=True)]
             return replace(self, bins=tuple(bins)).summarise(np.concatenate(kept, axis=1))
-        within = np.where(cells > 1, np.arange(len(cells)), -1).tolist()
-        rows = enumerate(zip(noisy, size, within, strict=True))
-        groups = [self._of_group(np.split(row, edges), n, counts, number) for number, (row, n, counts) in rows]
-        return [[groups[group][outcome] for group in self.group] for outcome in range(len(self.model.outcomes))]
+        rows = enumerate(zip(noisy, size, strict=True))
+        counted = np.bincount(self.group, weights=self.model.count * self.counted)
+        groups = [self._of_group(np.split(row, edges), n, float(counted[number]), number) for number, (row, n) in rows]
+        pairs = np.column_stack([self.group, self.typical])
+        scaled = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+        within = np.where(np.bincount(scaled)[scaled] > 1, scaled, -1).tolist()
+        cells = list(zip(self.group, self.typical, self.typical_error, scaled.tolist(), within, strict=True))
+        bounds = self.model.public_weights
+        return [
+            [
+                replace(groups[group][k].of_size(typical, bounds), scale_error=error, group=number, shrunk_within=shrunk)
+                for group, typical, error, number, shrunk in cells
+            ]
+            for k in range(len(self.model.outcomes))
+        ]
 
-    def _of_group(self, counts: list[Floats], n: float, within: int, group: int) -> list[Cell]:
-        """One cell for each outcome, from the noisy histograms of a group of n records."""
+    def _of_group(self, counts: list[Floats], n: float, counted: float, group: int) -> list[HistogramCell]:
+        """One cell for each outcome, with relative weights, from the noisy histograms of a group of n records.
+
+        The weights of `counted` of them are in a histogram.
+        """
+        sizes = [counted, *[n] * (len(counts) - 1)] if self.model.weighted else [n] * len(counts)
         variance = 2.0 * float(self.scale) ** 2
-        fitted = [smoothed(row, n, variance, bins) for row, bins in zip(counts, self.bins, strict=True)]
+        fitted = [smoothed(row, size, variance, bins) for row, size, bins in zip(counts, sizes, self.bins, strict=True)]
         errors = [covariance for _, covariance in fitted]
         spread = [
             bins.value_at(*evenly_placed(share, order))
@@ -108,7 +156,7 @@ class Histograms:
             spread, places = [np.ones(HISTOGRAM_POINTS), *spread], [np.ones(1), *places]
             errors = [np.zeros((1, 1)), *errors]
         hidden = self._hidden(counts, n)
-        at_bound = self._at_bound(counts[0], float(fitted[0][0][-1]), n, variance) if self.model.weighted else 0.0
+        at_bound = self._at_bound(counts[0], float(fitted[0][0][-1]), counted, variance) if self.model.weighted else 0.0
         return [
             HistogramCell(
                 weight=spread[0],
@@ -119,9 +167,7 @@ class Histograms:
                 records=int(n),
                 weighted=self.model.weighted,
                 blur=Blur(places[0], errors[0], places[1 + k], errors[1 + k]),
-                shrunk_within=within,
-                group=group,
-                largest_weight=float(self.bins[0].right[-1]) if self.model.weighted else np.inf,
+                largest_weight=self.model.public_weights[1] if self.model.weighted else np.inf,
                 hidden=hidden[k],
                 in_common=float(self.in_common[group]),
                 at_bound=at_bound,

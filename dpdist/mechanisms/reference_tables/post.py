@@ -49,6 +49,7 @@ from dpdist.reference.collapsing import Spread, spread
 from dpdist.reference.histogram_pairs import all_paired
 from dpdist.reference.inversion import elasticities, invert_clipping
 from dpdist.reference.limits import Limits
+from dpdist.reference.relative_weights import rescaled
 from dpdist.reference.saturation import set_into, spans
 
 __all__ = ["DEFINITIONS", "WORDS", "ReferenceCells", "figures", "model_of"]
@@ -122,7 +123,10 @@ class ReferenceCells(ClippedCells):
         unit, sized = self.unit, self.sized(sums, np.bincount(self.unit, weights=self.count).astype(np.float64))
         if self.weight_bounds is not None:
             assert self.limits is not None
-            summary = all_paired(summary, self.limits, sized.sums[unit] / UNIT, sized.size[unit], self.noise)
+            sums_of_cells, sizes = sized.sums[unit] / UNIT, sized.size[unit]
+            v = 1.0 - sums_of_cells[:, 0] / np.maximum(sizes, 1.0)
+            summary = rescaled(summary, self.limits.cap, v, sizes, self.noise.weight, self.public_weights)
+            summary = all_paired(summary, self.limits, sums_of_cells, sizes, self.noise)
         spreads, departure, kept, ends, elasticity = self._inverted(sized, summary)
         weight = np.clip(spreads[0].estimate[:, 0], *self.public_weights)
         means = [column.estimate[:, 1] for column in spreads]

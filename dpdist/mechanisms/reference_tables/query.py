@@ -5,27 +5,33 @@ The sensitivity of both is in `sensitivity`.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
+from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, budget_text
 from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
 from dpdist.mechanisms.reference_tables.cells import ReferenceSummary
 from dpdist.mechanisms.reference_tables.histograms import Histograms, Refresh
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
 from dpdist.mechanisms.reference_tables.sensitivity import (
+    best_columns,
     clipped_sums,
     cone,
     count_scale_of,
     histogram_counts,
     histograms_of,
     noise_scales,
+    positions,
+    shares_of_histograms,
     simplex,
 )
+from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
@@ -66,6 +72,8 @@ FROM_HISTOGRAMS = (
     "A cell's own tail may be farther from its group's. Weights and outcomes may depend on each other there in another way "
     "than below the limits. That part of the bias is in no standard error."
 )
+Source: TypeAlias = ReferenceSummary | TypicalWeights | Histograms | Refresh
+"""What fixes the limits of the table."""
 SPLIT = "; sequential within a set: ε₀ = {} for the histograms that fix the limits, ε₁ = {} for the table"
 
 
@@ -96,9 +104,21 @@ class HistogramCounts(Summing):
         cell, groups = model.pattern(records.frame), int(histograms.group.max()) + 1
         counts = []
         for size, number in histograms.binned(cell, columns):
-            key = histograms.group[cell] * np.int64(size) + number
+            key = (histograms.group[cell] * np.int64(size) + number)[number >= 0]
             counts.append(np.bincount(key, minlength=groups * size).reshape(groups, size))
         return np.concatenate(counts, axis=1).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class PositionSums(Summing):
+    """Kernel: sums of positions of weights, (cell,), in whole units of 1/UNIT."""
+
+    typical: TypicalWeights
+
+    def sums(self, records: Records) -> Floats:
+        model = self.typical.model
+        cell, position = model.pattern(records.frame), self.typical.positions(records.weight)
+        return np.asarray(np.bincount(cell, weights=position, minlength=len(model.labels)), dtype=np.float64)
 
 
 class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
@@ -114,9 +134,14 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
         tables = clipped_sums(scales[0])
         if job.reference is None or job.reference.paid is None:
             return (tables,)
-        number = histograms_of(job)
-        epsilon = record_epsilon(job, job.reference.paid.epsilon)
-        return histogram_counts(number, count_scale_of(number, epsilon, job.budget.adjacency)), tables
+        number, adjacency = histograms_of(job), job.budget.adjacency
+        before, rest = shares_of_histograms(job)
+        counts = histogram_counts(number, count_scale_of(number, rest, adjacency))
+        if not all(before):
+            return counts, tables
+        of_total, of_choice, of_levels = before
+        typical = positions(of_total, adjacency), best_columns(of_choice, adjacency), positions(of_levels, adjacency)
+        return *typical, counts, tables
 
     def promised(self, job: Job, settings: MechanismSpec, total: Strict | Concentrated) -> Promise:
         several = len(job.outcomes) > 1
@@ -149,22 +174,23 @@ def _clipped(job: Job) -> str:
     return CLIPPED_IN_STAGES if job.refreshes else CLIPPED
 
 
-def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> ReferenceSummary | Histograms | Refresh:
+def _known(job: Job, model: ReferenceCells, learned: ReferenceSummary | None) -> Source:
     """The source of the table's limits: a reference, histograms, or an earlier release updated by histograms."""
     if learned is None:
-        return Histograms.build(job, model)
+        return TypicalWeights.build(job, model)
     if job.refreshes:
         return Refresh.build(job, model, learned.cells)
     return learned
 
 
-def reference_tables(
-    model: ReferenceCells, source: ReferenceSummary | Histograms | Refresh, epsilon: float, recorder: StratumRecorder
-) -> Rounds:
+def reference_tables(model: ReferenceCells, source: Source, epsilon: float, recorder: StratumRecorder) -> Rounds:
     """Releases sums of base cells under noise, clipped at limits from a reference; the rest is post-processing (§7b).
 
-    Histograms may replace a reference, or update one. They are released first, under independent noise.
+    Histograms may replace a reference, or update one. They are released first, under independent noise. Where they replace
+    one, typical weights are learned before.
     """
+    if isinstance(source, TypicalWeights):
+        source = yield from _relative(source)
     if isinstance(source, Histograms | Refresh):
         counts = yield Pass(HistogramCounts(source), "sum")
         noisy_counts = yield Defined.by_content(source).sums(counts, source.query, 0)
@@ -183,6 +209,17 @@ def reference_tables(
         others = yield bound.sums(sums[:, 1:], stated.further(other), 2)
         noisy = np.column_stack([of_weight, others])
     return released_sets(recorder, [model.clipping_inverted(noisy, cells)], epsilon, cells=float(len(sums)))
+
+
+def _relative(source: TypicalWeights) -> Generator[Pass | Measurement | Choice, Any, Histograms]:
+    """Learns typical weights; returns histograms of weights relative to these."""
+    sums, bound = (yield Pass(PositionSums(source), "sum")), Defined.by_content(source)
+    (noisy_total,) = yield bound.sums(sums.sum(keepdims=True), source.total, 3)
+    of_choice = Defined.by_content((source, float(noisy_total)))
+    (chosen,) = yield of_choice.scores(source.scores(sums, float(noisy_total))[None], source.choice, 4)
+    by_level = Defined.by_content((source, int(chosen)))
+    noisy = yield by_level.sums(source.level_sums(sums, int(chosen)), source.by_level, 5)
+    return source.relative(noisy, int(chosen))
 
 
 MECHANISMS: dict[str, Mechanism] = {"reference_tables": ReferenceTables()}

@@ -22,6 +22,14 @@ Histograms may serve in place of a reference. Groups of cells share them; the gr
 public sizes. A record is in one bin of each of its group's h histograms, whatever its values. If it is switched off, h
 counts change by 1, so noise of scale h/ε costs ε. If it is exchanged, 2h counts change, and the scale is 2h/ε. The table
 that follows costs no more than the rest of the budget, whatever the histograms are (adaptive composition).
+
+Typical weights may be learned before. A record's weight has a position p ∈ [−½, ½], by the number of its bin. Sums of
+positions, of all records or by level of some columns, move by at most ½ if a record is switched off, attained at p = ±½.
+They move by at most 1 if it is exchanged, attained by opposite ends, or by p = ½ at two levels. The score of a set of
+columns is Σ |S_l − n_l m| less a public constant. S_l are the sums by level, n_l public sizes and m is released. So by the
+triangle inequality a score moves by as much, attained where S_l ≥ n_l m before and after. Of noisy scores only the place of
+the largest is released. Differences of scores move by twice as much, so noise of scale 2Δ/ε costs ε
+(`weighted_marginals/sensitivity.py` has the proof).
 """
 
 from __future__ import annotations
@@ -32,7 +40,7 @@ import numpy as np
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.job import Adjacency, Job
-from dpdist.privacy.queries import Moved, NoisyQuery
+from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon
 from dpdist.reference.limits import Limits
 
 SENSITIVITY: dict[Adjacency, int] = {"zero_out": 1, "add_remove": 1, "substitution": 2}
@@ -94,6 +102,42 @@ def histograms_of(job: Job) -> int:
 def histogram_counts(number: int, scale: Fraction) -> NoisyQuery:
     """The query for the counts of that many histograms. A record is in one bin of each."""
     return NoisyQuery("counts of histograms", Moved(*map(Fraction, (number, 2 * number, 2 * number))), scale)
+
+
+OF_TYPICAL_WEIGHTS = (Fraction(1, 60), Fraction(1, 30), Fraction(1, 5))
+"""Shares of the histograms' ε for the total of positions, for the choice of columns, and for sums by their levels."""
+
+
+def shares_of_histograms(job: Job) -> tuple[tuple[Fraction, Fraction, Fraction], Fraction]:
+    """The ε of one record for each step of typical weights, and for the counts of histograms.
+
+    Nothing is learned before where there is no weight, where every stratum is one cell, or where histograms update an
+    earlier release.
+    """
+    assert job.reference is not None
+    assert job.reference.paid is not None
+    epsilon = record_epsilon(job, job.reference.paid.epsilon)
+    if not job.on_histograms or job.survey.weight is None or set(job.cell_columns) <= set(job.strata):
+        return (Fraction(0), Fraction(0), Fraction(0)), epsilon
+    of_total, of_choice, of_levels = (epsilon * share for share in OF_TYPICAL_WEIGHTS)
+    return (of_total, of_choice, of_levels), epsilon - of_total - of_choice - of_levels
+
+
+POSITION = Moved(Fraction(UNIT, 2), Fraction(UNIT), Fraction(UNIT))
+"""L1 distance of sums of positions of neighbouring files, in units of 1/UNIT."""
+
+
+def positions(epsilon: Fraction, adjacency: Adjacency) -> NoisyQuery:
+    """The query for sums of positions of weights."""
+    scale = (POSITION.same_x if adjacency == "substitution" else POSITION.off) / epsilon
+    return NoisyQuery("positions of weights", POSITION, scale)
+
+
+def best_columns(epsilon: Fraction, adjacency: Adjacency) -> NoisyQuery:
+    """The query for the columns that explain the weight. A neighbour moves differences of scores by twice as much."""
+    moved = POSITION.times(2)
+    scale = (moved.same_x if adjacency == "substitution" else moved.off) / epsilon
+    return NoisyQuery("columns of typical weights", moved, scale)
 
 
 def count_scale_of(histograms: int, epsilon: Fraction, adjacency: Adjacency) -> Fraction:
