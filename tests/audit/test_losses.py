@@ -71,7 +71,7 @@ def test_no_neighbour_of_the_kind_that_is_claimed_costs_more_than_it_and_the_cla
     """Under zero_out and add_remove a record switched off costs ε at most, and an exchange at the same x what the release
     says; under substitution the exchange costs ε. All are attained but by sanitized statistics, whose sums have a body of
     their own: .967 of ε and .845 are its true maxima. A choice of columns adds no sum: it has a thirtieth of ε₀ of its own,
-    whose scores are tested in tests/privacy."""
+    whose scores test_typical_weights tests."""
     loss = found[case.name, case.adjacency] = worst(case, most=500)
     slack = 0.84 if case.mechanism == SANITIZED and not case.gaussian else 0.999
     slack -= float(Fraction(case.histogram) * OF_TYPICAL_WEIGHTS[1]) if case.chooses else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from dpdist.core.records import TOTAL, UNIT, Codes, Floats
 from dpdist.job import Adjacency
 from dpdist.mechanisms.reference_tables import histograms
 from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of
+from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.reference.clipping import Blur, Cell
 from dpdist.reference.histogram_cells import Hidden, HistogramCell, beyond, with_own_tails
 from dpdist.reference.histograms import FEWEST_POOLED, grouped, in_common
@@ -69,12 +70,23 @@ def errors(folder: Path, rows: pd.DataFrame, noise_of: Named) -> pd.Series:
     return (counts - direct) / np.sqrt(squares - direct**2 / len(rows))
 
 
+@dataclass(frozen=True)
+class Inverted(Cell):
+    """A cell of histograms whose clipping is turned back as that of a reference is."""
+
+    scale_error: float = 0.0
+
+    def of_size(self, typical: float, bounds: tuple[float, float]) -> Inverted:
+        return self
+
+
 def test_a_grand_total_is_not_that_of_the_mixture_of_its_cells(
     tmp_path: Path, noise_of: Named, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control: clipping turned back through the group's histogram as every cell's shape puts the total far too high."""
     found = errors(tmp_path / "new", spread(0.8), noise_of)
-    monkeypatch.setattr(histograms, "HistogramCell", lambda largest_weight, hidden, in_common, **said: Cell(**said))
+    monkeypatch.setattr(histograms, "HistogramCell", lambda largest_weight, hidden, in_common, **said: Inverted(**said))
+    monkeypatch.setattr(TypicalWeights, "relative", lambda typical, noisy, chosen: typical.histograms)
     before = errors(tmp_path / "old", spread(0.8), noise_of)
     assert abs(found[TOTAL]) < 3.0
     assert found.abs().max() < 5.0

@@ -1,4 +1,4 @@
-"""Typical weights are learned under ε: their sensitivity over all pairs of adversarial records, and what they lose together.
+"""Typical weights are learned under ε: sensitivity over pairs of adversarial records, and what all steps lose together.
 
 Controls: half of the noise, and scores about a total that was not released.
 """
@@ -41,7 +41,7 @@ def changes(made: TypicalWeights, middle: float | None) -> tuple[float, float]:
 
     `middle` is the released total; None computes it from the file itself, as no mechanism may.
     """
-    place, base = made.positions(WEIGHTS), np.full(CELLS, 0.1 * UNIT * SIZE)
+    place, base = made.positions(WEIGHTS), 0.2 * UNIT * SIZE * np.eye(CELLS)[0]
 
     def scores(sums: Floats) -> Floats:
         return made.scores(sums, float(sums.sum()) if middle is None else middle)
@@ -59,7 +59,7 @@ def changes(made: TypicalWeights, middle: float | None) -> tuple[float, float]:
 
 
 def test_a_record_moves_sums_and_scores_by_one_position_at_most_and_it_is_attained() -> None:
-    """An exchange of the lightest for the heaviest weight, at the same x. Control: scores about the file's total move more."""
+    """An exchange of the lightest for the heaviest weight, at the same x. Control: scores about the file's own total."""
     of_scores, of_sums = changes(typical(), 0.0)
     assert of_scores == of_sums == float(POSITION.same_x)
     assert changes(typical(), None)[0] > 1.2 * of_scores
