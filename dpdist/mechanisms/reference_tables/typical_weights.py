@@ -93,9 +93,9 @@ class TypicalWeights:
         variance = 2.0 * float(self.by_level.scale / UNIT) ** 2
         made = shrunk(noisy / UNIT / size, np.zeros(len(size)), variance / size**2)
         a_bin = self._last * np.log(bins.right[-2] / bins.left[-2])
-        apart = a_bin * (made.values - np.average(made.values, weights=size))
+        log_size = a_bin * (made.values - np.average(made.values, weights=size))
         error = a_bin * np.sqrt(made.kept * variance) / size
-        return self.histograms.relative_to(np.exp(apart)[level], error[level])
+        return self.histograms.relative_to(np.exp(log_size)[level], error[level])
 
 
 def _levels(codes: Codes) -> list[Codes]:
