@@ -64,7 +64,7 @@ class Cell:
     - `blur`: the histograms' noise, if the points come from noisy histograms.
     - `borrowed`: the share of points that come from similar cells.
     - `unlike`: the standard deviation of their log mean outcome about the cell's own (small-area borrowing).
-    - `shrunk_within`: cells with the same number here are shrunk towards each other.
+    - `shrunk_within`: cells with the same number here are shrunk towards each other; those with −1 are not shrunk.
     - `group`: cells of one group share their histograms.
     - `at_bound`: the share of the group's weights at or beyond their public upper bound. It is 0 if noise may have made it,
       and NaN if noise could also hide a share of AT_THE_BOUND.

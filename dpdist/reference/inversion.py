@@ -111,7 +111,7 @@ def invert_clipping(
     own_limits = list(zip(*limits, strict=True))
     means = sums[:, 1] / UNIT / count
     within = np.array([cell.shrunk_within for cell in cells])
-    for number in np.unique(within) if shrinkage else ():
+    for number in np.unique(within[within >= 0]) if shrinkage else ():
         rows = np.flatnonzero(within == number).tolist()
         if len(rows) > 2:
             of_cells = [(cells[k], own_limits[k], float(means[k]), np.diag(of_sums) / count[k] ** 2) for k in rows]

@@ -21,6 +21,7 @@ from dpdist.core.records import TOTAL, Frame
 from dpdist.core.table_cells import cross
 from dpdist.estimation.estimators import t_interval
 from dpdist.mechanisms.reference_tables.post import ReferenceCells
+from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.publish.interval_limits import Ranges, Wider, farthest_means, wider
 from dpdist.publish.named_cells import _sampling, beyond_sampling
 from dpdist.publish.released import read_released
@@ -47,9 +48,9 @@ KINDS = np.array(["van", "bus", "truck", "tractor", "trailer"])
 HISTOGRAM = 'reference: {histogram: {epsilon: "0.3"}}'
 
 
-def unlike(weights: tuple[float, ...]) -> pd.DataFrame:
+def unlike(weights: tuple[float, ...], vans: int = 600, trailers: int = 400) -> pd.DataFrame:
     """Five cells of these mean weights, with few different weights and a long tail of miles."""
-    rng, size = np.random.default_rng(3), [600, 2500, 3000, 2500, 400]
+    rng, size = np.random.default_rng(3), [vans, 2500, 3000, 2500, trailers]
     kind = np.repeat(np.arange(5), size)
     miles = np.exp(rng.normal(np.array([9.0, 12.0, 9.5, 11.0, 10.0])[kind], 1.0))
     weight = np.array(weights)[kind] * rng.choice([0.6, 0.9, 1.2], len(kind))
@@ -71,7 +72,8 @@ def table(space: Path) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
-    return unlike((1.0, 80.0, 80.0, 60.0, 70.0))
+    """Vans are too few for a typical weight."""
+    return unlike((1.0, 80.0, 80.0, 60.0, 70.0), vans=120)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,23 @@ def test_no_cell_with_an_estimate_is_off_by_over_four_of_its_errors(space: Path,
     assert len(hidden) <= 2
 
 
+def test_a_cell_with_a_typical_weight_has_limits_of_its_scale(
+    tmp_path: Path, noise_of: Named, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 vans of weight 1 beside 8,400 others of 60 to 80. Control: with weights as they are vans have no estimate."""
+    rows = unlike((1.0, 80.0, 80.0, 60.0, 70.0))
+    true, tables = direct(rows)["count"], []
+    for folder in (tmp_path / "relative", tmp_path / "plain"):
+        folder.mkdir()
+        with noise_of("typical"):
+            tables.append(table(ran(folder, rows)).loc["count"])
+        monkeypatch.setattr(TypicalWeights, "relative", lambda typical, noisy, chosen: typical.histograms)
+    relative, plain = tables
+    assert not relative["suppressed"].any()
+    np.testing.assert_allclose(relative["estimate"], true.reindex(relative.index), rtol=0.15)
+    assert list(plain.index[plain["suppressed"]]) == ["van"]
+
+
 def test_a_cell_without_an_estimate_has_limits_that_hold_it_and_so_has_what_is_made_of_it(
     space: Path, rows: pd.DataFrame
 ) -> None:
@@ -118,8 +137,8 @@ def test_a_cell_without_an_estimate_has_limits_that_hold_it_and_so_has_what_is_m
 
 @pytest.fixture(scope="module")
 def heavy() -> pd.DataFrame:
-    """Weights of trailers lie beyond a limit that is the others'."""
-    return unlike((40.0, 50.0, 50.0, 40.0, 700.0))
+    """Weights of trailers lie beyond a limit that is the others'. They are too few for a typical weight."""
+    return unlike((40.0, 50.0, 50.0, 40.0, 700.0), trailers=120)
 
 
 @pytest.fixture(scope="module")
