@@ -105,7 +105,9 @@ def test_weights_that_all_lie_above_their_public_bound_end_in_do_not_publish(
     """The unit is wrong: weights are thousands and the bound is 10. Control: bounds that hold the weights."""
     wrong = released(tmp_path / "unit", noise_of, weight="[1, 10]")
     said = json.loads((wrong / "public" / "statement.json").read_text(encoding="utf-8"))
-    assert re.search(r"about (99|100) % of the weights lie at or above the public bound of weight, 10:", said["do_not_publish"])
+    assert re.search(
+        r"about (99|100) % of the weights lie at or above the public bound of weight, 10:", said["do_not_publish"]
+    )
     assert told(wrong).strip().startswith("do not publish")
     assert "do not publish" in report(wrong)
     assert "do_not_publish" not in json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
