@@ -225,7 +225,6 @@ def scaled_errors(of: Statistic, bounds: CellBounds, sums: Floats, figures: Figu
 
 
 def _figures(gate: Gate, rows: pd.DataFrame) -> Figures:
-    """Returns a table's published figures for a gate's statistic, by the table's default estimator."""
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"
     rows = rows[rows["estimator"] == default]
     count = rows[rows["statistic"] == "count"]["estimate"].to_numpy(dtype=float)

@@ -210,7 +210,6 @@ def _move_to_public(space: Workspace, signature: str | None, shown: bool = False
 
 
 def _copy_in(held: Path, public: Path, signature: str | None) -> None:
-    """Copies the held folder, with any signature and without its mark, to the public place, readable for everybody."""
     made = aside(public)
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(held, made, ignore=shutil.ignore_patterns(UNFIT))

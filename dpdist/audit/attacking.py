@@ -312,7 +312,6 @@ def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows
 
 
 def _points(job: Job, frame: Frame, blocks: list[Records], names: list[str]) -> Points:
-    """Codes and numbers of a file's records. The numbers are outcomes, and the weight if there is one."""
     codes = [np.column_stack([np.empty((len(b), 0)), *(frame.codes[name][b.frame] for name in names)]) for b in blocks]
     return Points(np.concatenate(codes).astype(np.int64), np.concatenate([_numbers(job, b) for b in blocks]))
 

@@ -331,7 +331,6 @@ def _records(fit: Fit, stratum: int) -> Records:
 
 
 def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
-    """Draws from the file and from its neighbour, with separate random numbers: parameters, and features of the sets."""
     learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
     model, frame_rows = fit.fitted(stratum), fit.frame.rows_of(stratum)
     frame_row = np.repeat(np.arange(frame_rows.start, frame_rows.stop, dtype=np.int32), fit.frame.count[frame_rows])

@@ -153,5 +153,4 @@ def replicates(names: Iterable[str], prefix: str | None = None) -> tuple[str, in
 
 
 def _in_a_row(numbers: set[int]) -> int:
-    """Returns how many numbers from 1 on are there."""
     return next(k for k in range(len(numbers) + 1) if k + 1 not in numbers)

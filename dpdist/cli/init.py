@@ -151,7 +151,6 @@ def _by(
     source: Source | None,
     asks: bool,
 ) -> list[str]:
-    """Returns the columns of the table: those that the user names, or the first two categories that are not nested."""
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 

@@ -255,6 +255,5 @@ def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd
 
 
 def _abreast(parts: list[pd.DataFrame], by: list[str]) -> pd.DataFrame:
-    """Joins statistics of the same cells side by side."""
     first, *more = parts
     return pd.concat([first, *(part.drop(columns=by) for part in more)], axis=1)

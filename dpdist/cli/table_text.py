@@ -63,7 +63,6 @@ def least_width(rows: pd.DataFrame) -> int:
 
 
 def _texts(rows: pd.DataFrame, instead: Sequence[str] | None = None) -> list[list[str]]:
-    """Returns the texts of the first rows, by column."""
     columns = [rows.iloc[:, number] for number in range(rows.shape[1])]
     kinds = [pd.api.types.is_float_dtype(kind) for kind in rows.dtypes]
     return [

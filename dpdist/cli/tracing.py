@@ -73,7 +73,6 @@ class Trace:
 
     @property
     def _inner(self) -> Any:
-        """The span of the stage that began last and has not ended, or that of the run."""
         return next(reversed(self._stages.values()), self._run)
 
     def _task(self, event: Event) -> None:
@@ -92,7 +91,6 @@ class Trace:
             self._end(span)
 
     def _end(self, begun: Any, ended: int | None = None) -> None:
-        """Ends a span, and counts it unless OpenTelemetry's own settings leave it out."""
         self._ended += begun.is_recording()
         begun.end(ended)
 

@@ -47,7 +47,6 @@ def verify(
 
 
 def _which(public: Path) -> dict[str, Any]:
-    """Returns the id of the release; for a correction, also its version and the id of the release that it corrects."""
     from dpdist.core.public_files import MANIFEST, read_object
 
     manifest = read_object(public, MANIFEST)

@@ -62,7 +62,6 @@ class DpdistError(Exception):
 
 
 def _with_text(kind: type[DpdistError], *text: Any) -> DpdistError:
-    """An error of a class, without its attributes."""
     return kind.__new__(kind, *text)
 
 

@@ -83,7 +83,6 @@ class Donors:
 
 
 def _evenly(start: float, count: int, size: int) -> Ints:
-    """`count` positions among `size`, evenly spaced from a start in [0, 1)."""
     return np.asarray(np.minimum((start + np.arange(count)) * size / count, size - 1), dtype=np.int64)
 
 

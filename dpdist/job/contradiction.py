@@ -35,9 +35,7 @@ class JobView(Protocol):
     def outcomes(self) -> tuple[str, ...]: ...
 
     @property
-    def likelihood(self) -> Model:
-        """The model. Where the mechanism fits none, it is one without settings."""
-        ...
+    def likelihood(self) -> Model: ...
 
     @property
     def family(self) -> str: ...
@@ -64,19 +62,13 @@ class JobView(Protocol):
     def rake(self) -> tuple[Rake, ...]: ...
 
     @property
-    def most_records(self) -> int:
-        """The number of records in which neighbouring files can differ."""
-        ...
+    def most_records(self) -> int: ...
 
     @property
-    def strict(self) -> bool:
-        """True if the bound holds for every file."""
-        ...
+    def strict(self) -> bool: ...
 
     @property
-    def outcome_dependent_rules(self) -> tuple[str, ...]:
-        """Rules of the job that drop records because of their outcome."""
-        ...
+    def outcome_dependent_rules(self) -> tuple[str, ...]: ...
 
 
 class Contradiction(NamedTuple):
@@ -89,12 +81,10 @@ class Contradiction(NamedTuple):
     """The values that are allowed; empty if the remedy names them."""
 
     def problem(self, lines: Lines) -> Problem:
-        """The contradiction as a problem, with the line of the key."""
         return Problem(dotted(self.where), self.fault, self.allowed, self.remedy, 1, place(self.where, lines))
 
 
 def declared(job: JobView) -> tuple[str, ...]:
-    """The outcomes that the job declares as columns."""
     return tuple(name for name in job.outcomes if name in job.columns)
 
 

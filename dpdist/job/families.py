@@ -145,7 +145,6 @@ DRAWING = {"exact": "draw", "grid": "draw_on_grid"}
 
 
 def _fault(name: str, member: Any) -> str:
-    """Why an object is no model of a plug-in's family; empty where it is one. dpdist's are checked in `dpdist.models`."""
     if name in PLACES:
         return ""
     facts = getattr(member, "facts", None)

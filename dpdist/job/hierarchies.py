@@ -16,7 +16,6 @@ from dpdist.job.values import ColumnName, Frozen, Name
 
 
 def _texts(value: Any) -> Any:
-    """A map of levels as texts: levels are of one type in a column, and differ as texts."""
     return {str(fine): str(coarse) for fine, coarse in value.items()} if isinstance(value, dict) else value
 
 

@@ -251,7 +251,6 @@ def differences(base: Keys, over: Keys, where: Where) -> Iterator[Where]:
 
 
 def _plain(given: Any) -> Any:
-    """Converts mappings, sequences and paths to the types that YAML gives."""
     if isinstance(given, Mapping):
         return {key: _plain(content) for key, content in given.items()}
     if isinstance(given, list | tuple):
@@ -282,7 +281,6 @@ def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) ->
 def _base_file(
     name: Any, folder: Path, source: str, origin: tuple[str, ...], above: tuple[Path, ...]
 ) -> tuple[Path, tuple[Path, ...]]:
-    """The file that is extended, and the chain of all files so far."""
     allowed = "the path of another job file, as in base.yaml"
     if not isinstance(name, str) or not name:
         raise _refusal(source, ("extends",), "no path of one file", allowed, "name the file", origin)
@@ -353,7 +351,6 @@ def _setting(setting: str, source: str) -> tuple[Where, Any]:
 
 
 def _positions(keys: Any, names: Where) -> Where:
-    """The names as they occur in the content: for a list, a number is a position."""
     where: Where = ()
     for name in names:
         part = _content(keys, where)
@@ -383,7 +380,6 @@ def _replaced(content: Any, where: Where, new: Any, depth: int, source: str) -> 
 
 
 def _with_program(job: Resolved) -> Keys:
-    """Replaces the file name of a Stan program by its name and text."""
     model = job.keys.get("model")
     if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
         return job.keys
@@ -415,7 +411,6 @@ def _with_signer(job: Resolved) -> Keys:
 
 
 def _with_calibration(job: Resolved) -> Keys:
-    """Replaces the path of a calibration by its content, and puts its constants into the mechanism."""
     keys, lines = job.keys, job.lines
     named, mechanism = keys.get("calibration"), keys.get("mechanism")
     if named is None or not isinstance(mechanism, dict):

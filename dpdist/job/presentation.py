@@ -24,7 +24,6 @@ SDMX_EXTRA = 'pip install "dpdist[sdmx]"'
 
 
 def _named_by_text(value: Any) -> Any:
-    """Turns levels into their texts, as tables print them: the number 119 becomes "119"."""
     return {str(level): label for level, label in value.items()} if isinstance(value, dict) else value
 
 
@@ -148,11 +147,9 @@ class Presentation(Frozen):
         return self.tables.get(name, TableText())
 
     def label(self, column: str) -> str:
-        """A column's label; without one, the column's name."""
         return self.column(column).label or column
 
     def level(self, column: str, level: object) -> str:
-        """A level's label; without one, the level's text."""
         return self.column(column).levels.get(str(level), str(level))
 
     def cell(self, columns: Iterable[str], levels: Iterable[object]) -> str:
@@ -160,6 +157,5 @@ class Presentation(Frozen):
         return ", ".join(map(self.level, columns, levels)) or "all"
 
     def with_unit(self, column: str) -> str:
-        """A column's label, with its unit in brackets."""
         unit = self.column(column).unit
         return f"{self.label(column)} ({unit})" if unit else self.label(column)

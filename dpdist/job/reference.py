@@ -50,7 +50,6 @@ class ReferenceForm(Frozen):
 
     @property
     def known_before(self) -> bool:
-        """True if the reference is known before the current file is read."""
         return True
 
     @property
@@ -60,7 +59,6 @@ class ReferenceForm(Frozen):
 
     @property
     def file(self) -> str | None:
-        """The path of the reference's records, where they are in a file."""
         return None
 
     @property
@@ -70,7 +68,6 @@ class ReferenceForm(Frozen):
 
     @property
     def signer(self) -> str | None:
-        """The public key that must have signed the earlier release, where the job names one."""
         return None
 
     @property
@@ -80,17 +77,14 @@ class ReferenceForm(Frozen):
 
     @property
     def named(self) -> str | None:
-        """The file or folder of the reference, where there is one."""
         return self.file or self.earlier
 
     @property
     def written(self) -> TextFile:
-        """How the reference's file is written, if it is CSV."""
         return TextFile()
 
     @property
     def left_out(self) -> frozenset[str]:
-        """CSV settings (encoding, separator) that the job leaves out."""
         return self.written.left_out
 
     @model_serializer(mode="wrap")

@@ -43,7 +43,6 @@ PLACES = {
 
 
 def _fault(name: str, member: Any) -> str:
-    """Why an object is no specification of this name; empty where it is one."""
     if not (isinstance(member, type) and issubclass(member, MechanismSpec)):
         return "is no class derived from MechanismSpec"
     if get_args(member.model_fields["name"].annotation) != (name,):
@@ -91,8 +90,6 @@ def _validated(value: Any) -> MechanismSpec:
 
 @dataclass(frozen=True)
 class _Union:
-    """A union of these specifications; it may have a single one."""
-
     specs: tuple[type[MechanismSpec], ...]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -118,5 +115,4 @@ def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
 
 
 def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:
-    """Names, for messages, of the mechanisms for which a fact holds."""
     return tuple(name for name, spec in SPECS.items() if fact(spec))

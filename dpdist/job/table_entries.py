@@ -97,7 +97,6 @@ class TableEntry(Frozen):
 
     @property
     def several(self) -> bool:
-        """True for shorthand, even if it is for a single table."""
         return any(getattr(self, key) for key in _GROUPS) or any(_kind(item) == "columns" for item in self.by)
 
     def listed(self) -> Iterator[Listed]:

@@ -93,7 +93,6 @@ class Statistic(Frozen):
 
     @property
     def of_shape(self) -> bool:
-        """True if the statistic needs the outcome's distribution."""
         if self.of is not None:
             return self.of.of_shape
         return self.name not in SHAPE_FREE and not (self.name == "proportion" and self.above is None)
@@ -125,7 +124,6 @@ def _operands(name: str, operand: Any) -> dict[str, Any]:
 
 
 def _origin(rest: dict[str, Any]) -> dict[str, Any]:
-    """Turns `from: {sex: male}` into the fields column and level."""
     if "from" not in rest:
         return rest
     origin = rest["from"]
@@ -175,7 +173,6 @@ class Table(Frozen):
 
     @property
     def weighted(self) -> bool:
-        """True if the job states a priority, or an error, of the table."""
         return self.priority != 1.0 or self.error is not None
 
 

@@ -101,7 +101,6 @@ def _no_option(path: Where, given: str, expected: str, origin: tuple[str, ...]) 
 
 
 def _unknown(loc: Where, path: Where, origin: tuple[str, ...], schema: type[BaseModel]) -> Problem:
-    """The problem of an unknown key: it belongs to another mechanism, is misspelt, or means nothing."""
     keys, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
     members = _members(_annotation(loc[:-2], schema)) if len(loc) > 1 else {}
     if others := _having(key, members):
@@ -115,7 +114,6 @@ def _unknown(loc: Where, path: Where, origin: tuple[str, ...], schema: type[Base
 
 
 def _having(key: str, members: Mapping[str, type[BaseModel]]) -> str:
-    """Names of the union's members that have a key."""
     return " or ".join(name for name, member in members.items() if key in member.model_fields)
 
 
@@ -212,7 +210,6 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
 
 
 def _tags(member: Any) -> tuple[str, ...]:
-    """The tags, or the one name, that distinguish a member of a union; empty where there are none."""
     if stated := tuple(str(data.tag) for data in getattr(member, "__metadata__", ()) if isinstance(data, Tag)):
         return stated
     model = _plain(member)
@@ -221,7 +218,6 @@ def _tags(member: Any) -> tuple[str, ...]:
 
 
 def _plain(annotation: Any) -> Any:
-    """A type annotation without metadata and without `| None`."""
     while get_origin(annotation) in (Annotated, Union, UnionType):
         annotation = get_args(annotation)[0]
     return annotation

@@ -83,7 +83,6 @@ def _fraction(value: Any, example: str) -> Fraction:
 
 
 def _exact(value: Any) -> Any:
-    """The exact fraction that a decimal number or a ratio means, as it is written."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         raise ValueError('a number in quotes is expected, for example "10.8" or "1/3"')
     fraction = _fraction(value, '"10.8" or "1/3"')

@@ -32,7 +32,6 @@ PLACES = {
 
 
 def _fault(name: str, member: Any) -> str:
-    """Why an object is no weight rule of this name; empty where it is one."""
     if not (isinstance(member, type) and issubclass(member, RuleFacts)) or not hasattr(member, "search"):
         return "is no class derived from WeightRule of dpdist.privacy.weight_rules"
     if not (isinstance(member.section, type) and issubclass(member.section, Weights)):
@@ -63,7 +62,6 @@ class Weights(Frozen):
 
     @property
     def facts(self) -> type[RuleFacts]:
-        """The class of the rule, with its facts."""
         rule: type[RuleFacts] = WEIGHT_RULES.named(self.rule)
         return rule
 
@@ -91,7 +89,6 @@ class RuleFacts:
 
 
 def rule_of(value: Any) -> Any:
-    """Turns the name of a rule into a mapping; leaves anything else unchanged."""
     return {"rule": value} if isinstance(value, str) else value
 
 

@@ -182,12 +182,10 @@ class BudgetShares(JobKeys):
 
     @property
     def _epsilon_of_release(self) -> Fraction:
-        """ε of the release: what gates and noisy sample counts leave."""
         return self.budget.epsilon - (self.accept.epsilon if self.accept is not None else 0) - self.epsilon_of_frame
 
     @property
     def epsilon_of_frame(self) -> Fraction:
-        """ε of noisy sample counts; 0 where counts are public."""
         return self.predictors.protect.epsilon if self.predictors is not None else Fraction(0)
 
     @property

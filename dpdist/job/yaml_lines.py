@@ -164,7 +164,6 @@ def place(where: Where, lines: Lines) -> tuple[str, ...]:
 
 
 def _indentation(text: str, line: int) -> str:
-    """The white space with which a line, counted from 1, begins."""
     lines = text.splitlines()
     return lines[line - 1][: -len(lines[line - 1].lstrip()) or None] if line <= len(lines) else ""
 
@@ -174,7 +173,6 @@ def _not_yaml(what: str, remedy: str, line: int) -> Problem:
 
 
 def _unreadable(node: yaml.Node) -> Problem | None:
-    """The problem of control characters, of a value that contains itself by an alias, or of too many values."""
     size: dict[int, int] = {}
     problems: list[Problem] = []
 

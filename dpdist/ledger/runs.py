@@ -141,7 +141,6 @@ def _noted(listener: Listener) -> Iterator[None]:
 
 
 def _id_of(space: Workspace) -> str:
-    """The id of the latest release."""
     return str(json.loads((space.newest / MANIFEST).read_text(encoding="utf-8"))["release"])
 
 

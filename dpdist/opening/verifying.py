@@ -185,12 +185,10 @@ def _gates(job: Job, acceptance: Any) -> Iterator[tuple[str, object, object]]:
 
 
 def _objects(given: Any) -> list[dict[str, Any]]:
-    """The objects in a JSON list; none where the value is no list."""
     return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
 
 
 def _met(gate: Mapping[str, Any]) -> bool:
-    """True if the statement says that a gate is met, and gives a noisy value that meets it and noise above 0."""
     values: list[Any] = [gate.get(name) for name in ("measured", "limit", "noise_sd")]
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return False
@@ -199,5 +197,4 @@ def _met(gate: Mapping[str, Any]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """The value as JSON, so that a number looks different from its text."""
     return json.dumps(value, ensure_ascii=True)

@@ -88,7 +88,6 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
-    """What an exchange of a record costs; nothing under substitution, where ε itself states it."""
     if promise["adjacency"] == "substitution":
         return []
     text = REMOVED_AND_ADDED if promise["adjacency"] == "add_remove" else SAME_X

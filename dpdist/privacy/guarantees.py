@@ -94,7 +94,6 @@ class Strict(_Composable):
 
 
 def _if_stated(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
-    """The combined δ if all are stated, otherwise None."""
     return None if None in deltas else combine(*deltas)
 
 

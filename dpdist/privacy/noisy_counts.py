@@ -124,7 +124,6 @@ def _upward(detail: Sequence[Level], measured: Sequence[Floats], law: NoiseName)
 
 
 def _variance(level: Level, law: NoiseName) -> float:
-    """Variance of the noise on one count."""
     if level.scale is None:
         return 0.0
     scale = float(level.scale)
@@ -154,7 +153,6 @@ def _as_tree(job: Job, frame: Frame, values: Ints) -> Ints:
 
 
 def _from_tree(job: Job, frame: Frame, values: Ints) -> Ints:
-    """The inverse of `_as_tree`."""
     names, order = list(frame.codes), tree(job)
     shape = [len(frame.levels[name]) for name in order]
     return values.reshape(shape or (1,)).transpose([order.index(name) for name in names] or (0,)).reshape(-1)

@@ -224,7 +224,6 @@ def _capped_ratio(c: float, bound: Floats) -> Floats:
 
 
 def _finite(bound: Floats, alpha: Floats) -> Floats:
-    """Sets the weight to 0 where a record's bound is not finite."""
     return np.where(np.isfinite(bound), alpha, 0.0)
 
 

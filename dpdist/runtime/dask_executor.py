@@ -104,7 +104,6 @@ class Dask:
         raise_together(failures)
 
     def _fill(self, pending: dict[Any, int], waiting: list[int], task: Callable[[int], R], call: str) -> None:
-        """Submits tasks up to the limit, many at once."""
         width = self._width() if waiting else 0
         if waiting and width and len(pending) <= REFILLED_AT * width:
             keys = waiting[len(pending) - TASKS_IN_FLIGHT * width :][::-1]
@@ -172,7 +171,6 @@ class Dask:
         return TaskError(fault, remedy)
 
     def _reconnect(self, losses: int) -> None:
-        """Makes a new client of the scheduler, which may be a new process at the same address."""
         if self.connect is None or losses > LOSSES:
             raise ClusterError(
                 f"the link to the scheduler was lost {losses} times before a task finished",

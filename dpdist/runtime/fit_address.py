@@ -93,7 +93,6 @@ class Fit:
 
     @cached_property
     def _reference_edges(self) -> Ints:
-        """Position of the first reference record of every stratum, (stratum + 1,)."""
         sizes, stratum = np.zeros(len(self.strata), dtype=np.int64), self.frame.stratum
         for records in each_block(self.space.reference):
             sizes += np.bincount(stratum[records.frame], minlength=len(sizes))

@@ -140,7 +140,6 @@ class WorkerProcess:
         _tell(loop, self._after_exit, code)
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        """Starts the process at the other end of a new link."""
         self._link, theirs = Pipe()
         with theirs:
             try:
@@ -182,12 +181,10 @@ def command_of(link: int) -> list[str]:
 
 
 def _resolve(future: asyncio.Future[Answer], answer: Answer) -> None:
-    """Gives a worker's answer to whoever waits for it, an exception as such."""
     if not future.done():
         future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *values: object) -> None:
-    """Calls a function in the loop's thread, unless the loop has ended."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(act, *values)

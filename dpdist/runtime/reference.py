@@ -191,7 +191,6 @@ def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
 
 
 def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
-    """Describes the chain of releases that this one continues, and the total ε of a person who is in all their files."""
     guarantee, chain = plan.promise.total, earlier.carried.chain
     assert isinstance(guarantee, Strict)
     exchanged = budget_text(guarantee.substitution_epsilon)
@@ -202,6 +201,5 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 
 
 def _histograms(job: Job) -> dict[str, Any]:
-    """States the ε that histograms of the current file take, if there are any."""
     given = job.reference.paid if job.reference is not None else None
     return {"histogram": {"epsilon": budget_text(given.epsilon)}} if given is not None else {}

@@ -171,7 +171,6 @@ def _check_worker(
 
 
 def _facts(shared: str | None) -> dict[str, Any]:
-    """Facts about a worker, which it sends to the driver before any task runs."""
     refused = None
     if shared is not None and is_url(shared):
         try:

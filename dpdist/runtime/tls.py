@@ -144,7 +144,7 @@ def _signed(
 
 
 def _from_now(days: float) -> tuple[datetime, datetime]:
-    """Start and end of a validity of that many days from now. A negative number gives an expired certificate."""
+    """Start and end of a validity of that many days; a negative number gives an expired certificate."""
     now = datetime.now(UTC)
     ends = now + timedelta(days=days)
     return min(now, ends) - CLOCK_SKEW, ends

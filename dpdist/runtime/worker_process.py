@@ -35,7 +35,6 @@ def main() -> None:
 
 
 async def _serve(link: Connection, options: dict[str, Any]) -> None:
-    """Tells the driver the worker's address and folder, or the error that kept it from starting."""
     from distributed import Worker
 
     try:
@@ -53,7 +52,6 @@ _closing: set[asyncio.Task[Any]] = set()
 
 
 def _close(link: Connection, worker: Any) -> None:
-    """Closes the worker, because the driver has closed the link."""
     asyncio.get_running_loop().remove_reader(link.fileno())
     _closing.add(asyncio.ensure_future(worker.close(nanny=False, reason="the driver has closed the link")))
 

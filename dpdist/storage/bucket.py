@@ -202,7 +202,6 @@ class _NotWhole(WorkspaceError):
 
 
 def _each(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """Results of a function for each item, in order. Several calls run at a time."""
     listed = list(things)
     if len(listed) < 2:
         return [act(one) for one in listed]

@@ -206,7 +206,6 @@ class Objects:
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
-        """Turns the library's errors into errors of dpdist."""
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
@@ -255,7 +254,6 @@ def _retries(soon: bool) -> Any:
 
 
 def _cause(text: str) -> str:
-    """The cause of a failure, from a message that must not be shown."""
     causes = {
         **dict.fromkeys(("/latest/api/token", "/latest/meta-data"), _NONE),  # where a cloud machine asks for credentials
         "403 Forbidden": _DENIED,

@@ -125,7 +125,6 @@ def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str 
 
 
 def _mark_begun(space: Workspace) -> None:
-    """Marks the files that say whose run it is, unless a mark does."""
     space.completions.mkdir(exist_ok=True)
     if not space.store.take(mark := space.completions / f"{IDENTITY}.json"):
         space.mark_once(mark, [space.identity, space.key])
@@ -191,7 +190,6 @@ def _take_noise(space: Workspace, source: Workspace) -> None:
 
 
 def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:
-    """Copies the given files as far as the other workspace has them."""
     for here in files:
         there = source.root / here.relative_to(space.root)
         here.parent.mkdir(exist_ok=True)
@@ -202,7 +200,6 @@ def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> No
 
 
 def _sweep(space: Workspace) -> None:
-    """Removes incomplete files that a killed run left."""
     for folder in space.confidential.glob(f"{SCRATCH}*"):
         shutil.rmtree(folder)
     for left in space.root.glob(".*.part"):
@@ -215,7 +212,6 @@ def _sweep(space: Workspace) -> None:
 
 
 def _replayed(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
-    """The workspace of the run to repeat, and its key."""
     parent, _, name = str(replay if is_url(replay) else Path(replay).absolute()).rstrip("/").rpartition("/")
     source = Workspace.of_place(parent or "/")
     if name != "confidential" or not source.store.take(source.key) or (other := source.read_identity()) is None:

@@ -173,7 +173,6 @@ def _columns(job: Job) -> list[str]:
 
 
 def _rows(job: Job, path: str) -> Counter[tuple[str, ...]]:
-    """The rows of a file by its columns that the job names, as text."""
     source, names = open_source(job, path), _columns(job)
     missing = [name for name in names if name not in source.columns]
     if missing:

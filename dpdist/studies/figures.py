@@ -212,7 +212,6 @@ def _density(sample: Floats, grid: Floats) -> Floats:
 
 
 def outcomes_and_weights(figure: Figure, material: Material) -> Canvas:
-    """Weights against outcomes: a panel for each mechanism."""
     labels = list(figure.mechanisms or material.arms)
     case, epsilon = material.cases(figure)[0], material.study.grid[0]
     canvas, axes = canvas_of(len(labels), 3, 3.2, sharex=True, sharey=True)
@@ -254,7 +253,6 @@ def panels_of(figure: Figure, material: Material) -> list[tuple[str, str]]:
 def canvas_of(
     number: int, columns: int, height: float = 2.9, sharex: bool = False, sharey: bool = False
 ) -> tuple[Canvas, list[Axes]]:
-    """Panels on a canvas as wide as the page, so that letters have the size of its text."""
     columns = min(number, columns)
     rows = -(-number // columns)
     width = WIDTH if columns > 1 else 0.55 * WIDTH

@@ -23,9 +23,7 @@ class Generator(Protocol):
     """A law of one outcome, given public predictors or none."""
 
     @property
-    def levels(self) -> Mapping[str, tuple[str, ...]]:
-        """Levels by predictor; empty for an outcome alone."""
-        ...
+    def levels(self) -> Mapping[str, tuple[str, ...]]: ...
 
     @property
     def unit(self) -> float:
@@ -259,7 +257,6 @@ class Salaries:
         return {"mean": mean} | {name: float(np.exp(value)) for name, value in quantiles.items()}
 
     def _effects(self) -> dict[str, Floats]:
-        """Mean-zero effects on the log salary, by level."""
         raw = {
             "sex": np.array([0.0, -self.sex]),
             "age": self.age * np.linspace(0.0, 1.0, len(AGES)),
@@ -268,7 +265,6 @@ class Salaries:
         return {name: effect - SHARES[name] @ effect for name, effect in raw.items()}
 
     def _residual(self) -> float:
-        """Standard deviation of log salaries given the predictors; 0 where they explain more than all."""
         explained = sum(float(SHARES[name] @ effect**2) for name, effect in self._effects().items())
         return float(np.sqrt(max(0.0, self.spread**2 - explained)))
 

@@ -185,7 +185,6 @@ def _write(path: Path, made: Trial) -> None:
 
 
 def _read(path: Path, candidate: Candidate) -> Trial | None:
-    """A stored trial; None where there is none, or a damaged one."""
     try:
         table = pq.read_table(path)
         facts = json.loads(table.schema.metadata[META])
@@ -237,16 +236,12 @@ def _written(job: Job, name: str, thirds: Thirds, findings: Findings, out: Path,
 
 @dataclass(frozen=True)
 class Runs:
-    """Makes the releases of a rehearsal, or takes them from its results so far."""
-
     folder: Path
     """A folder for files that nobody needs afterwards."""
     results: Results
     csv: Path
 
     def trial(self, candidate: Candidate, splits: Sequence[Parts], current: int, draw: int) -> Trial:
-        """One release, with the splits in turn. Raises `DpdistError`."""
-
         def make() -> Trial:
             workspace = Path(tempfile.mkdtemp(dir=self.folder))
             try:
@@ -354,7 +349,6 @@ def recommended(made: Rehearsal, out: Path) -> str:
 
 
 def _named(given: dict[str, Any], out: Path) -> dict[str, Any]:
-    """The settings with a path relative to the folder."""
     return given | ({"path": os.path.relpath(given["path"], out)} if given.get("path") else {})
 
 

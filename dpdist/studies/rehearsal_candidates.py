@@ -51,8 +51,6 @@ class Candidate(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A mechanism that is not rehearsed, and why."""
-
     label: str
     reason: str
 
@@ -90,7 +88,6 @@ def _of_the_job(job: Job, other: Job) -> bool:
 
 
 def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
-    """Labels, and jobs with only the changes that the mechanism itself requires."""
     base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
     share = budget_text(HISTOGRAM_SHARE * job.budget.epsilon)
     for name, spec in SPECS.items():
@@ -110,7 +107,6 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
 
 
 def _families(job: Job) -> list[Family | None]:
-    """Those that fit the job's kind of weight and outcomes, and need no user's program."""
     weighted, coded = job.survey.weight is not None, job.outcome_column.codes is not None
     allowed = [
         name for name in get_args(Family) if not FAMILIES[name].program and FAMILIES[name].weight in (None, weighted)
@@ -203,14 +199,12 @@ def _of_a_third(terms: Terms, job: Job, reference: str) -> Terms:
 
 
 def _changed(job: Job, terms: Terms) -> Iterator[str]:
-    """One line for each key that differs."""
     before = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input"})
     for where in differences(before, dict(terms), ()):
         yield f"{dotted(where)}: {_shown(before, where) or 'not there'} → {_shown(terms, where) or 'left out'}"
 
 
 def _shown(terms: Terms, where: tuple[str | int, ...]) -> str:
-    """One line, with … for a long value; nothing for a missing one."""
     value: Any = terms
     for key in where:
         if not isinstance(value, Mapping) or key not in value:

@@ -207,7 +207,6 @@ def public_reference(job: Job, public: Path | None) -> dict[str, Any]:
 
 
 def _twin(job: Job) -> Simulate | None:
-    """A simulated survey: the job's reference, or its input with another seed."""
     if isinstance(job.reference, SimulatedReference):
         return job.reference.simulate
     simulated = job.input.simulate

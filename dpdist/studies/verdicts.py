@@ -239,7 +239,6 @@ def verdict(table: Beside, row: Row, material: Material, case: str, mechanism: s
 
 
 def _figures(value: float | str) -> list[float]:
-    """A number, the two ends of an interval, or none for other texts."""
     if not isinstance(value, str):
         return [float(value)]
     ends = RANGE.fullmatch(value)

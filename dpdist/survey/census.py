@@ -144,7 +144,6 @@ def _populations(job: Job, source: Source, frame: Frame, keys: Ints, sizes: list
 
 
 def _tally(key: Ints, scaled: Mapping[str, Floats]) -> pd.DataFrame:
-    """Number of records, and range of every outcome and of the weight, per combination; under a lognormal law of logs."""
     row, keys = pd.factorize(key, sort=True)
     ranges: dict[str, Any] = {"records": np.bincount(row, minlength=len(keys))}
     for name, values in scaled.items():
@@ -155,7 +154,6 @@ def _tally(key: Ints, scaled: Mapping[str, Floats]) -> pd.DataFrame:
 
 
 def _added(groups: Any) -> pd.DataFrame:
-    """Merges tallies by group: adds the numbers of records, and takes the widest ranges."""
     hows = {"records": "sum", "low": "min", "high": "max"}
     tally: pd.DataFrame = groups.agg({name: hows[name.rpartition("_")[2]] for name in groups.obj})
     return tally

@@ -54,7 +54,6 @@ class Checked(NamedTuple):
     """Name of the record's privacy unit, where the job has a unit other than the record."""
 
     def take(self, which: Mask) -> Checked:
-        """The records for which `which` (record,) is true."""
         if which.all():
             return self
         arrow = pa.array(which)
@@ -196,7 +195,6 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
 
 
 def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
-    """Notes values as problems that the model's family cannot take, such as a negative value of a lognormal outcome."""
     support = family_facts(job).support
     allowed = f"{support.text} for a {job.family} model"
     outside = ~support.inside(values) & np.isfinite(values)
@@ -271,7 +269,6 @@ def _nearly(name: str, levels: Sequence[Level], values: pa.Array, codes: Codes, 
 
 
 def _plain(texts: pa.Array) -> pa.Array:
-    """Texts with each run of white space as one space, and none at the ends."""
     return pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"[\s\x{00A0}\x{2000}-\x{200B}\x{202F}]+", " "))
 
 

@@ -36,7 +36,6 @@ def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, Domain]
 
 
 def _code(value: object) -> Level | None:
-    """A labelled value as a level: a whole number or a text; None for other values."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return value if isinstance(value, str | int) else None

@@ -30,7 +30,6 @@ class CsvSource:
 
     @classmethod
     def opened(cls, path: Path, written: TextFile) -> Self:
-        """The source of a file, which is written as the job states, or else in UTF-8 with commas."""
         return cls(path, Written(written.encoding or "utf-8", written.separator or ","))
 
     @property

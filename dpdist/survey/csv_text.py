@@ -106,7 +106,6 @@ def lines_of(path: Path, rows: set[int], written: Written = UTF8) -> Mapping[int
 
 
 def _add(path: Path, key: str, value: str) -> str:
-    """Says how to state an encoding or a separator: the line to add to the job, or the option of `dpdist init`."""
     shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
     there = f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
     return f"{there}; where --input names it: --set 'input.{key}={shown}'"
@@ -147,7 +146,6 @@ def _likely(start: bytes, block: bytes) -> str:
 
 
 def _header(path: Path, encoding: str) -> str:
-    """The first line; with a wrong encoding, as much of it as can be read."""
     with _opened(path) as file, io.TextIOWrapper(file, encoding=encoding, errors="replace") as text:
         return text.readline(HEADER_BYTES)
 

@@ -204,7 +204,7 @@ def column_labels(path: Path) -> dict[str, str]:
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV codebook. Raises `DataError`."""
+    """Raises `DataError`."""
     try:
         written = guessed(path)
         with path.open(encoding=written.decoding, newline="") as file:

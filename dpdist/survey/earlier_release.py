@@ -80,7 +80,6 @@ def _levels(job: Job, frame: Frame) -> Iterator[list[object]]:
 
 
 def _problems(job: Job, source: Source, earlier: EarlierPoints) -> Iterator[Problem]:
-    """Every reason for which the earlier release may not be this job's reference."""
     where, other = "reference.release", earlier.job
     columns = [*job.cell_columns, *job.outcomes]
     same = {

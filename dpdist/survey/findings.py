@@ -119,7 +119,6 @@ class Batch:
         return numbers, np.isnan(numbers)
 
     def coded(self, column: str, codes: Mapping[str, float]) -> tuple[Floats, Mask]:
-        """The numbers that the job's `codes` give to a column's texts, and a mask of missing values."""
         values = self.text(column)
         missing = np.asarray(pc.is_null(values))
         position = positions(values, list(codes), exact=False)

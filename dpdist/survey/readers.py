@@ -35,7 +35,6 @@ BY_PLUGIN = (
 
 
 def _fault(name: str, member: Any) -> str:
-    """Why an object is no reader of files with this suffix; empty where it is one."""
     if name in PLACES:
         return ""
     if not (isinstance(member, type) and issubclass(member, OneFile)):

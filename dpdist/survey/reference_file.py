@@ -82,7 +82,6 @@ def _about_a_reference(problem: Problem) -> Problem:
 
 
 def _opened(job: Job, source: Source, frame: Frame, tick: Tick) -> ReferenceFile:
-    """Reads and checks the reference, as `open_reference`."""
     assert job.reference is not None
     declared = job.reference
     if declared.file is not None and not Path(declared.file).exists():

@@ -108,7 +108,6 @@ class Link(_Costs):
 
     @property
     def as_stored(self) -> dict[str, Any]:
-        """The release as JSON values, in the order of keys in which it is stored."""
         order = ("dataset", "period", "adjacency", "epsilon", "substitution_epsilon", "delta", "histogram", "manifest")
         stored = self.model_dump(mode="json", exclude_none=True)
         return {name: stored[name] for name in order if name in stored}
@@ -135,12 +134,10 @@ class Before(Root):
 
     @property
     def beginning(self) -> dict[str, Any]:
-        """The reference of the chain's first release as JSON values."""
         return (self.root or self).model_dump(mode="json", exclude_unset=True, include=set(Root.model_fields))
 
     @model_validator(mode="after")
     def _continued(self) -> Self:
-        """Checks that a chain's last release is the reference of this release."""
         if self.chain is None:
             if (self.root, self.chain_epsilon, self.chain_substitution_epsilon) != (None, None, None):
                 raise ValueError("a sum or a root without a chain")
@@ -184,7 +181,6 @@ class EarlierPoints:
 
     @property
     def chain(self) -> list[dict[str, Any]]:
-        """The releases of the chain as JSON values."""
         return [link.as_stored for link in self.links]
 
 

@@ -193,7 +193,6 @@ def _log_choose(n: Ints, k: Ints) -> Floats:
 
 
 def _in_common(a: Hashes, b: Hashes) -> int:
-    """Length of the part with which both arrays begin."""
     differ = a != b
     return int(differ.argmax()) if differ.any() else len(a)
 

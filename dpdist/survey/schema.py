@@ -17,7 +17,6 @@ CSV_NULLS = ("", "NA", "NaN", "nan", "null", "NULL")
 
 
 def needed_columns(job: Job) -> tuple[str, ...]:
-    """Columns of the file that a job reads."""
     universe = [keep.column for keep in job.universe]
     unit = job.privacy_unit.column if job.privacy_unit is not None else None
     design = [name for name in (job.survey.weight, job.survey.psu, unit) if name]
@@ -131,7 +130,6 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first columns of a file, as text for a message."""
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 

@@ -141,7 +141,6 @@ class Doctorates:
             certain_at = np.divide(1.0, rate, out=np.full(len(FIELDS), np.inf), where=rate > 0)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Batches of the sample, in the order of the population."""
         rng = np.random.default_rng([self.settings.seed, 2**32])
         reached = rng.random(len(FIELDS))
         for chunk, (field, sex, salary, size) in enumerate(self.population()):

@@ -54,9 +54,7 @@ class Source(Protocol):
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
 
-    def lines(self, rows: set[int]) -> Mapping[int, int]:
-        """The lines of the file in which these rows (from 0) begin; empty for a source without lines."""
-        ...
+    def lines(self, rows: set[int]) -> Mapping[int, int]: ...
 
     def fingerprint(self) -> str:
         """SHA-256 that identifies the content."""
@@ -167,7 +165,6 @@ class TableSource:
         return {}
 
     def fingerprint(self) -> str:
-        """Fingerprint of the columns in order, each as one chunk of an Arrow stream."""
         whole = self.table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
         written = pa.BufferOutputStream()
         with pa.ipc.new_stream(written, whole.schema) as stream:

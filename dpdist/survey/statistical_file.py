@@ -50,13 +50,11 @@ class StatisticalSource(OneFile):
 
     @property
     def labels(self) -> Mapping[str, Mapping[object, str]]:
-        """Labels of values by column, from the file's header."""
         labels: Mapping[str, Mapping[object, str]] = self.meta.variable_value_labels
         return labels
 
     @property
     def column_labels(self) -> dict[str, str]:
-        """Labels of columns that have one, from the file's header."""
         labels: Mapping[str, str | None] = self.meta.column_names_to_labels
         return {name: label for name, label in labels.items() if label}
 

@@ -27,7 +27,6 @@ FORMATS = f"a Parquet file, a CSV file (.csv, .csv.gz), or a file of SAS, Stata 
 
 
 def unreadable(name: str, cause: str, remedy: str) -> DataError:
-    """The error for a whole file: why it cannot be read, and a remedy."""
     return DataError(name, [Problem("file", cause, FORMATS, remedy)])
 
 
@@ -59,17 +58,14 @@ class OneFile(ABC):
         return cls(path)
 
     @abstractmethod
-    def described(self) -> pa.Schema:
-        """The file's columns with their types, from its head where it has one."""
+    def described(self) -> pa.Schema: ...
 
     @property
     @abstractmethod
-    def rows(self) -> int | None:
-        """Number of rows; None if only reading would show it."""
+    def rows(self) -> int | None: ...
 
     @abstractmethod
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Record batches of these columns, in this order and with their types, in the order of rows."""
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
 
     @property
     def columns(self) -> Sequence[str]:

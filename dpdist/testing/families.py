@@ -132,7 +132,6 @@ def points(support: Support) -> tuple[Floats, Floats]:
 
 
 def _mass(family: str, model: Any) -> list[str]:
-    """The density over all outcomes."""
     theta, (y, steps) = drawn(model, records(family, FEW, 1), 1.0, 5), points(facts_of(family).support)
     mass = np.exp(model.log_lik(theta, records_of(y))) @ steps
     return [] if np.allclose(mass, 1.0, atol=1e-6) else [f"{family}: its density has the mass {mass.min():.4g}, not 1"]
@@ -156,7 +155,6 @@ COLUMNS = ("record", "frame", "outcomes", "weight", "psu")
 
 
 def _figures(family: str, model: Any) -> list[str]:
-    """Simulated records have the mean of `expect` and the distribution of `until`."""
     theta = drawn(model, records(family, FEW, 1), 1.0, 1)
     y, _ = model.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(3))
     lines = list[str]()

@@ -171,7 +171,6 @@ def spent(one: Sequence[Query], other: Sequence[Query]) -> float:
 
 
 def _range(one: Floats, other: Floats) -> float:
-    """Largest less smallest difference of scores, among candidates that can be chosen."""
     both = np.isfinite(one) & np.isfinite(other)
     return float(np.ptp(one[both] - other[both])) if both.any() else 0.0
 

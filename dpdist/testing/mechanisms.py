@@ -130,7 +130,6 @@ def _file(module: str) -> Path | None:
 
 
 def _imported(text: str, module: str) -> Iterator[str]:
-    """Modules and names in them that a module's text imports, also within functions."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -125,7 +125,6 @@ def _of_types(source: Source) -> Iterator[str]:
 
 
 def _values(column: pa.ChunkedArray, numeric: bool) -> list[object]:
-    """Values for comparison: numbers as float64, texts as they are, missing ones as None."""
     plain = pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
     if not numeric:
         return [None if value in CSV_NULLS else value for value in plain.to_pylist()]

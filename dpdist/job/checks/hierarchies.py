@@ -26,7 +26,6 @@ def hierarchies(job: Job) -> Iterator[Contradiction]:
 
 
 def _public(job: Job, columns: tuple[str, str]) -> bool:
-    """True if records of these columns are public: of the file, or of a reference."""
     return job.nested_by_file(columns) or (job.reference is not None and job.reference.holds_records)
 
 

@@ -99,7 +99,6 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
 
 
 def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
-    """Refuses keys of the lognormal family under other families, where their values are fixed."""
     family, model = job.family, job.likelihood
     if model.synthesis != "fbs" and family == "scores":
         fault = "under 'scores' the population's law has no closed form: the weight is no power of its score"
@@ -116,7 +115,6 @@ def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
 
 
 def _of_a_program(job: Job) -> Iterator[Contradiction]:
-    """A user's program needs all of its keys, and names that nothing else uses."""
     model = job.likelihood
     for name in ("program", "parameters"):
         if not getattr(model, name):

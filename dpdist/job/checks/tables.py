@@ -40,7 +40,6 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
 
 
 def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
-    """A statistic must use outcomes of the job and columns of its table, and the mechanism must provide it."""
     yield from _given(job, statistic, path)
     if statistic.of is not None:
         yield from _compared(job, table, statistic, path)
@@ -351,7 +350,6 @@ def _unknown(path: Where, what: str, name: str, names: Collection[str]) -> Contr
 
 
 def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
-    """Labels of levels must name declared levels, be all different, and not be the name of the margins."""
     if not text.levels:
         return
     if column is None or column.levels is None:
@@ -395,7 +393,6 @@ def _estimator(job: Job) -> Iterator[Contradiction]:
 
 
 def _quality(job: Job) -> Iterator[Contradiction]:
-    """A smallest count needs a table with counts; hiding unreliable figures needs a threshold for them."""
     quality, path = job.presentation.quality, ("presentation", "quality")
     for table in job.tables if quality.minimum is not None else ():
         if all(statistic.name != "count" for statistic in table.statistics):

@@ -254,7 +254,6 @@ def _releases(
 
 
 def _learned_before(before: ReleasedObject, model: StratumModel) -> ReferenceSummary:
-    """What the previous release teaches as a reference; both have the same cells."""
     assert isinstance(model, ReferenceCells)
     (earlier,) = (before.model(stratum) for stratum in range(len(before.frame.stratum_labels)))
     assert isinstance(earlier, ReferenceCells)
@@ -311,7 +310,6 @@ def _errors(values: Mapping[StatisticName, Floats], survey: Survey) -> Found:
 
 
 def _by_period(label: str, epsilon: str, periods: list[Found]) -> Iterator[Result]:
-    """Measures by period, and as means over all periods and over the last quarter."""
     for measure in periods[0]:
         values = np.array([measures[measure] for measures in periods])
         yield Result(label, epsilon, measure, float(values.mean()))

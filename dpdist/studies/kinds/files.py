@@ -86,7 +86,6 @@ class Files(SimulatedKind):
 
 
 def _around_the_truth() -> dict[str, Caption]:
-    """Captions of errors and coverage about the whole file's or population's figures."""
     ratio_reading = (
         "Root mean squared error about the file's or population's figures over replicates, cell by cell, over the direct "
         "estimate's; means and standard deviations here are over cells and margins."

@@ -145,7 +145,6 @@ class MechanismsKind(SimulatedKind):
 
 
 def case_job(case: MechanismCase, epsilon: str) -> Job:
-    """The job at this ε, with the case's public bounds."""
     base = load_job(str(case.job)) if case.population is None else job_of(population_job(case.population))
     terms = base.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "compare", "calibration"})
     columns = dict(terms["columns"])

@@ -165,7 +165,6 @@ def _moments_of_sets(
 
 @cache
 def release_of(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: str) -> tuple[Job, Moments]:
-    """The job of such a file, and its model."""
     mechanism = {"name": "modips", "law": "normal", "truncation": arm.truncation}
     job = Job.model_validate(
         {

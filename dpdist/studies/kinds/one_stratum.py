@@ -21,12 +21,10 @@ from dpdist.studies.kinds.protocol import Caption
 
 
 def model_of(job: Job, records: int) -> Any:
-    """The model of a file with `records` records, by the job's mechanism."""
     return builder_of(job).build(job, Frame({}, {}, np.array([records]), (), ()), slice(0, 1))
 
 
 def released(job: Job, model: Any, file: Records, key: Key) -> tuple[Draws, ...]:
-    """The parameters of every set, under noise from the key."""
     rounds = mechanism_of(job).protect(job, model, Unwatched(), None)
     return run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
 
@@ -38,7 +36,6 @@ def described(mechanism: Mapping[str, Any], job: Job, *further: str) -> tuple[st
 
 
 def _text(value: Any) -> str:
-    """Text as in a job file, without quotes."""
     return f"[{', '.join(map(_text, value))}]" if isinstance(value, list | tuple) else str(value)
 
 

@@ -141,14 +141,12 @@ def _fitted(case: LawCase, counts: Floats, values: Floats) -> Floats:
 
 
 def _design() -> Floats:
-    """Intercept and an indicator of every level but the first, (combination, column)."""
     codes = np.indices(tuple(CATEGORIES.values())).reshape(len(CATEGORIES), -1)
     columns = [codes[k] == level for k, size in enumerate(CATEGORIES.values()) for level in range(1, size)]
     return np.column_stack([np.ones(codes.shape[1]), *columns]).astype(float)
 
 
 def _means(case: LawCase, key: Key) -> Floats:
-    """The true mean, (combination,)."""
     if case.law == "saturated":
         return key.generator("effects").normal(size=len(_design()))
     return np.asarray(_design() @ np.concatenate([[0.0], *EFFECTS]))

@@ -131,7 +131,6 @@ def measure(job: Job, population: pd.DataFrame, sample: pd.DataFrame) -> Measure
 
 
 def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
-    """The frame of the table's columns, and each record's row, (record,)."""
     levels = {name: tuple(job.columns[name].levels or ()) for name in job.tables[0].by}
     sizes = [len(texts) for texts in levels.values()]
     columns = [pd.Categorical(rows[name].astype(str), list(map(str, texts))).codes for name, texts in levels.items()]
@@ -142,7 +141,6 @@ def frame_of(job: Job, rows: pd.DataFrame) -> tuple[Frame, Codes]:
 
 
 def released(workspace: Path, job: Job, cells: Cells) -> dict[str, Interval]:
-    """Published figures by the default estimator, (cell,) each."""
     table = job.tables[0]
     rows = pd.read_parquet(workspace / "public" / "tables" / f"{table.name}.parquet")
     default = "parameters" if (rows["estimator"] == "parameters").any() else "records"

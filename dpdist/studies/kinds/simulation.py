@@ -143,7 +143,6 @@ class SimulationKind(SimulatedKind):
         return [_arm(study, arm) for arm in study.mechanisms]
 
     def target(self, study: Simulation, case: str, epsilon: str, measure: str) -> float | None:
-        """The true mean or quantile, ε/2 for the database bound, ε for the local ε; otherwise None."""
         laws = {defined.name: defined.generator.generator() for defined in study.cases}
         if case in laws and measure in (truth := laws[case].truth()):
             return truth[measure]
@@ -157,7 +156,6 @@ def _drawn_by(sampler: str) -> str:
 
 
 def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
-    """A row of the page."""
     if arm.adds_noise:
         bins = ", ".join(f"{getattr(arm, name) or '⌈ln n⌉'} {name}" for name in arm.scanned)
         scale = "2/ε" if (arm.adjacency or study.adjacency) == "substitution" else "1/ε"
@@ -318,7 +316,6 @@ def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
 
 
 def measures(study: Simulation, y: Floats, run: Run | None, unit: float = 1.0) -> Iterator[tuple[str, float]]:
-    """Those of the study file; only `refused` = 1 for an arm that could not run."""
     if run is None:
         yield "refused", 1.0
         return

@@ -139,7 +139,6 @@ class TablesStudy(StudyOfFiles):
 
     @property
     def grid(self) -> tuple[str, ...]:
-        """The total ε of m sets, for every m; noised tables have the same."""
         return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
 
     @property
@@ -218,7 +217,6 @@ class Tables(SimulatedKind):
         ]
 
     def target(self, study: TablesStudy, case: str, epsilon: str, measure: str) -> float | None:
-        """Half the ε of one set for the database bound, 1 for a ratio, otherwise None."""
         if measure == "database_bound":
             return float(study.epsilon_per_set) / 2.0
         return super().target(study, case, epsilon, measure)
