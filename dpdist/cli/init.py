@@ -81,8 +81,7 @@ def init(
         _refuse_place(to)  # before modules whose import takes seconds
         from dpdist.cli.draft import Draft, named
         from dpdist.job.loading import to_do
-        from dpdist.survey.codebook_file import domains_of, labels_of
-        from dpdist.survey.domains import seen
+        from dpdist.survey.domains import domains_of, labels_of, seen
         from dpdist.survey.source import open_file
 
         asks = not yes and sys.stdin.isatty()
@@ -204,8 +203,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
 
     Without a confidential file, they are those of the first public file or of the codebook.
     """
-    from dpdist.survey.codebook_file import domains_of
-    from dpdist.survey.domains import kinds
+    from dpdist.survey.domains import domains_of, kinds
 
     if file is not None:
         return kinds(sources[file])

@@ -3,7 +3,7 @@
 Public domains and bounds of columns are stated in the job. They are never inferred from the confidential file.
 """
 
-from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window
+from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window, epsilon_of, rho_of
 from dpdist.job.calibration import Calibration
 from dpdist.job.data import Column, Simulate, TextFile
 from dpdist.job.design import DesignEffect, ReplicateWeights
@@ -31,7 +31,6 @@ from dpdist.job.tables import Statistic, Table
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, Frozen, Name, budget_text
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights
 from dpdist.job.whole import Job
-from dpdist.job.zcdp import epsilon_of, rho_of
 
 __all__ = [
     "LEAST_BUDGET",

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 from dpdist.core.nesting import Nesting
 from dpdist.core.plugins import Members
 from dpdist.core.records import Frame
-from dpdist.job.budget import FRAME_MINIMUM, LedgerSettings, Predictors, PrivacyUnit, PublicFrame, ReleaseBudget
+from dpdist.job.budget import FRAME_MINIMUM, LedgerSettings, Predictors, PrivacyUnit, PublicFrame, ReleaseBudget, rho_of
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import Column, Input, Keep
 from dpdist.job.design import Survey
@@ -31,7 +31,6 @@ from dpdist.job.table_entries import ListedOut
 from dpdist.job.tables import Microdata, Rake, Table
 from dpdist.job.values import ColumnName, Frozen, Name, Period, Sentence, at_most
 from dpdist.job.weights import WEIGHT_RULES
-from dpdist.job.zcdp import rho_of
 
 BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys hold where this one says nothing"}
 

@@ -35,7 +35,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import Whitened
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.reference.limits import Limits
-from dpdist.testing.intake import taken_in
+from dpdist.testing.losses import taken_in
 
 LEVELS = {"field": ("arts", "law"), "sex": ("f", "m")}
 CELLS = 4

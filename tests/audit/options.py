@@ -25,7 +25,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.truncation import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
 from dpdist.sampling import sampler_of
-from dpdist.testing.intake import taken_in
+from dpdist.testing.losses import taken_in
 
 Said = dict[str, Any]
 KINDS: dict[str, Said] = {

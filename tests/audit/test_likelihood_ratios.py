@@ -21,7 +21,7 @@ from dpdist.job import NoiseName
 from dpdist.mechanisms.parts import builder_of
 from dpdist.privacy.queries import Moved
 from dpdist.sampling import sampler_of
-from dpdist.testing.intake import taken_in
+from dpdist.testing.losses import taken_in
 
 DRAWS = 20_000
 

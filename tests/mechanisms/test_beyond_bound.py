@@ -24,7 +24,7 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.weighted_marginals.post import Marginals
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
-from dpdist.testing.intake import taken_in
+from dpdist.testing.losses import taken_in
 
 CAP = 50.0
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"

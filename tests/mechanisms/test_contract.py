@@ -23,7 +23,7 @@ from dpdist.mechanisms.parts import Incomplete, builder_of
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
-from dpdist.testing.contract import problems, problems_of_noise, record_dependent
+from dpdist.testing.mechanisms import problems, problems_of_noise, record_dependent
 
 pytestmark = pytest.mark.quick
 

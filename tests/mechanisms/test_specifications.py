@@ -17,7 +17,7 @@ from dpdist.job.checks import contradictions
 from dpdist.job.loading import parse_job
 from dpdist.job.mechanism import Guarantee, Noisy
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.testing.contract import problems, record_dependent
+from dpdist.testing.mechanisms import problems, record_dependent
 
 STRICT = said("laplace_strict", "substitution", "cell_sums")
 UNBOUNDED = "a weight without public bounds"

@@ -32,7 +32,7 @@ from dpdist.mechanisms.weighted_marginals.query import TableAndValueSums, chosen
 from dpdist.mechanisms.weighted_marginals.sensitivity import choice_scale
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
-from dpdist.testing.intake import taken_in
+from dpdist.testing.losses import taken_in
 
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"
 

@@ -7,13 +7,13 @@ from dpdist.job.checks.columns import (
     categories,
     constant_weights,
     design_effects,
+    hierarchies,
     misspelt,
     predictors,
     roles,
     units,
     universe,
 )
-from dpdist.job.checks.hierarchies import hierarchies
 from dpdist.job.checks.models import (
     calibration,
     comparators,
