@@ -111,12 +111,26 @@ def _moments(shape: Shape) -> Floats:
     return np.array([(e**2).mean(), (e**2 * r).mean(), (e**2 * r**2).mean()])
 
 
+class Chosen(NamedTuple):
+    """What a package chose of its measurements: the parts of the budget, and whether groups have a common centre."""
+
+    shares: tuple[Fraction, ...]
+    group_centred: bool
+
+
 def package(
-    workload: Workload, reference: ReferenceRecords, bounds: tuple[float, float], law: Law, strategy: Strategy
+    workload: Workload,
+    reference: ReferenceRecords,
+    bounds: tuple[float, float],
+    law: Law,
+    strategy: Strategy,
+    chosen: Chosen | None = None,
 ) -> Package:
-    """The package under one strategy. Raises `ValueError` for what cannot be held or learned, with the reason."""
+    """The package under one strategy; `chosen` is what it chose before. Raises `ValueError` for what cannot be held or
+    learned, with the reason."""
     terms = Terms.of(workload)
-    return _package(workload, terms, levels_of(workload, terms, reference, bounds), reference, bounds, law, strategy)
+    levels = levels_of(workload, terms, reference, bounds)
+    return _package(workload, terms, levels, reference, bounds, law, strategy, chosen)
 
 
 def best_package(
@@ -142,6 +156,7 @@ def _package(
     bounds: tuple[float, float],
     law: Law,
     strategy: Strategy,
+    chosen: Chosen | None = None,
 ) -> Package:
     aggregations = strategy.aggregations(workload)
     shares = whole_shares([1.0] * len(aggregations))
@@ -149,6 +164,8 @@ def _package(
     limits = limits_of(workload, levels, reference, bounds, size, noise)
     prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
     prior = prior.tied(reference)
+    if chosen is not None:
+        return _measuring(prior, law, strategy, aggregations, chosen.group_centred, chosen.shares)
     alone = all(aggregation.matrix.shape[0] == len(workload) for aggregation in aggregations)
     tried = (False,) if alone else (False, True)
     made = [_measuring(prior, law, strategy, aggregations, group_centred) for group_centred in tried]
@@ -156,11 +173,19 @@ def _package(
 
 
 def _measuring(
-    prior: Prior, law: Law, strategy: Strategy, aggregations: tuple[Aggregation, ...], group_centred: bool
+    prior: Prior,
+    law: Law,
+    strategy: Strategy,
+    aggregations: tuple[Aggregation, ...],
+    group_centred: bool,
+    chosen: tuple[Fraction, ...] | None = None,
 ) -> Package:
-    """The package with outcomes measured about the groups' centres, or about the base cells' own."""
+    """The package with outcomes measured about the groups' centres, or about the base cells' own.
+
+    The parts of the budget are the best ones, or those that were chosen before.
+    """
     limits, workload = prior.limits, prior.workload
-    shares = whole_shares([1.0] * len(aggregations))
+    shares = chosen or whole_shares([1.0] * len(aggregations))
     made = tuple(
         measured(aggregation, limits.cap, limits.centre, limits.half, workload.count, group_centred)
         for aggregation in aggregations
@@ -170,7 +195,7 @@ def _measuring(
         fault = f"{len(sums):,} sums to measure by {strategy.name}"
         raise ValueError(f"{fault}: a package may have {MOST_SUMS:,}, so drop or coarsen columns of its largest tables")
     posterior = Posterior(prior, sums, constant, _noise(made, shares, law))
-    if len(made) > 1:
+    if len(made) > 1 and chosen is None:
         shares = _shares(posterior, made, law)
         posterior = replace(posterior, noise=_noise(made, shares, law))
     return Package(strategy.name, aggregations, made, shares, posterior)

@@ -136,6 +136,11 @@ class Laws(NamedTuple):
     recounted: Recounted | None = None
     """Present where sample counts are noisy."""
 
+    @property
+    def one_sampling(self) -> bool:
+        """True if the two laws of samples have the same draws, whatever is added to them."""
+        return self.draws[0] is self.draws[1] and self.records is None and self.shrink is None
+
     def scaled(self, values: Sequence[Floats]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
         """Values of rows (draw, row) under every law; the first three vary as in a sample of the stratum's full size."""
         centres, plain, draws, weighted, unweighted = values
@@ -175,7 +180,8 @@ def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) ->
     assert isinstance(model, Expectation)
     key = released.seed.child(f"precision {released.frame.stratum_labels[stratum]}")
     for j in outcomes:
-        pairs = [expected_of(model, law, j) for law in laws.draws]
+        by_law = {id(law): expected_of(model, law, j) for law in laws.draws}
+        pairs = [by_law[id(law)] for law in laws.draws]
         spread = list(zip(*(laws.scaled([pair[k] for pair in pairs]) for k in range(2)), strict=True))
         if isinstance(model, Borrowing) and laws.records is not None:
             covariance = model.borrowed(released.theta(laws.model, stratum, 0), laws.records)

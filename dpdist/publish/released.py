@@ -121,7 +121,16 @@ class ReleasedObject:
         return any(stratum.facts.ranges is not None for stratum in self.completed_strata)
 
     def model(self, stratum: int) -> StratumModel:
-        """The model that was fitted to a stratum, with the prior of that fit."""
+        """The model that was fitted to a stratum, with the prior of that fit. It is built once."""
+        if stratum not in self._models:
+            self._models[stratum] = self._built(stratum)
+        return self._models[stratum]
+
+    @cached_property
+    def _models(self) -> dict[int, StratumModel]:
+        return {}
+
+    def _built(self, stratum: int) -> StratumModel:
         label = self.frame.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.frame, self.frame.rows_of(stratum), proper)

@@ -19,7 +19,8 @@ noisy sums under counts with further noise of the same law, made consistent as b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -88,14 +89,17 @@ class Recounts(NamedTuple):
     product: Floats
 
 
-class Spreads(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Spreads:
     """Draws of one outcome's expectations over all strata: one `Spread` for each field of `refit.Expectations`, in order.
 
-    `recounts` is None unless sample counts are noisy.
+    `recounts` is None unless sample counts are noisy. Laws with the same draws are one object.
     """
 
     laws: tuple[Spread, ...]
     recounts: Recounts | None = None
+    parts: dict[Hashable, tuple[Sequence[Expected], list[VarianceParts]]] = field(default_factory=dict, repr=False)
+    """Parts of variances that `variance_parts` computed, by table, with the expectations that they are for."""
 
 
 def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
@@ -132,8 +136,11 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
         return None
     rows, sizes = len(released.frame), (DRAWS, DRAWS, DRAWS, 1, 1)
     by_outcome = [
-        tuple(Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes) for _ in released.job.outcomes
+        [Spread(np.full((n, rows), np.nan), np.full((n, rows), np.nan)) for n in sizes] for _ in released.job.outcomes
     ]
+    if all(of_stratum is None or of_stratum.one_sampling for of_stratum in by_stratum):
+        for spreads_of_outcome in by_outcome:
+            spreads_of_outcome[1] = spreads_of_outcome[0]
     for stratum, laws_of_stratum in enumerate(by_stratum):
         rows_of_stratum = released.frame.rows_of(stratum)
         with np.errstate(all="ignore"):
@@ -142,11 +149,11 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
                     spread.weight[:, rows_of_stratum], spread.product[:, rows_of_stratum] = expected
     rake, room = margins_and_room(released)
     if rake:
-        by_outcome = [
-            tuple(_raked(spread, released, rake, room) for spread in outcome_spreads) for outcome_spreads in by_outcome
-        ]
+        distinct = {id(spread): spread for outcome_spreads in by_outcome for spread in outcome_spreads}
+        raked = {name: _raked(spread, released, rake, room) for name, spread in distinct.items()}
+        by_outcome = [[raked[id(spread)] for spread in outcome_spreads] for outcome_spreads in by_outcome]
     return [
-        Spreads(outcome_spreads, _recounted(released, by_stratum, outcome))
+        Spreads(tuple(outcome_spreads), _recounted(released, by_stratum, outcome))
         for outcome, outcome_spreads in enumerate(by_outcome)
     ]
 
@@ -230,15 +237,26 @@ def variances(
 def variance_parts(
     released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int = 0
 ) -> list[VarianceParts]:
-    """The parts of T of counts, means and totals, where spreads were simulated."""
+    """The parts of T of counts, means and totals, where spreads were simulated. They are computed once for a table."""
+    key = outcome, cells.by, cells.labels
+    if key not in spread.parts or spread.parts[key][0] is not expected:
+        spread.parts[key] = expected, _variance_parts(released, cells, expected, spread, outcome)
+    return spread.parts[key][1]
+
+
+def _variance_parts(
+    released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int
+) -> list[VarianceParts]:
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
     n, composed = released.frame.count.astype(float), composition(released, cells, expected)
-    figures = [cell_estimates(cells, n, law.weight, law.product) for law in spread.laws]
+    by_law = {id(law): cell_estimates(cells, n, law.weight, law.product) for law in spread.laws}
+    figures = [by_law[id(law)] for law in spread.laws]
     again = None if spread.recounts is None else cell_estimates(cells, *spread.recounts)
-    noise, parts = noise_variances(released, cells, spread, outcome), []
+    noise, parts = _noise_variances(released, cells, figures[NOISED], outcome), []
     for k, composed_figure in enumerate(composed):
         centres, plain, _, weighted, unweighted = (figure[k] for figure in figures)
-        sampling = composed_figure.variance + np.maximum(normal_variance(centres), normal_variance(plain))
+        redrawn = normal_variance(centres)
+        sampling = composed_figure.variance + (redrawn if plain is centres else np.maximum(redrawn, normal_variance(plain)))
         counted = 0.0 if again is None else about(again[k], weighted[0])
         parts.append(VarianceParts(effects[k] * sampling, noise[k], (weighted - unweighted)[0] ** 2, counted))
     return parts
@@ -246,8 +264,15 @@ def variance_parts(
 
 def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads, outcome: int) -> list[Floats]:
     """Variances of counts, means and totals by noise alone, (cell,) each."""
-    drawn, noises = spread.laws[NOISED], released.job.mechanism.noises(released.job)
+    drawn = spread.laws[NOISED]
     figures = cell_estimates(cells, released.frame.count.astype(float), drawn.weight, drawn.product)
+    return _noise_variances(released, cells, figures, outcome)
+
+
+def _noise_variances(
+    released: ReleasedObject, cells: Cells, figures: tuple[Floats, Floats, Floats], outcome: int
+) -> list[Floats]:
+    noises = released.job.mechanism.noises(released.job)
     alone = [normal_variance(drawn_figures) / noises for drawn_figures in figures]
     bounds = FigureBounds.of(released, cells, outcome)
     return alone if bounds is None else bounds.noise_variances(alone)

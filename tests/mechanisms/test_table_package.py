@@ -10,8 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dpdist.packages.package as packages
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
+from dpdist.mechanisms.table_package.post import PackageCells, _prepared
+from dpdist.publish.folder import publish
+from dpdist.publish.released import read_released
 from dpdist.release import run
 from dpdist.testing.small import CLIPPED_WEIGHT, COLUMNS, survey
 
@@ -71,6 +75,35 @@ def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy
         np.testing.assert_allclose(added.loc[single.index], single, rtol=1e-9)
     with pytest.raises(Exception, match="no record of"):
         run(parse_job(job(tmp_path, mechanism={"name": "reference_tables"})), tmp_path / "refused")
+
+
+def test_publishing_builds_a_model_and_its_package_once_whatever_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model was built eight times a table, and the objective of a chosen package computed again. Control: a run builds
+    several, and computes the objective to choose."""
+    built = list[str]()
+
+    def counted(owner: Any, name: str) -> None:
+        made = getattr(owner, name)
+
+        def count(*given: Any, **named: Any) -> Any:
+            built.append(name)
+            return made(*given, **named)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(PackageCells, "build")
+    counted(packages, "objective")
+    run(parse_job(job(tmp_path)), tmp_path / "made")
+    assert built.count("build") > 1
+    assert "objective" in built
+    before = {path.name: path.read_bytes() for path in (tmp_path / "made" / "public" / "tables").iterdir()}
+    built.clear()
+    _prepared.cache_clear()
+    publish(read_released(tmp_path / "made" / "public" / "released"), tmp_path / "again")
+    assert built == ["build"]
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "again" / "tables").iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from dpdist.models.public_model import PublicModel
 from dpdist.packages import levels
 from dpdist.packages.error_draws import CellErrors, by_other, by_sample
 from dpdist.packages.estimates import base_estimates
-from dpdist.packages.package import Law, Package, best_package, package
+from dpdist.packages.package import Chosen, Law, Package, best_package, package
 from dpdist.packages.posterior import Drift, Posterior, learned
 from dpdist.packages.strategy import STRATEGIES, least_share, middles
 from dpdist.packages.workload import PackageTable, Workload
@@ -174,14 +174,17 @@ class PackageCells(PublicModel):
         """This model with the reference's records."""
         return replace(self, donors=donors)
 
-    def package(self, strategy: str | None = None) -> Package:
-        """The package under a strategy; the job's if unset. Raises `ValueError` for what cannot be held."""
-        donors, name = self.donors, strategy or self.strategy
+    def package(self, chosen: tuple[str, Chosen] | None = None) -> Package:
+        """The package under the job's strategy, or under a strategy with what it chose before.
+
+        Raises `ValueError` for what cannot be held.
+        """
+        donors, (name, parts) = self.donors, chosen or (self.strategy, None)
         assert donors is not None
         reference = levels.ReferenceRecords(donors.cell, donors.weight, donors.outcomes[:, 0])
         if name == AUTO:
             return best_package(self.workload, reference, self.bounds[0], self.law)[0]
-        return package(self.workload, reference, self.bounds[0], self.law, STRATEGIES[number_of(name)])
+        return package(self.workload, reference, self.bounds[0], self.law, STRATEGIES[number_of(name)], parts)
 
     def estimated(self, package: Package, noisy: Floats) -> Draws:
         """The released parameters, from all noisy measurements, (row,), in units of 1/WHOLE."""
@@ -205,7 +208,9 @@ class PackageCells(PublicModel):
 
     def prepared(self, theta: Draws) -> Package:
         """The package of the released parameters, before its measurements, from the reference's records."""
-        return _prepared(_Problem.of(self, STRATEGIES[int(theta["strategy"][0, 0])].name))
+        shares = tuple(map(Fraction, theta["shares"][0].tolist()))
+        chosen = Chosen(shares, bool(theta["centred"][0, 0]))
+        return _prepared(_Problem.of(self, STRATEGIES[int(theta["strategy"][0, 0])].name, chosen))
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released parameters."""
@@ -286,13 +291,15 @@ class _Problem:
     key: str
     model: PackageCells
     strategy: str
+    chosen: Chosen
 
     @classmethod
-    def of(cls, model: PackageCells, strategy: str) -> _Problem:
+    def of(cls, model: PackageCells, strategy: str, chosen: Chosen) -> _Problem:
         given = model.donors
         assert given is not None
         reference = (given.cell, given.weight, given.outcomes)
-        return cls(digest((model.codes, model.count, model.tables, model.joint, *reference, strategy)), model, strategy)
+        content = (model.codes, model.count, model.tables, model.joint, *reference, strategy, chosen)
+        return cls(digest(content), model, strategy, chosen)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -303,7 +310,7 @@ class _Problem:
 
 @lru_cache(maxsize=2)
 def _prepared(problem: _Problem) -> Package:
-    return problem.model.package(problem.strategy)
+    return problem.model.package((problem.strategy, problem.chosen))
 
 
 def model_of(job: Job) -> type[PackageCells]:
