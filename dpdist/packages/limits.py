@@ -200,16 +200,23 @@ def _clipping(shape: Shape, n: float, reference: float, noise: float, widest: fl
         if float((v * (shape.e < cap)).mean()) < 0.02 and shape.e.std() > 1e-9:
             continue
         beyond = n * TAIL_MISFIT * float((shape.e - cap * v).mean())
-        count = (tail * _left(shape.e, v[:, None]) + noise * cap**2 + beyond**2) / direct[0] / n
+        of_weight = _passed(tail * float(v.var()), noise)
+        count = (tail * _left(shape.e, v[:, None]) + of_weight * cap**2 + beyond**2) / direct[0] / n
         for k, h, whole in [*((k, h, False) for k, h in clippings), (0.0, widest, True)]:
             c = np.clip((shape.r - k) / h, -1.0, 1.0)
             left = _left(shape.e * shape.r, np.column_stack([v, v * c]))
             reach = (h / 2.0 if whole else h) * cap
             lost = n * TAIL_MISFIT * float(np.abs(shape.e * shape.r - cap * v * (k + h * c)).mean())
-            total = (tail * left + noise * (reach**2 + (cap * k) ** 2) + lost**2) / direct[1] / n
+            of_outcome = _passed(tail * float((v * c).var()), noise * (reach / (h * cap)) ** 2)
+            total = (tail * left + of_outcome * (h * cap) ** 2 + of_weight * (cap * k) ** 2 + lost**2) / direct[1] / n
             if count + total < best:
                 best, chosen = count + total, Clipping(float(cap), float(k), float(h), whole)
     return chosen
+
+
+def _passed(prior: float, noise: float) -> float:
+    """Variance that a noisy sum leaves of what the reference does not tell of it: less than either."""
+    return prior * noise / (prior + noise) if prior > 0.0 else 0.0
 
 
 def _left(target: Floats, measured: Floats) -> float:

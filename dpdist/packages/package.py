@@ -159,8 +159,8 @@ def _package(
     chosen: Chosen | None = None,
 ) -> Package:
     aggregations = strategy.aggregations(workload)
-    shares = whole_shares([1.0] * len(aggregations))
-    size, noise = _typical(workload, aggregations, law.variance(shares[0]))
+    fine = sum(aggregation.matrix.shape[0] > 1 for aggregation in aggregations)
+    size, noise = _typical(workload, aggregations, law.variance(whole_shares([1.0] * max(fine, 1))[0]))
     limits = limits_of(workload, levels, reference, bounds, size, noise)
     prior = Prior.of(workload, terms, levels, limits, tails_of(workload, terms, levels, limits, reference))
     prior = prior.tied(reference)
@@ -251,6 +251,6 @@ def _typical(workload: Workload, aggregations: Sequence[Aggregation], noise: flo
         group = workload.groups(by)
         sizes.append(np.bincount(group, weights=workload.count)[group])
         sums.append(np.bincount(group)[group].astype(float))
-    alone = aggregations[0].matrix.shape[0] == len(workload) and len(aggregations) == 1
-    added = np.median(sums, axis=0) if alone else np.ones(len(workload))
+    by_cell = aggregations[0].matrix.shape[0] == len(workload)
+    added = np.median(sums, axis=0) if by_cell else np.ones(len(workload))
     return np.median(sizes, axis=0), noise * added

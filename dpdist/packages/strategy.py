@@ -63,23 +63,36 @@ class Strategy(Protocol):
 
 
 class BaseCells(NamedTuple):
-    """Measures every base cell that occurs; tables are sums."""
+    """Measures every base cell that occurs, and all cells together; tables are sums."""
 
     name: str = "base_cells"
     most_cells: int | None = 1_000
 
     def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
-        return (Aggregation("base cells", scipy.sparse.csr_array(scipy.sparse.eye_array(len(workload), format="csr"))),)
+        every = scipy.sparse.csr_array(scipy.sparse.eye_array(len(workload), format="csr"))
+        return with_all_cells((Aggregation("base cells", every),), workload)
 
 
 class PerTable(NamedTuple):
-    """Measures the cells of every table that no other table contains; each table has a part of the budget."""
+    """Measures the cells of every table that no other table contains, and all cells together, in parts of the budget."""
 
     name: str = "per_table"
     most_cells: int | None = None
 
     def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
-        return tuple(Aggregation(f"columns {by}", workload.summing(by)) for by in workload.measured)
+        tables = tuple(Aggregation(f"columns {by}", workload.summing(by)) for by in workload.measured)
+        return with_all_cells(tables, workload)
+
+
+def with_all_cells(aggregations: tuple[Aggregation, ...], workload: Workload) -> tuple[Aggregation, ...]:
+    """These, and the sum of all cells, unless one of them has it.
+
+    A sum of many noisy sums has the noise of all of them. Without a measurement of its own, the noise in the overall sum
+    would pass for a drift of the whole file.
+    """
+    if any(aggregation.matrix.shape[0] == 1 for aggregation in aggregations):
+        return aggregations
+    return (*aggregations, Aggregation("all cells", workload.summing(())))
 
 
 STRATEGIES: tuple[Strategy, ...] = (BaseCells(), PerTable())

@@ -94,7 +94,7 @@ class PackageCells(PublicModel):
     @property
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise that any strategy and any parts of the budget can have, in units of 1/WHOLE."""
-        return (self.joint.share("", least_share(len(self.workload.measured))).scale,)
+        return (self.joint.share("", least_share(len(self.workload.measured) + 1)).scale,)
 
     @classmethod
     def build(cls, job: Job, frame: Frame, rows: slice, proper: bool = False) -> Self:
