@@ -66,7 +66,7 @@ def _with_text(kind: type[DpdistError], *text: Any) -> DpdistError:
 
 
 class ProblemsError(DpdistError):
-    """The job or the data are wrong. The error lists every problem with its place and remedy."""
+    """The job or the data are wrong."""
 
     exit_code = 2
     subject = "input"
@@ -305,7 +305,6 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 
 
 def control(text: str) -> str | None:
-    """The first control character of a one-line text, written out; None if there is none."""
     character = re.search(f"[\t\n]|{_CONTROL.pattern}", text)
     return _written(character) if character else None
 

@@ -122,7 +122,6 @@ class Scratch:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A scratch folder for the length of a block."""
     made = Scratch()
     try:
         yield made.folder

@@ -161,7 +161,6 @@ def _digest(data: bytes) -> bytes:
 
 
 def _parsed(signature: str) -> tuple[bytes, str, bytes]:
-    """Parts of a signature's file: algorithm, key number and signature; comment; the signature of those two."""
     lines = signature.split("\n")
     if len(lines) >= 4 and lines[0].startswith(_UNTRUSTED) and lines[2].startswith(_TRUSTED):
         raw, whole = _decoded(lines[1], 74), _decoded(lines[3], 64)

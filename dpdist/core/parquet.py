@@ -45,11 +45,10 @@ class ParquetTables(Mapping[str, pd.DataFrame]):
         self._paths, self._what = {path.stem: path for path in sorted(folder.glob("*.parquet"))}, what
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        """The table of this name. Raises `KeyError`, which lists the known names."""
+        """The table of this name."""
         return pd.read_parquet(self.path(name))
 
     def path(self, name: str) -> Path:
-        """Path of the table's file. Raises `KeyError`, which lists the known names."""
         if name not in self._paths:
             raise KeyError(f"no table {name!r} among these {self._what}: {', '.join(self) or 'there are none'}")
         return self._paths[name]

@@ -55,14 +55,12 @@ class Damaged(Exception):
 
 
 def printable(text: object, most: int = 80) -> str:
-    """A text from outside made safe for a message: shortened, and without control characters."""
     raw = str(text)
     shown = raw if raw.isprintable() else json.dumps(raw)
     return shown if len(shown) <= most else shown[:most] + "…"
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first problem that pydantic reports, without the value."""
     one = error.errors(include_input=False, include_url=False)[0]
     return f"{printable('.'.join(map(str, one['loc'])) or 'the whole')}: {printable(one['msg'], 200)}"
 
@@ -102,7 +100,7 @@ def read_json(folder: Path, name: str) -> bytes:
 
 
 def read_object(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises `Damaged` if there is none."""
+    """Raises `Damaged` if the file holds no JSON object."""
     text, allowed = read_json(folder, name), "one JSON object of finite numbers, every key once"
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=_finite)
@@ -161,13 +159,11 @@ def whole(folder: Path) -> frozenset[str]:
 
 
 def _first_of(damage: list[Damaged]) -> Damaged:
-    """The first problem, with the number of further ones."""
     others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
     return Damaged(damage[0].file, damage[0].fault + others_alike, damage[0].allowed, damage[0].remedy)
 
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[Damaged]:
-    """Every file of the folder, or of its part, that is changed, missing, or not in the manifest, in the order of names."""
     damage = [error for name in sorted(files) if (error := _difference(folder, name, files[name])) is not None]
     beside = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in beside]
@@ -189,7 +185,6 @@ def all_damage(folder: Path) -> list[Damaged]:
 
 
 def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged]:
-    """Problems of a readable manifest: another format, or missing parts."""
     if "format" not in manifest:
         allowed = f"format {RELEASE}: publish again with the workspace's own `dpdist run`"
         yield Damaged(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
@@ -218,7 +213,6 @@ def release_id(manifest: Mapping[str, Any]) -> str:
 
 
 def _difference(folder: Path, name: str, digest: str) -> Damaged | None:
-    """The difference between a file and its checksum in the manifest; None if there is none."""
     try:
         same = sha256(regular(folder, name)) == digest
     except Damaged as error:

@@ -31,7 +31,6 @@ class Cells:
 
     @property
     def names(self) -> list[str]:
-        """The name of every published cell, margins too: its levels, "Total" among them."""
         return [cell_name(label) for label in self.labels]
 
     @property
@@ -41,7 +40,6 @@ class Cells:
 
 
 def cell_name(label: Sequence[str]) -> str:
-    """The name of a published cell in texts, from its levels in the order of the table's columns."""
     return ", ".join(label) or TOTAL
 
 
@@ -51,7 +49,6 @@ def is_margin(label: Sequence[str]) -> bool:
 
 
 def first_named(cells: Sequence[str]) -> str:
-    """The first names of cells, and how many more there are."""
     more = f"; and {len(cells) - NAMED:,} more" if len(cells) > NAMED else ""
     return "; ".join(cells[:NAMED]) + more
 

@@ -66,7 +66,6 @@ def import_without_collecting() -> None:
 
 
 def collect_from_here() -> None:
-    """Starts the collector after `import_without_collecting`; what has been imported is not looked through again."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -71,7 +71,6 @@ class Totals(NamedTuple):
 
 
 def totals(blocks: Iterable[Records], frame: Frame, clustered: bool) -> Totals:
-    """Sums the blocks of records by frame row; `clustered` says whether PSUs are declared."""
     rows = len(frame)
     sums = Sums(*(np.zeros(rows) for _ in range(5)))
     low_w, high_w, low_p, high_p = (np.full(rows, v) for v in (np.inf, -np.inf, np.inf, -np.inf))
@@ -96,8 +95,7 @@ def direct(
 ) -> Figures:
     """Weighted counts, means and totals of cells, with linearised variances or replicate variances.
 
-    A variance no larger than rounding error is set to 0. The design then fixes the figure: in calibrated strata, or for a
-    constant outcome.
+    A variance no larger than rounding error is set to 0.
     """
     figures = _figures(sums, frame, cells, Design() if design is None else design, replicated)
     noise = _rounding(sums.sums, frame, cells, figures[1].value)
@@ -169,7 +167,6 @@ def degrees_of_freedom(
 
 
 def _stages(psu: pd.DataFrame, frame: Frame, design: Design) -> tuple[Codes, Stages]:
-    """The number of every PSU, counted through the strata (row of `psu`,), and the stages of the design."""
     stratum = frame.design_stratum[psu["frame"].to_numpy()]
     labels, code = np.unique(np.column_stack([stratum, psu["psu"].to_numpy()]), axis=0, return_inverse=True)
     numbers: Codes = np.asarray(code.reshape(-1), dtype=np.int32)

@@ -141,12 +141,10 @@ def mean(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats) -> Es
 def proportion(
     sample: Sample, domains: scipy.sparse.csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> Estimates:
-    """Estimates the weighted share of records that meet a condition."""
     return mean(sample, domains, holds.astype(np.float64))
 
 
 def ratio(sample: Sample, domains: scipy.sparse.csr_array, numerator: Floats, denominator: Floats) -> Estimates:
-    """Estimates Σ w y / Σ w z."""
     top, bottom = domains @ (sample.weight * numerator), domains @ (sample.weight * denominator)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = top / bottom
@@ -169,7 +167,6 @@ def quantile(sample: Sample, domains: scipy.sparse.csr_array, outcome: Floats, s
 
 
 def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, float, float]:
-    """Quantile, standard error and degrees of freedom of one domain, whose outcomes are sorted."""
     value = _at(outcome, sample.weight, share)
     alone = scipy.sparse.csr_array(np.ones((1, len(outcome))))
     below = proportion(sample, alone, outcome <= value)
@@ -182,7 +179,6 @@ def _quantile(sample: Sample, outcome: Floats, share: float) -> tuple[float, flo
 
 
 def _at(outcome: Floats, weight: Floats, share: float) -> float:
-    """The smallest of the sorted outcomes with at least this share of the weight at or below it."""
     used = weight > 0
     if not used.any():
         return float("nan")

@@ -1,7 +1,6 @@
 """Donors: records of a reference, by cell, from which synthetic records take weight and outcomes together (METHODS §7b).
 
-A donor is a whole tuple (weight, outcomes), as in a hot deck. So synthetic records keep features of the reference: the
-dependence of weights and outcomes, zeros, a top-code and round figures. Donors are public because the reference is.
+A donor is a whole tuple (weight, outcomes), as in a hot deck. Donors are public because the reference is.
 """
 
 from __future__ import annotations

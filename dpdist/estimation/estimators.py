@@ -50,7 +50,6 @@ NORMAL_90, NORMAL_95 = 1.6448536269514722, 1.959963984540054
 
 
 def record_sums(frame_row: Codes, weight: Floats, outcome: Floats, rows: int) -> Sums:
-    """Sums by frame row of records that are their own PSUs."""
     product = weight * outcome
 
     squares = (weight * weight, weight * product, product * product)
@@ -88,7 +87,6 @@ def counts_and_means(sums: Sums, frame: Frame, cells: Cells, stage: Stage | None
 
 
 def stratum_sizes(frame: Frame) -> Floats:
-    """Number of sample records per design stratum, shape (design stratum,)."""
     return group_sums(frame.design_stratum, frame.count.astype(np.float64), int(frame.design_stratum.max()) + 1)
 
 
@@ -132,10 +130,8 @@ def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) 
 
 
 def positive_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
-    """A t interval on the log scale, for a figure that cannot be negative; it is not symmetric about the figure.
-
-    If the half width exceeds the figure itself, the log scale is of no use. The interval is then the symmetric one, cut
-    off at 0.
+    """A t interval on the log scale, for a figure that cannot be negative; symmetric and cut off at 0 if the half width
+    exceeds it.
     """
     plain = t_interval(value, variance, df, level)
     reach = plain.upper - value

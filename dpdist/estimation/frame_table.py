@@ -1,7 +1,7 @@
 """Writes the public frame as an Arrow table and reads it back; also reads the job of a release.
 
-The frame has one row for each combination of public columns, with its number of sample records. Levels are text, and
-their order is in the schema's metadata.
+A row is a combination of public columns with its number of sample records. Levels are text; their order is in the schema's
+metadata.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ MOST = 2**53
 
 
 def frame_table(frame: Frame) -> pa.Table:
-    """The frame as a table with one row per combination: the levels of the columns, and `count`."""
     columns: dict[str, pa.Array] = {}
     for name, codes in frame.codes.items():
         levels = frame.levels[name]
@@ -69,8 +68,7 @@ def read_job(folder: Path, name: str) -> Job:
 def read_frame(folder: Path, name: str, job: Job) -> Frame:
     """Reads the frame of a release of this job; raises `Damaged`.
 
-    Columns, levels, the order of rows and the numbers of records are checked. Every combination may occur once only, and
-    rows must be ordered by stratum.
+    Every combination may occur once only, and rows must be ordered by stratum.
     """
     levels = {column: tuple(job.columns[column].levels or ()) for column in job.categories}
     types = {column: pa.infer_type(list(column_levels)) for column, column_levels in levels.items()} | {"count": pa.int64()}

@@ -60,7 +60,6 @@ class Direct:
 
     @property
     def without_clusters(self) -> Direct:
-        """The same records, weights and design strata, with every record as its own PSU."""
         survey = self.job.survey.model_copy(update={"psu": None, "replicate_weights": None})
         design = self.design._replace(population=np.empty(0), psus=np.empty(0), psu_population=None)
         return replace(self, job=self.job.model_copy(update={"survey": survey}), design=design, replicates=None)
@@ -81,10 +80,7 @@ class Direct:
         return Units(np.ones(len(weight)), weight[None], products, below, self.outcomes)
 
     def _variance(self, figures: Figures) -> Floats:
-        """Returns the variance under the replicate weights; without them, that of PSUs within design strata.
-
-        PSUs are the first sampling stage; later stages are left out.
-        """
+        """Returns the variance under the replicate weights; without them, that of PSUs within design strata."""
         units, weights = self._units(self.weight), self.job.survey.replicate_weights
         if weights is not None:
             assert self.replicates is not None

@@ -68,7 +68,6 @@ class LeastSquares:
         return Solution(((noisy @ self.membership) @ self.root) @ self.root.T, 0.0)
 
     def _steps(self, noisy: Floats) -> Solution:
-        """Conjugate gradients for least squares (CGLS), each draw with steps of its own length."""
         x, left = np.zeros((self.membership.shape[1], noisy.shape[1])), noisy.copy()
         slope = self.membership.T @ left
         along, squares, size = slope.copy(), (slope**2).sum(axis=0), 0.0
@@ -105,7 +104,6 @@ def consistent_table(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dic
 
 
 def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Floats]:
-    """Replaces means by total over count where a table has all three."""
     consistent_figures = dict(figures)
     if {"count", "mean", "total"} <= set(consistent_figures):
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -114,7 +112,6 @@ def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Float
 
 
 def stacked(tables: Sequence[Cells]) -> scipy.sparse.csr_array:
-    """Membership of the cells of several tables in one matrix, (cell, frame row)."""
     return scipy.sparse.csr_array(scipy.sparse.vstack([cells.membership for cells in tables]))
 
 
@@ -122,7 +119,7 @@ def nearest_on_simplex(values: Floats, total: Floats) -> Floats:
     """The nearest non-negative values with the given sum, along the last axis, in least squares.
 
     They are max(values − t, 0), with t such that they sum to `total` (…,), which is at least 0 (Held, Wolfe & Crowder
-    1974). Sorting the values gives t.
+    1974).
     """
     ordered = -np.sort(-values, axis=-1)
     number = np.arange(1, values.shape[-1] + 1)

@@ -140,7 +140,6 @@ def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: t
 
 
 def _sorted(cells: Cells, units: Units, outcome: int, level: Floats) -> Floats:
-    """Quantiles of units that are records, (cell,), by sorting."""
     assert units.outcomes is not None
     values, weight, inside = units.outcomes[outcome], units.weight[0], cells.membership
     values_of_cells = np.full(len(cells), np.nan)
@@ -222,7 +221,6 @@ class Figures:
         return made if self.statistic.of is None else scipy.sparse.csr_array(made - made[self.origin])
 
     def _sums(self, units: Units) -> tuple[Sum, Sum | None]:
-        """The sum that is the statistic, or numerator and denominator of a ratio."""
         statistic, inside = self.base, self.cells.membership
         weight = Sum(inside, units.weight)
         if statistic.name == "count":
@@ -266,7 +264,6 @@ class Figures:
 
     @property
     def origin(self) -> Ints:
-        """The position of the cell with which every cell is compared, (cell,)."""
         place, number = (
             self.cells.by.index(self.statistic.column or ""),
             {label: k for k, label in enumerate(self.cells.labels)},
@@ -330,7 +327,6 @@ def variance(
 
 
 def _residuals(shares: scipy.sparse.csr_array, times: Floats, margins: Floats, weight: Floats) -> Floats:
-    """Residuals of the shares from a regression on the calibration margins, (cell, unit)."""
     gram = np.linalg.pinv((margins * times * weight) @ margins.T)
     slopes = np.asarray(shares @ (times[:, None] * margins.T)) @ gram
     return np.asarray(shares.toarray() - slopes @ (margins * weight))

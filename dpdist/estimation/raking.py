@@ -54,7 +54,6 @@ class Room(NamedTuple):
 
     @property
     def free(self) -> NDArray[np.bool_]:
-        """Rows whose sum of weights is not known, (row,)."""
         return np.asarray(self.most > self.least)
 
 
@@ -94,7 +93,6 @@ def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None
 
 
 def _ratio(margin: Margin, weights: Floats) -> Floats:
-    """Totals divided by the sums of weights (set, row), as an array (set, cell)."""
     now = (margin.membership @ weights.T).T
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(now > 0, margin.totals / now, 1.0)
@@ -130,15 +128,11 @@ def _solved(weights: Floats, margins: Sequence[Margin]) -> Floats:
 
 
 def _apart(now: Floats, totals: Floats) -> Floats:
-    """Relative distances of the present sums from the totals, (cell,)."""
     return np.where(now > 0, totals / np.maximum(now, np.finfo(float).tiny) - 1.0, 0.0)
 
 
 def _placed(flat: Floats, margins: Sequence[Margin], room: Room) -> Floats:
-    """Sums of weights (set, row), where rows of unknown sum take what the other rows leave of the totals.
-
-    They stay within their range.
-    """
+    """Sums of weights (set, row), where rows of unknown sum take what the other rows leave of the totals."""
     free, placed = room.free, flat.copy()
     least, most = np.maximum(room.least, LEAST_ROOM * room.most)[free], room.most[free]
     for _ in range(ROUNDS):
@@ -202,7 +196,7 @@ def raked_counts_and_means(
 def _residual(p: Floats, q: Floats, sums: Sums, x: Floats, gram: Floats) -> tuple[Floats, Floats]:
     """The residual of p + q y from its regression on the margins; p and q are coefficients (cell, row).
 
-    The regression has the weights of `sums`. Only p changes.
+    The regression has the weights of `sums`.
     """
     slopes = (p * sums.a + q * sums.b) @ x.T @ gram
     return p - slopes @ x, q

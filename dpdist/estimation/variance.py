@@ -49,7 +49,6 @@ class Stage(NamedTuple):
 
     @property
     def alone(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Strata that have a single unit although not all of their population was sampled, (stratum,)."""
         return np.asarray((self.size == 1) & (1.0 - self.fraction > CENSUS))
 
 

@@ -75,7 +75,6 @@ def read_points(folder: Path, name: str, job: Job) -> pa.Table:
 
 
 def _check_within(name: str, what: str, values: Floats, low: float, top: float) -> None:
-    """Checks that values lie within bounds; NaN lies within none."""
     if wrong := int((~((values >= low) & (values <= top))).sum()):
         raise Damaged(
             name, f"{wrong} values of {what} outside its domain", f"finite numbers from {low:,.10g} to {top:,.10g}"
@@ -83,7 +82,6 @@ def _check_within(name: str, what: str, values: Floats, low: float, top: float) 
 
 
 def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) -> None:
-    """Checks that every cell has points of every outcome, not too many, and one number of records."""
     rows = pd.DataFrame({column: table.column(column).to_numpy(zero_copy_only=False) for column in table.column_names})
     sizes = rows.groupby([*cells, "variable"]).size()
     if sizes.max() > MOST_POINTS:

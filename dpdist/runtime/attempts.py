@@ -43,13 +43,11 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
 
 
 def unit_of(task: object, key: int) -> Mapping[str, int | str]:
-    """What a task works on, for logs: the task's type, and its fit and stratum or its key."""
     describe: Callable[[int], Mapping[str, int | str]] | None = getattr(task, "unit", None)
     return {"task": type(task).__name__, **(describe(key) if describe else {"key": key})}
 
 
 def _sendable(error: Exception) -> Exception:
-    """The exception, or a `TaskError` with its type's name if the exception cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -69,7 +67,6 @@ def stop_or_note(runtime: Runtime, error: Exception, failures: list[Exception]) 
 
 
 def raise_together(failures: list[Exception]) -> None:
-    """Raises a single failure as it is, and several as one `TaskError` that quotes the first."""
     if len(failures) == 1:
         raise failures[0]
     if failures:
@@ -79,7 +76,6 @@ def raise_together(failures: list[Exception]) -> None:
 
 
 def not_started(failure: BaseException) -> TaskError:
-    """The error for a worker that did not start, with the original cause."""
     while failure.__cause__ is not None:
         failure = failure.__cause__
     return TaskError(
@@ -89,7 +85,6 @@ def not_started(failure: BaseException) -> TaskError:
 
 
 def killed(runtime: Runtime, name: str) -> TaskError:
-    """The error for a task under which worker processes died."""
     return TaskError(
         f"{ALLOWED_DEATHS} workers died under task {name}",
         f"if it ran out of memory, raise runtime.memory_per_worker (now {int(runtime.memory_per_worker) / 2**30:.1f} GiB)",

@@ -121,7 +121,7 @@ class Dask:
             raise scheduler.Lost from None
 
     def _gathered(self, done: set[Any]) -> dict[Any, Any]:
-        """The results of finished tasks in one request. Where it fails, each result is asked for alone, which shows why."""
+        """The results of finished tasks in one request."""
         whole = [future for future in done if future.status == "finished"]
         try:
             return dict(zip(whole, self.client.gather(whole), strict=True))
@@ -129,7 +129,6 @@ class Dask:
             return {}
 
     def _width(self) -> int:
-        """Number of workers: in a cluster on this machine the stated number, otherwise the number last reported."""
         if self.connect is None:
             return self.runtime.workers
         counted_when, workers = self._workers
@@ -139,7 +138,6 @@ class Dask:
         return workers
 
     def _finished(self, pending: set[Any]) -> set[Any]:
-        """Waits until at least one task has finished. Meanwhile it starts missing workers."""
         from distributed import wait
 
         deadline = time.monotonic() + self.runtime.stall_timeout

@@ -79,7 +79,6 @@ class Fit:
         return mechanism_of(self.job).protect(self.job, model, store, learned)
 
     def learned(self, stratum: int) -> Learned:
-        """What the mechanism learned about a stratum from the reference."""
         path = self.space.learned(self.address.name, stratum)
         self.space.store.take(path)
         return pickle.loads(path.read_bytes())
@@ -121,7 +120,6 @@ class Fit:
         return kept
 
     def records(self, blocks: range) -> list[Records]:
-        """Returns the records of consecutive blocks, one object for each block."""
         edges = self.layout.blocks.edges
         first = edges[blocks.start]
         records = read_rows(self.space.records, first, edges[blocks.stop])
@@ -132,12 +130,10 @@ class Fit:
         return StratumStore(self.space, self.address.name, stratum, axis, log_lik, self.model(stratum).parameters)
 
     def block_start(self, stratum: int, block: int) -> int:
-        """Returns the position of a block's first record within its stratum."""
         edges = self.layout.blocks.edges
         return edges[block] - edges[self.layout.blocks.first[stratum]]
 
     def unit(self, stratum: int) -> str:
-        """Returns the name of the stratum's completion record."""
         return self.space.part(self.address.name, stratum).name
 
     def done(self, strata: Iterable[int]) -> set[int]:
@@ -147,7 +143,6 @@ class Fit:
 
 
 def stores(name: FitName) -> str:
-    """Name of the record that a fit's stores were created."""
     return "stores-pooled" if name == "pooled" else "stores-strata"
 
 

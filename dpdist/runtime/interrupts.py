@@ -39,7 +39,6 @@ def as_interrupt(act: Callable[[], None], kept: tuple[type[Exception], ...] = ()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """A signal handler that raises KeyboardInterrupt, and remembers it for `as_interrupt`."""
     _received.append(number)
     raise KeyboardInterrupt
 

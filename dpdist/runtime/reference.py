@@ -130,7 +130,6 @@ def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener
 
 
 def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
-    """Makes the error for a reference that is insufficient for some strata."""
     reference, labels = fit.job.reference, fit.frame.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or take another reference"
@@ -167,7 +166,6 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
 
 
 def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
-    """Describes the reference for the statement: the checksum of its content, and constants that were learned from it."""
     given, reference = plan.job.reference, plan.reference
     if given is None:
         return None

@@ -42,7 +42,6 @@ def broken_links() -> tuple[type[Exception], ...]:
 
 
 def settings(start_timeout: float) -> dict[str, Any]:
-    """Dask's settings for every process of a cluster."""
     return {
         "distributed.nanny.pre-spawn-environ": {**_ONE_THREAD, "MALLOC_TRIM_THRESHOLD_": "65536"},
         "distributed.comm.timeouts.connect": f"{start_timeout}s",
@@ -196,6 +195,5 @@ def cut(client: Any, pending: set[Any]) -> None:
 
 
 def close(client: Any) -> None:
-    """Closes the client, also if the scheduler is gone."""
     with suppress(*broken_links()):
         client.close(timeout=CLOSE_TIMEOUT)

@@ -122,10 +122,6 @@ def serve_worker(
 
 
 async def _until_told(finished: Coroutine[Any, Any, Any]) -> bool:
-    """Waits until a server finishes or a signal arrives; returns True for a signal.
-
-    A second signal ends the process at once.
-    """
     signalled, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, signalled.set)

@@ -178,7 +178,6 @@ def pool(means: Means, fit: Fit) -> Fitted:
 
 
 def proper_prior(means: Means, fit: Fit) -> Fitted:
-    """Fits strata that failed once more, under the model's proper prior."""
     failed = learn(fit, fit.strata, means.workers, means.listener)
     others = sorted(set(fit.strata) - {outcome.stratum for outcome in failed})
     failed += (

@@ -92,7 +92,6 @@ class Journal(NamedTuple):
         return dict(zip(names, np.asarray(np.load(self.carry(round, part), mmap_mode="r")), strict=True))
 
     def recorded(self, round: int, spans: int) -> dict[str, str]:
-        """By-products of a round that spans stored outside of the journal's folder, with their checksums."""
         folder = str(self.folder.relative_to(self.confidential))
         entries = [entry for span in range(spans) for entry in self.left(round, span).items()]
         return {name: digest for name, digest in entries if not name.startswith(f"{folder}/")}
@@ -118,19 +117,16 @@ def journal_of(fit: Fit, stratum: int) -> Journal:
 
 
 def entry(path: Path, name: str) -> Floats:
-    """Reads an array from a file of a result or a total."""
     with np.load(path) as file:
         entry: Floats = file[name]
     return entry
 
 
 def _of_part(name: str) -> float:
-    """The round in a span file's name; infinity for other files, which are never cleared."""
     return int(name[:3]) if "-" in name and not name.startswith(".") else float("inf")
 
 
 def _readable(path: Path) -> bool:
-    """True for a complete file: names, sizes and checksums inside the archive agree."""
     if not path.exists():
         return False
     try:
@@ -295,7 +291,6 @@ def released_by(fit: Fit, stratum: int) -> dict[str, object]:
 
 
 def fit_error(fit: Fit, outcome: Outcome) -> FitError:
-    """Makes the error for a stratum without a release: its label, its n and p, the reason, and remedies."""
     k = outcome.stratum
     return FitError(
         f"{fit.frame.stratum_labels[k]} (n = {int(fit.frame.stratum_count[k])}, p = {fit.model(k).identified})",
@@ -305,7 +300,6 @@ def fit_error(fit: Fit, outcome: Outcome) -> FitError:
 
 
 def _remedies(fit: Fit) -> str:
-    """Remedies that the job still allows: no fallback that it already has, and none under a strict guarantee."""
     job, fallback_taken = fit.job, fit.job.mechanism.fallback
     ways = []
     if job.frozen and job.mechanism.tunes_weights:

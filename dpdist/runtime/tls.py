@@ -84,7 +84,7 @@ def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = F
 
 
 def load_certificates(path: Path) -> list[x509.Certificate]:
-    """Reads the certificates of a PEM file. Raises `ClusterError` that names the file."""
+    """Raises `ClusterError` that names the file."""
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
@@ -198,8 +198,6 @@ _RENEW = (
 
 @dataclass(frozen=True)
 class Credentials:
-    """The folder of a role: the authority that it trusts, its certificate, and its key."""
-
     folder: Path
 
     def security(self) -> Any:
@@ -238,7 +236,6 @@ def passing_security() -> Any:
 
 
 def _security(authority: str, certificate: str, key: str) -> Any:
-    """Returns Dask's settings with one certificate for all roles, given as paths or as PEM texts."""
     from distributed import Security
 
     roles = {
@@ -292,7 +289,6 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _greeted(address: str, security: Any) -> None:
-    """Waits for the scheduler's greeting, which it sends only after it has accepted this process's certificate."""
     with socket.create_connection(_place(address), timeout=ANSWER_TIMEOUT) as plain:
         if address.startswith("tcp://"):
             greeting = plain.recv(1)
@@ -305,7 +301,6 @@ def _greeted(address: str, security: Any) -> None:
 
 
 def _certificate_cause(error: ssl.SSLError) -> tuple[str, str] | None:
-    """What is wrong with the certificates, and the remedy; None for a cause that may pass by itself."""
     reason = (error.reason or "").upper()
     if isinstance(error, ssl.SSLCertVerificationError):
         fault = f"its certificate is refused here ({error.verify_message})"

@@ -67,8 +67,6 @@ GROUPS = {"unweighted": "unweighted", "weighting": "weighting", "final": "poster
 
 @dataclass(frozen=True)
 class Template:
-    """The sizes and names from which both stores are created."""
-
     axis: RaggedAxis
     strata: tuple[str, ...]
     chains: int
@@ -171,14 +169,12 @@ def files_of(path: Path) -> list[Path]:
 
 
 def chunk_files(path: Path, chunk: int, region: slice) -> list[Path]:
-    """The chunk files of a region in log_lik.zarr."""
     chunks = range(region.start // chunk, -(-region.stop // chunk))
     values = [path / "log_lik" / "c" / "0" / "0" / str(k) for k in chunks]
     return values + [path / "record" / "c" / str(k) for k in chunks]
 
 
 def posterior_files(path: Path, parameters: Sequence[Parameter], stratum: int, fits: Sequence[str]) -> list[Path]:
-    """The chunk files of a stratum in posterior.zarr, for these fits."""
     tail = ["/".join([p.name, "c", "0", "0", str(stratum), *("0" for _ in p.dims)]) for p in parameters]
     return [path / GROUPS[fit] / name for fit in fits for name in tail]
 

@@ -119,7 +119,7 @@ class Objects:
                 return None
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Writes an object to a file; False if the object does not exist."""
+        """Writes an object to a file; False if there is none."""
         with self._errors_named():
             try:
                 stored = self.store.get(name)
@@ -221,7 +221,6 @@ class Objects:
         return WorkspaceError(self.url, what, _REMEDIES.get(what, _LOOK) + self._afterwards)
 
     def _credentials(self, file: str) -> S3Credential:
-        """Credentials of the profile AWS_PROFILE, from a file in Amazon's format, which every call reads."""
         profiles, profile = ConfigParser(interpolation=None), os.environ.get("AWS_PROFILE", "default")
         try:
             profiles.read_string(self._read(file, "AWS_SHARED_CREDENTIALS_FILE"))
@@ -247,7 +246,6 @@ class Objects:
 
 
 def _retries(soon: bool) -> Any:
-    """Settings of the library's retries. The variable AWS_MAX_ATTEMPTS limits their number, as in Amazon's tools."""
     limit = os.environ.get("AWS_MAX_ATTEMPTS", "")
     attempts = {"max_retries": max(0, int(limit) - 1)} if limit.isdigit() else {}
     return {**({"retry_timeout": FIRST_TRY} if soon else {}), **attempts} or None

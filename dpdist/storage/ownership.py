@@ -62,10 +62,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
 
 @contextmanager
 def _removed_if_refused(space: Workspace) -> Iterator[None]:
-    """Removes the files of a run that begins in this block, if the ledger refuses to charge it.
-
-    Another run has then taken what was left of the budget between this run's check and its charge.
-    """
+    """Removes the files of a run that begins in this block, if the ledger refuses to charge it."""
     began = space.read_identity() is not None
     try:
         yield
@@ -111,7 +108,6 @@ def refuse_another(space: Workspace, identity: Identity) -> None:
 
 
 def _adopt(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
-    """The key of the run that began here; or a new key, stored with the run's identity."""
     refuse_another(space, identity)
     if space.read_identity() is None:
         return _begin(space, identity, given, date)
@@ -131,7 +127,6 @@ def _mark_begun(space: Workspace) -> None:
 
 
 def _begin(space: Workspace, identity: Identity, given: Given | None, date: str | None) -> Key:
-    """Writes key and identity, in this order, unless another process has written them."""
     if given is None and space.replayed:
         fault, remedy = "a study or a replay began here and did not get far", "take an empty folder, or empty this one"
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
@@ -161,7 +156,6 @@ def _begin(space: Workspace, identity: Identity, given: Given | None, date: str 
 
 
 def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> None:
-    """Takes over the noise of a replayed run, and forbids further noise if something was published here."""
     if source is not None:
         _take_noise(space, source)
         _take_over(space, source, [space.receipt])
@@ -181,7 +175,7 @@ def _has_published(space: Workspace) -> bool:
 
 
 def _take_noise(space: Workspace, source: Workspace) -> None:
-    """Takes over the noise of the run that a replay repeats, with its marks. No key can produce this noise again."""
+    """No key can produce this noise again."""
     source.store.take_folder(source.confidential / "noise")
     for path in sorted((source.confidential / "noise").glob("*.npz")):
         _take_over(

@@ -31,7 +31,7 @@ class WorkspacePaths:
 
     @property
     def held(self) -> Path:
-        """The folder of a release that waits for approval. On approval it becomes the public folder."""
+        """The folder of a release that waits for approval."""
         return self.root / HELD
 
     @property
@@ -40,7 +40,6 @@ class WorkspacePaths:
 
     @property
     def decisions(self) -> Path:
-        """The file of decisions: who approved or refused which release, and why."""
         return self.confidential / "decisions.json"
 
     @property
@@ -58,21 +57,17 @@ class WorkspacePaths:
 
     @property
     def reference(self) -> Path:
-        """The reference's records, in rows of the current frame."""
         return self.confidential / "records" / "reference.arrow"
 
     @property
     def copied(self) -> Path:
-        """Columns of the reference's file that synthetic records copy, in the file's order."""
         return self.confidential / "records" / "copied.parquet"
 
     @property
     def earlier_points(self) -> Path:
-        """Points of an earlier release, in rows of the current frame."""
         return self.confidential / "records" / "carried.parquet"
 
     def learned(self, fit: str, stratum: int) -> Path:
-        """What the mechanism learned about a stratum from the reference."""
         return self.confidential / "reference" / f"{fit}-{stratum:06d}-{LEARNED_FORM}.pickle"
 
     @property
@@ -113,20 +108,16 @@ class WorkspacePaths:
 
     @property
     def report(self) -> Path:
-        """The custodian's page on the quality of the release."""
         return self.confidential / "report.html"
 
     @property
     def status(self) -> Path:
-        """The status of a run, which command lines in other terminals show."""
         return self.root / STATUS
 
     def part(self, fit: str, stratum: int) -> Path:
-        """The folder of a stratum's by-products, until they are gathered."""
         return self.confidential / "parts" / f"{fit}-{stratum:06d}"
 
     def journal(self, fit: str, stratum: int) -> Path:
-        """The folder of a giant stratum's rounds, while it is being protected."""
         return self.journals / f"{fit}-{stratum:06d}"
 
     @property

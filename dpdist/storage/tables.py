@@ -73,7 +73,7 @@ def each_part(path: Path, start: int, stop: int, most: int) -> Iterator[Records]
 
 
 def each_block(path: Path) -> Iterator[Records]:
-    """Yields all records, batch by batch. A column that is kept also keeps its batch in memory."""
+    """Yields all records, batch by batch."""
     reader, _ = _batches(path)
     for k in range(reader.num_record_batches):
         yield _records(reader.get_batch(k))
@@ -90,10 +90,7 @@ def _batches(path: Path) -> tuple[pa.RecordBatchFileReader, Ints]:
 
 @lru_cache(maxsize=4)
 def _opened(path: Path, stamp: tuple[int, int]) -> tuple[pa.RecordBatchFileReader, Ints]:
-    """Opens the file; a process does so once, until the file changes.
-
-    Sizes of batches are found without reading records.
-    """
+    """Opens the file; a process does so once, until the file changes."""
     reader, sizes = pa.ipc.open_file(pa.OSFile(str(path))), list[int]()
     while len(sizes) < reader.num_record_batches:
         with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as mapped:

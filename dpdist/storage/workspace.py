@@ -169,7 +169,6 @@ class Workspace(WorkspacePaths):
         return self.confidential if self.store.shared else self.place
 
     def shown(self, path: Path) -> str:
-        """A path of the workspace as text for messages."""
         return f"{self.place}/{path.relative_to(self.root).as_posix()}"
 
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
@@ -252,7 +251,6 @@ class Workspace(WorkspacePaths):
 
     @property
     def _mark(self) -> str:
-        """How a run that was given its key is marked, in `replay` and in its identity; "" for a run with its own key."""
         if self.store.take(self.replay):
             return self.replay.read_text(encoding="utf-8") or REPEATED
         return str((self._read_identity_file() or {}).get("mark", ""))
@@ -266,7 +264,6 @@ class Workspace(WorkspacePaths):
             raise self.damaged(self.identity, "is damaged") from None
 
     def _read_identity_file(self) -> dict[str, Any] | None:
-        """The content of `identity.json`: the identity with date, mark and checksum of the key; None without the file."""
         if not self.store.take(self.identity):
             return None
         try:
@@ -309,7 +306,6 @@ class Workspace(WorkspacePaths):
 
 
 def _result(path: Path) -> str:
-    """The unit of a result. A table may have the name of another file, so the folder is part of it."""
     return f"result-{path.parent.name}-{path.stem}"
 
 
