@@ -12,6 +12,7 @@ import typer
 
 from dpdist.cli.console import err, guarded, out
 from dpdist.core.errors import ToolchainError
+from dpdist.core.extras import install
 from dpdist.core.progress import Event
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed; pip install 'dpdist[stan]'"
+        return f"not installed; {install(package)}"
 
 
 def _line(name: str, text: str) -> None:

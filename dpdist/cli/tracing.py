@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from dpdist.core.errors import JobError, Problem
+from dpdist.core.extras import install
 from dpdist.core.progress import Event, Listener
 
-EXTRA = "pip install 'dpdist[tracing]'"
 WAIT = 5.0
 """Seconds after which a collector that does not take some spans is given up for these spans."""
 QUEUE = 2**14
@@ -123,7 +123,8 @@ def collector(url: str) -> Any:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise JobError("run", [Problem("--traces", "OpenTelemetry is not installed", "with the extra", EXTRA)]) from None
+        problem = Problem("--traces", "OpenTelemetry is not installed", "with the extra", install("opentelemetry"))
+        raise JobError("run", [problem]) from None
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # what fails is counted
     return OTLPSpanExporter(endpoint=url, timeout=WAIT)
 

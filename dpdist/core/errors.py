@@ -282,6 +282,16 @@ class ToolchainError(DpdistError):
         super().__init__(f"stan: {fault}\n    allowed: {allowed}\n    remedy:  {remedy}")
 
 
+class MissingExtra(DpdistError):
+    """A command needs a library that the main install leaves out. `remedy` installs the extra that brings it."""
+
+    exit_code = 2
+
+    def __init__(self, fault: str, remedy: str):
+        self.fault, self.remedy = fault, remedy
+        super().__init__(f"{fault}\n    remedy:  {remedy}")
+
+
 class ProgramError(DpdistError):
     """A Stan program does not exist or does not compile. `fault` is Stan's message, without the program's text."""
 

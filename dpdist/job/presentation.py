@@ -19,8 +19,6 @@ With Stata, noisy measurements are written for Stata too.
 NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 """Formats that need a library which dpdist does not install by itself."""
 FLAGS = ("reliable", "caution", "unreliable")
-EXTRA = 'pip install "dpdist[formats]"'
-SDMX_EXTRA = 'pip install "dpdist[sdmx]"'
 
 
 def _named_by_text(value: Any) -> Any:

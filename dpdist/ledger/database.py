@@ -35,6 +35,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from dpdist.core.errors import LedgerError
+from dpdist.core.extras import install
 from dpdist.ledger.entries import COLUMNS, Entry, Row
 from dpdist.ledger.migrations import migrate, refuse_newer
 
@@ -190,7 +191,7 @@ def _engine(url: URL, name: str) -> Engine:
         waits = {"connect_timeout": 10, "options": f"-c lock_timeout={PATIENCE}s"}
         return create_engine(url, poolclass=NullPool, connect_args=waits, isolation_level="READ COMMITTED")
     except ImportError:
-        raise LedgerError(name, "no driver of PostgreSQL", "pip install 'dpdist[postgres]'", 2) from None
+        raise LedgerError(name, "no driver of PostgreSQL", install("psycopg"), 2) from None
 
 
 def _begin(link: Connection) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpdist.core.errors import WorkspaceError
+from dpdist.core.extras import require
 from dpdist.core.parquet import ParquetTables
 from dpdist.core.public_files import MANIFEST
 from dpdist.opening.verifying import public_of, refuse_unverified
@@ -183,6 +184,7 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
 
 def _loaded(space: Workspace, path: Path, *others: str, group: str | None = None) -> xr.Dataset:
     """Opens a store, or a group of it, and loads its coordinates and the named arrays."""
+    require("xarray", "a lazy dataset of draws")
     import xarray as xr
 
     store: xr.Dataset = xr.open_zarr(arrays.source(path, space.store), group=group, consolidated=False)

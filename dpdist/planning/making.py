@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 
 from dpdist.core.errors import DataError, JobError, Problem
+from dpdist.core.extras import install, installed
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
 from dpdist.job.families import family_facts, parametric
-from dpdist.job.presentation import EXTRA, NEEDS_AN_EXTRA, SDMX_EXTRA
+from dpdist.job.presentation import NEEDS_AN_EXTRA
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
@@ -81,15 +81,18 @@ def _public_frames(job: Job, frame: Frame, reference: ReferenceFile | ReferenceR
         yield reference.census.frame
 
 
+WRITABLE = "formats that can be written here"
+
+
 def refuse_formats(job: Job) -> None:
     """Raises `JobError` where an output format needs a library that is not installed."""
-    if job.presentation.sdmx is not None and find_spec("pysdmx") is None:
+    if job.presentation.sdmx is not None and not installed("pysdmx"):
         fault = "SDMX needs pysdmx, which is not installed"
-        raise JobError(job.dataset, [Problem("presentation.sdmx", fault, "formats that can be written here", SDMX_EXTRA)])
+        raise JobError(job.dataset, [Problem("presentation.sdmx", fault, WRITABLE, install("pysdmx"))])
     for i, name in enumerate(job.presentation.formats):
-        if name in NEEDS_AN_EXTRA and find_spec("pyreadstat") is None:
+        if name in NEEDS_AN_EXTRA and not installed("pyreadstat"):
             where, fault = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"
-            raise JobError(job.dataset, [Problem(where, fault, "formats that can be written here", EXTRA)])
+            raise JobError(job.dataset, [Problem(where, fault, WRITABLE, install("pyreadstat"))])
 
 
 def _check_scale(job: Job, model: StratumModel) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from dpdist.core.extras import installed
 from dpdist.core.files import sha256, write_json, write_text
 from dpdist.core.formats import RELEASE
 from dpdist.core.progress import Listener, silent, stage
@@ -56,6 +57,8 @@ THIRD_PARTY = {
 """Keys of the distributions that bring parts, by what a part is."""
 PACKAGES = ("dpdist", "numba", "numpy", "opendp", "pandas", "pyarrow", "randomgen", "scipy")
 """Packages that can change a published number."""
+COMPILED = "numba"
+"""The one of them that an install may lack."""
 
 
 def manifest(folder: Path, released: ReleasedObject, withheld: Mapping[str, Any] | None = None) -> bytes:
@@ -85,7 +88,7 @@ def manifest(folder: Path, released: ReleasedObject, withheld: Mapping[str, Any]
 
 @cache
 def _versions() -> dict[str, str]:
-    return {name: version(name) for name in PACKAGES}
+    return {name: version(name) for name in PACKAGES if name != COMPILED or installed(COMPILED)}
 
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.

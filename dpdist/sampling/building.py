@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib import resources, util
+from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
 from filelock import FileLock, Timeout
 
 from dpdist.core.errors import ProgramError, ToolchainError
+from dpdist.core.extras import install, installed
 from dpdist.core.files import sha256, write_text
 
 PLATFORMS = "Linux on x86_64 (glibc) or macOS on arm64, CPython 3.11 to 3.14"
@@ -159,8 +160,8 @@ _MEMORY_OF_A_COMPILE = 3 * 2**30
 def cache_folder() -> Path:
     """The folder `stan` in $DPDIST_CACHE, or in the user's cache folder. It is created if it is missing."""
     configured = os.environ.get("DPDIST_CACHE")
-    if not configured and util.find_spec("platformdirs") is None:
-        raise ToolchainError("platformdirs is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'")
+    if not configured and not installed("platformdirs"):
+        raise ToolchainError("platformdirs is not installed", "the extra 'stan'", install("platformdirs"))
     if configured:
         folder = Path(configured).absolute() / "stan"
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.core.errors import ProgramError, ToolchainError
+from dpdist.core.extras import install
 from dpdist.core.files import sha256
 from dpdist.sampling.building import (
     shipped_folder,
@@ -26,7 +27,7 @@ def cmdstanpy() -> Any:
     try:
         import cmdstanpy as module
     except ImportError:
-        raise ToolchainError("cmdstanpy is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'") from None
+        raise ToolchainError("cmdstanpy is not installed", "the extra 'stan'", install("cmdstanpy")) from None
     module.disable_logging()
     return module
 

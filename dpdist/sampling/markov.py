@@ -19,6 +19,7 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import ProgramError, StanError, ToolchainError
+from dpdist.core.extras import install
 from dpdist.core.files import write_text
 from dpdist.core.records import Floats
 from dpdist.job import Diagnostics as DiagnosticLimits
@@ -144,7 +145,7 @@ def _arviz() -> tuple[Any, Any]:
             import arviz
         import xarray
     except ImportError:
-        raise ToolchainError("arviz is not installed", "the extra 'stan'", "pip install 'dpdist[stan]'") from None
+        raise ToolchainError("arviz is not installed", "the extra 'stan'", install("arviz")) from None
     return arviz, xarray
 
 

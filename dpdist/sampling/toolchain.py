@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dpdist.core.errors import ToolchainError
+from dpdist.core.extras import install
 from dpdist.core.files import sha256, write_json
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.sampling.building import (
@@ -68,7 +69,7 @@ class Embedded:
         spec = util.find_spec("httpstan")
         if spec is None or spec.origin is None:
             supported = (platform.system(), platform.machine()) in {("Linux", "x86_64"), ("Darwin", "arm64")}
-            remedy = f"pip install 'dpdist[stan]', or {INSTALL_CMDSTAN}" if supported else INSTALL_CMDSTAN
+            remedy = f"{install('httpstan')}, or {INSTALL_CMDSTAN}" if supported else INSTALL_CMDSTAN
             raise ToolchainError("no CmdStan found, and httpstan is not installed", PLATFORMS, remedy)
         package, version, compiler = Path(spec.origin).parent, metadata.version("httpstan"), shutil.which(compiler_name())
         if compiler is not None:

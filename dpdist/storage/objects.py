@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from dpdist.core.errors import WorkspaceError
+from dpdist.core.extras import require
 from dpdist.core.files import replaced
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Objects:
     """
 
     def __init__(self, url: str, soon: bool = False, reading: bool = False) -> None:
+        require("obstore", "a workspace in an object store")
         from obstore.store import from_url
 
         self.url, self._afterwards = url.rstrip("/"), "" if reading else "; the same command resumes"

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError
+from dpdist.core.extras import require
 from dpdist.core.files import replaced, scratch, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.this_process import refuse_nested_start
@@ -37,7 +37,6 @@ from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import written
 from dpdist.privacy import small_counts
 from dpdist.publish.writers.page import environment
-from dpdist.studies.figures import inline
 from dpdist.studies.rehearsal_candidates import Candidate, Refused, candidates
 from dpdist.studies.rehearsal_thirds import Parts, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
@@ -209,6 +208,7 @@ def rehearse(
     job's reference. A random part of `records` records is used of a larger file. `chains` allows Markov chains. Raises
     `JobError` if there is no public file, or no mechanism can be run on it.
     """
+    require("matplotlib", "a rehearsal")
     refuse_nested_start()
     source = public_source(job, public)
     with stage(listener, "read public file", source.rows) as tick:
@@ -369,6 +369,8 @@ def page(made: Rehearsal) -> str:
     template = environment("dpdist.studies").get_template("rehearsal.html")
     rows = [(trial, row) for trial in made.trials for row in trial.by_statistic.to_dict("records")]
     confirmed = [] if made.confirmed is None else made.confirmed.by_statistic.to_dict("records")
+    from dpdist.studies.figures import inline
+
     drawn = Markup(inline(figure(made.trials), "errors", "Errors by mechanism"))
     return template.render(
         made=made,
@@ -399,6 +401,8 @@ def by_reason(refused: Sequence[Refused]) -> dict[str, str]:
 
 def figure(trials: list[Trial]) -> str:
     """Boxes of |error| over cells, in direct standard errors, by mechanism."""
+    from matplotlib.figure import Figure
+
     sizes = [trial.cells["error_in_direct_se"] for trial in trials]
     shown = [errors[np.isfinite(errors)].clip(lower=LEAST_DRAWN) for errors in sizes]
     figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")

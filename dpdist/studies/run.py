@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from markupsafe import Markup
 
 from dpdist.core.errors import WorkspaceError
+from dpdist.core.extras import require
 from dpdist.core.files import write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.records import Floats
@@ -22,7 +23,6 @@ from dpdist.core.this_process import refuse_nested_start
 from dpdist.publish.writers.page import environment
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
-from dpdist.studies.figures import drawn
 from dpdist.studies.file import kind_of
 from dpdist.studies.kinds.protocol import Fact
 from dpdist.studies.material import Material, number
@@ -64,6 +64,7 @@ def run(
     >>> (dpdist.run_study(study, "study") / "summary.csv").exists()
     True
     """
+    require("matplotlib", "a study")
     refuse_nested_start()
     if replicates is not None:
         study = study.model_copy(update={"replicates": replicates})
@@ -170,6 +171,8 @@ def page(material: Material, versions: Mapping[str, str]) -> str:
     study, results, _ = material
     kind = kind_of(study)
     template = environment("dpdist.studies").get_template("page.html")
+    from dpdist.studies.figures import drawn
+
     measured = [name for name in study.all_measures if name in set(results.measure)]
     captions = {name: material.caption(name) for name in measured}
     return template.render(

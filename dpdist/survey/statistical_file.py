@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError
+from dpdist.core.extras import install, installed
 from dpdist.job import TextFile
 from dpdist.survey.typed_file import STATISTICAL, OneFile, unreadable
 
@@ -73,8 +73,8 @@ class StatisticalSource(OneFile):
 
     def _read(self, **how: Any) -> tuple[Any, Any]:
         kind = self.path.suffix.lower()
-        if find_spec("pyreadstat") is None:
-            fault, remedy = f"files named {kind} need pyreadstat, which is not installed", "pip install 'dpdist[formats]'"
+        if not installed("pyreadstat"):
+            fault, remedy = f"files named {kind} need pyreadstat, which is not installed", install("pyreadstat")
             raise unreadable(self.name, fault, remedy)
         import pyreadstat
 

@@ -40,11 +40,16 @@ def test_the_lock_pins_every_package_by_hash_and_names_no_index(name: str) -> No
     assert len(locked("requirements.lock")) > 40
 
 
+OF_THE_IMAGE = re.findall(r"--extra (\w+)", (DEPLOY / "lock.sh").read_text())
+"""Extras that the image has."""
+
+
 def test_every_dependency_is_locked_within_its_range() -> None:
     said = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
     pinned = locked("requirements.lock")
+    assert {"dask", "postgres", "stan", "stores"} <= set(OF_THE_IMAGE), "a cluster needs them"
     environment = {"python_version": "3.11", "sys_platform": "linux", "platform_machine": "x86_64"}
-    extras = [one for name in ("postgres", "stan", "tracing") for one in said["optional-dependencies"][name]]
+    extras = [one for name in OF_THE_IMAGE for one in said["optional-dependencies"][name]]
     wanted = [Requirement(one) for one in (*said["dependencies"], *extras)]
     for one in wanted:
         if one.marker is None or one.marker.evaluate(environment):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,10 +104,10 @@ def test_levels_that_are_numbers_are_named_by_their_texts() -> None:
 
 
 def test_validate_names_the_command_that_installs_a_format(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, there = parse_job(text + "presentation: {formats: [csv, sav]}"), importlib.util.find_spec
+    job = parse_job(text + "presentation: {formats: [csv, sav]}")
     dpdist.validate(job)
-    monkeypatch.setattr("dpdist.planning.making.find_spec", lambda name: None if name == "pyreadstat" else there(name))
-    with pytest.raises(JobError, match=r'pip install "dpdist\[formats\]"'):
+    monkeypatch.setitem(sys.modules, "pyreadstat", None)
+    with pytest.raises(JobError, match=r"pip install 'dpdist\[formats\]'"):
         dpdist.validate(job)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,10 +152,10 @@ def test_without_an_agency_nothing_is_written_and_without_pysdmx_the_job_is_refu
     survey().to_parquet(tmp_path / "survey.parquet")
     public = Path(dpdist.run(parse_job(JOB), tmp_path / "ws", input=tmp_path / "survey.parquet"))
     assert not (public / "sdmx").exists()
-    monkeypatch.setattr("dpdist.planning.making.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pysdmx", None)
     with pytest.raises(JobError, match="pysdmx, which is not installed") as refused:
         dpdist.validate(parse_job(JOB + "presentation: {sdmx: {agency: A}}\n"), tmp_path / "survey.parquet")
-    assert 'pip install "dpdist[sdmx]"' in str(refused.value)
+    assert "pip install 'dpdist[sdmx]'" in str(refused.value)
     with pytest.raises(JobError, match=r"presentation\.sdmx\.agency"):
         parse_job(JOB + "presentation: {sdmx: {agency: 1 agency}}\n")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -147,8 +147,7 @@ def test_a_damaged_file_is_refused_with_cause_and_remedy(suffix: str, tmp_path: 
 
 def test_without_pyreadstat_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "people.dta").write_bytes(b"")
-    real = importlib.util.find_spec
-    monkeypatch.setattr(statistical_file, "find_spec", lambda name: None if name == "pyreadstat" else real(name))
+    monkeypatch.setitem(sys.modules, "pyreadstat", None)
     with pytest.raises(DataError, match=r"need pyreadstat.*\n.*\n.*pip install 'dpdist\[formats\]'"):
         open_source(parse_job(JOB), tmp_path / "people.dta")
 

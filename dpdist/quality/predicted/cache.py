@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import util
 from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 
+from dpdist.core.extras import installed
 from dpdist.core.files import replaced
 
 MOST_KEPT = 200
@@ -22,7 +22,7 @@ def folder() -> Path | None:
     """The folder `predictions` in $DPDIST_CACHE, or in the user's cache folder; None where there is none to write to."""
     if configured := os.environ.get("DPDIST_CACHE"):
         return Path(configured).absolute() / "predictions"
-    if util.find_spec("platformdirs") is None:
+    if not installed("platformdirs"):
         return None
     from platformdirs import user_cache_path
 
