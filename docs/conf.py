@@ -1,16 +1,67 @@
-"""Sphinx: pages in MyST Markdown. What follows from the code stands in them: see `generated`."""
+"""Sphinx: pages in MyST Markdown, with parts that follow from the code (`generated`) and a built gallery (`gallery`)."""
 
 from __future__ import annotations
 
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import gallery
+
+BUILT = Path(__file__).parent / "_gallery"
+(BUILT / "pages").mkdir(parents=True, exist_ok=True)
+gallery.make(BUILT)
+
 project = "dpdist"
 author = "the authors of dpdist"
-extensions = ["myst_parser"]
-exclude_patterns = ["_build"]
+version = release = metadata.version("dpdist")
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build", "_gallery"]
+autodoc_typehints = "none"  # the section Parameters says what each one is
+add_module_names = False
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
+default_role = "code"
 smartquotes = False  # options are written --so
+templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
-html_title = "dpdist"
+html_title = f"dpdist {version}"
 html_show_sphinx = False
 html_show_copyright = False
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_extra_path = ["_gallery/pages"]
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "navbar_persistent": ["search-button"],  # the field has a label that is not its text
+    "navbar_end": ["versions", "theme-switcher"],
+    "switcher": {"json_url": "../versions.json", "version_match": version},  # see `build_site`
+    "check_switcher": False,
+}
+
+
+FIELDS = {"Parameters": ":param {}: ", "Raises": ":raises {}: ", "Returns": ":returns: ", "Yields": ":yields: "}
+
+
+def as_fields(_app: Any, _kind: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    """Sections of a docstring, one `name : meaning` a line, as the fields that Sphinx knows."""
+    field, kept = "", []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if set(below) == {"-"} and line.strip():
+            field = FIELDS.get(line.strip(), "")
+            kept += [] if field else [f".. rubric:: {line.strip()}", ""]
+        elif set(line) == {"-"}:
+            kept.append("")
+        elif not field or not line.strip() or line.startswith(" "):
+            kept.append(line)
+        elif "{}" in field and (parts := re.fullmatch(r"([\w.*, ]+?) : (.+)", line)):
+            kept.append(field.format(parts[1]) + parts[2])
+        else:
+            kept.append(field + line if "{}" not in field and not kept[-1].startswith(field) else f"    {line}")
+    lines[:] = kept
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", as_fields)
