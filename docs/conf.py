@@ -11,9 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import gallery
 
-BUILT = Path(__file__).parent / "_gallery"
-(BUILT / "pages").mkdir(parents=True, exist_ok=True)
-gallery.make(BUILT)
+gallery.make(Path(__file__).parent / "_gallery" / "gallery")
 
 project = "dpdist"
 author = "the authors of dpdist"
@@ -31,7 +29,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"dpdist {version}"
 html_show_sphinx = False
 html_show_copyright = False
-html_extra_path = ["_gallery/pages"]
+html_extra_path = ["_gallery"]
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,

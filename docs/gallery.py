@@ -1,6 +1,6 @@
 """Makes the releases of the gallery: shipped jobs, run on the embedded example and on public files, with their pages.
 
-Files are those of `DPDIST_DATA`. Without that folder the gallery has the embedded examples alone, and says so.
+Files are those of `DPDIST_DATA`. A release whose file is not there has a page that says so.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ def elections(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 class Example(NamedTuple):
-    """A shipped job, a sentence on its release, its file, and how that becomes input and reference."""
+    """A shipped job of the page `gallery.md`, its file, and how that becomes input and reference."""
 
     job: str
-    sentence: str
     file: str | None = None
     parts: Parts = whole
 
 
 EXAMPLES: Sequence[Example] = (
-    Example("doctorates", "Salaries of a simulated survey by field and sex: tables and records by a model."),
-    Example("doctorates_package", "Four tables of the same survey from one strict budget."),
-    Example("nhanes_bmi", "A health survey with strata and clusters: body mass by sex and age.", "nhanes2015.parquet"),
-    Example("vote_strict", "Turnout by state, with the election before as reference.", "cps_vote.parquet", elections),
-    Example("nscg_strict", "Salaries of graduates by degree. Half of a file is the reference.", "nscg2013.parquet", halves),
-    Example("tax_wages_strict", "Wages of tax units by state and status, likewise.", "cps_taxunits.parquet", halves),
+    Example("doctorates"),
+    Example("doctorates_package"),
+    Example("nhanes_bmi", "nhanes2015.parquet"),
+    Example("vote_strict", "cps_vote.parquet", elections),
+    Example("nscg_strict", "nscg2013.parquet", halves),
+    Example("tax_wages_strict", "cps_taxunits.parquet", halves),
 )
+NOT_HERE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{0}</title>
+<main><h1>{0}</h1><p>This build had no file {1}.
+<a href="../../gallery.html">Gallery</a></p></main>
+"""
 
 
 def make(folder: Path) -> None:
-    """Writes `list.md`, and public folders under `pages/gallery`; what is there already is kept."""
+    """Writes the public folder of each example that is not there yet, or a page that says which file is missing."""
     from dpdist import load_job, run
 
     data = Path(os.environ.get("DPDIST_DATA") or "/nowhere")
-    lines, left_out = [], []
     for example in EXAMPLES:
-        shown = folder / "pages" / "gallery" / example.job
+        shown = folder / example.job
         file = None if example.file is None else data / example.file
-        if not shown.exists() and file is not None and not file.is_file():
-            left_out.append(f"`{example.job}`")
+        if (shown / "manifest.json").exists():
             continue
-        if not shown.exists():
-            with tempfile.TemporaryDirectory() as scratch:
-                settings, records = ["runtime.executor=serial"], None
-                if file is not None:
-                    records, reference = example.parts(pd.read_parquet(file))
-                    if reference is not None:
-                        reference.to_parquet(Path(scratch) / "reference.parquet")
-                        settings.append(f"reference.path={scratch}/reference.parquet")
-                run(load_job(example.job, settings), Path(scratch) / "workspace", input=records)
-                shutil.copytree(Path(scratch) / "workspace" / "public", shown)
-        lines.append(f'- <a href="gallery/{example.job}/index.html">{example.job}</a>: {example.sentence}')
-    if left_out:
-        lines.append(f"\nThis build had no public files, and so leaves out {', '.join(left_out)}.")
-    (folder / "list.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if file is not None and not file.is_file():
+            shown.mkdir(parents=True, exist_ok=True)
+            (shown / "index.html").write_text(NOT_HERE.format(example.job, file.name), encoding="utf-8")
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            settings, records = ["runtime.executor=serial"], None
+            if file is not None:
+                records, reference = example.parts(pd.read_parquet(file))
+                if reference is not None:
+                    reference.to_parquet(Path(scratch) / "reference.parquet")
+                    settings.append(f"reference.path={scratch}/reference.parquet")
+            run(load_job(example.job, settings), Path(scratch) / "workspace", input=records)
+            shutil.copytree(Path(scratch) / "workspace" / "public", shown, dirs_exist_ok=True)
