@@ -22,12 +22,12 @@ from dpdist.audit.auditing import LOSSES
 from dpdist.audit.lower_bounds import LOWER_BOUNDS
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
-from dpdist.core.formats import JOB, RELEASE, STATEMENT
+from dpdist.core.formats import JOB, PROOF, RELEASE, STATEMENT
 from dpdist.job import SAMPLERS, SPECS, Job
 from dpdist.job.families import FAMILIES
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.publish.schemas import DRAFT, manifest_schema, statement_schema
+from dpdist.publish.schemas import DRAFT, manifest_schema, proof_schema, statement_schema
 from dpdist.quality.evaluate import TABLES
 
 FILES = {
@@ -67,7 +67,13 @@ def schemas() -> dict[str, dict[str, Any]]:
         name: {"description": described[name], **keys.get(name, {})} for name in sorted(keys.keys() | described.keys())
     }
     job = {"$schema": DRAFT, "title": "job file", **Job.model_json_schema()}
-    return {f"job-{JOB}": job, f"manifest-{RELEASE}": manifest_schema(), f"statement-{STATEMENT}": statement}
+    manifest, proof = manifest_schema(), proof_schema()
+    return {
+        f"job-{JOB}": job,
+        f"manifest-{RELEASE}": manifest,
+        f"proof-{PROOF}": proof,
+        f"statement-{STATEMENT}": statement,
+    }
 
 
 def _described() -> Iterator[tuple[str, str]]:

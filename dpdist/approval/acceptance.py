@@ -14,13 +14,13 @@ adjacency:
    length.
 2. An error is divided by a released scale. `unit` is the largest ratio of length to scale over all cells.
 3. |·|, and every order statistic, change by at most the largest change of their arguments.
-4. Rounding down to multiples of unit/2^20 adds at most one multiple. This gives SENSITIVITY.
+4. Rounding down to multiples of unit/2^20 adds at most one multiple. This gives GATE_SENSITIVITY.
 5. A cell without a published figure, or with a figure of 0, counts as an error beyond every limit. Which cells these are
    follows from the release, so 1 to 4 hold for all others.
 
-Discrete Laplace noise of scale SENSITIVITY/ε on each gate's value then costs ε for each gate, in addition to the release's
-ε. This is adaptive composition, since the values depend on the records and on the release. Hod & Canetti (arXiv 2405.00267)
-select privately among many tries; here there is a single try, which needs no selection.
+Discrete Laplace noise of scale GATE_SENSITIVITY/ε on each gate's value then costs ε for each gate, in addition to the
+release's ε. This is adaptive composition, since the values depend on the records and on the release. Hod & Canetti (arXiv
+2405.00267) select privately among many tries; here there is a single try, which needs no selection.
 """
 
 from __future__ import annotations
@@ -44,12 +44,10 @@ from dpdist.core.table_cells import cross
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text
 from dpdist.privacy.cell_sums import CellBounds
-from dpdist.privacy.queries import record_epsilon
+from dpdist.privacy.proof import GATE_SENSITIVITY, query_of_gates
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.workspace import Workspace
 
-SENSITIVITY = UNIT + 2
-"""Sensitivity of a gate's value in parts of unit/2^20: UNIT for the record, 1 for rounding down, 1 for float64 rounding."""
 HALF = 0.5
 ACCEPTED = "acceptance"
 """Name of the completion record that is written when the gates are measured."""
@@ -91,15 +89,14 @@ def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats
     assert job.accept is not None
     gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.accept.gates]
     tables = [[table.name, table.by, table.margins] for table in gated_tables(job)]
-    query = digest({"gates": gates, "tables": tables, "bounds": bounds_of(job), "sensitivity": SENSITIVITY})
+    query = digest({"gates": gates, "tables": tables, "bounds": bounds_of(job), "sensitivity": GATE_SENSITIVITY})
     request = Noise(noise_scale(job), len(gates), 0, "laplace", query, digest(dict(sums)))
     return noise_once(space, space.noise("accept", 0, 0), request)
 
 
 def noise_scale(job: Job) -> Fraction:
     """Returns the noise scale in parts of unit/2^20. Each gate has an equal share of the ε for gates."""
-    assert job.accept is not None
-    return SENSITIVITY * len(job.accept.gates) / record_epsilon(job, job.accept.epsilon)
+    return query_of_gates(job).scale
 
 
 def measure(

@@ -23,21 +23,27 @@ def verify(
 ) -> None:
     """List every file of a release that was changed, is missing or was added. Exit code 0: complete; 1: not.
 
+    Derives ε again from the proof record and compares it with the statement. Lists what could not be checked.
     A line names each advisory on the release: a fault of the version that made it. It does not change the exit code.
     """
     from dpdist.core.minisign import PublicKey
-    from dpdist.opening.verifying import advised, problems, public_of
+    from dpdist.opening.verifying import advised, derived_again, problems, public_of
 
     def act() -> None:
         public = public_of(folder)
         wrong = problems(public, None if key is None else PublicKey.named(key))
         which, faults = {} if wrong else _which(public), advised(public)
+        _, derived, unchecked = ([], "", []) if wrong else derived_again(public)
+        unchecked += ["who made the release: give --key"] if key is None and not wrong else []
         if as_json:
             named = {"advisories": [{"name": advisory.name, "words": advisory.words} for advisory in faults]}
-            print(json.dumps({"whole": not wrong, "problems": wrong, **which, **named}, indent=2))
+            again = {"derived": derived, "not_checked": unchecked}
+            print(json.dumps({"whole": not wrong, "problems": wrong, **which, **named, **again}, indent=2))
         else:
-            for line in wrong or [f"whole: {public}", *_corrects(which)]:
+            for line in wrong or [f"whole: {public}", *_corrects(which), *filter(None, [derived])]:
                 out.print(line, markup=False)
+            for line in unchecked:
+                out.print(f"not checked: {line}", markup=False)
             for advisory in faults:
                 out.print(f"advisory {advisory.name}: {advisory.words}", markup=False)
         if wrong:

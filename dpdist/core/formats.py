@@ -14,6 +14,8 @@ RELEASE = 1
 """The format of a public folder with its released object: `format` in manifest.json."""
 STATEMENT = 1
 """The format of statement.json: its key `format`."""
+PROOF = 1
+"""The format of released/proof.json: its key `format`."""
 JOB = 1
 """The format of a job file: its key `format`."""
 LEDGER = 1

@@ -35,8 +35,13 @@ class Cells:
 
     @property
     def per_record(self) -> int:
-        """Number of cells that contain a record. It is the same for every record."""
+        """Number of cells that contain a record. It is the same for every record, and `cells_of_record` of the table."""
         return int(self.membership[:, [0]].sum())
+
+
+def cells_of_record(by: Sequence[str], margins: bool) -> int:
+    """Number of cells of `cross` that contain a record, in any frame."""
+    return 2 ** len(by) if margins else 1
 
 
 def cell_name(label: Sequence[str]) -> str:

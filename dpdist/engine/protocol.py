@@ -200,3 +200,10 @@ class Mechanism(Protocol):
     def promise(self, job: Job) -> Promise: ...
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned = None) -> Rounds: ...
+
+
+@runtime_checkable
+class ListsQueries(Protocol):
+    """A mechanism whose promise is computed from queries under noise, which it lists."""
+
+    def listed(self, job: Job) -> tuple[NoisyQuery, ...]: ...

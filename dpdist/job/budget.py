@@ -31,9 +31,13 @@ SECTIONS, WIDTH = 120, 8.0
 @lru_cache(maxsize=256)
 def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
     """An ε for which ρ-zCDP implies (ε, δ)-differential privacy, rounded up."""
-    loss = -log(float(delta))
-    least = _least(lambda a: (1.0 + a) * float(rho) + _rest(a, loss), sqrt(loss / float(rho)))
-    return _rounded(max(least, 1e-9), up=True)
+    return _rounded(max(least_epsilon(float(rho), float(delta)), 1e-9), up=True)
+
+
+def least_epsilon(rho: float, delta: float) -> float:
+    """The same before it is rounded."""
+    loss = -log(delta)
+    return _least(lambda a: (1.0 + a) * rho + _rest(a, loss), sqrt(loss / rho))
 
 
 @lru_cache(maxsize=256)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from dpdist.core.confidential import Confidential
-from dpdist.engine.protocol import Mechanism
+from dpdist.engine.protocol import ListsQueries, Mechanism
 from dpdist.job import SPECS, Job
 from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
 from dpdist.mechanisms.stratum_sums import NoisySums
+from dpdist.privacy.proof import proof_record
 
 MECHANISMS: Parts[Mechanism] = Parts("MECHANISMS", *REQUIRED["MECHANISMS"])
 AUDITS: Parts[Callable[..., Confidential[Any]]] = Parts(
@@ -31,7 +32,16 @@ def mechanism_of(job: Job) -> Mechanism:
     return mechanism
 
 
+def proof_of(job: Job) -> dict[str, Any]:
+    """The proof record of a job's release. It follows from the job alone."""
+    mechanism = mechanism_of(job)
+    queries = mechanism.listed(job) if isinstance(mechanism, ListsQueries) else None
+    return proof_record(job, mechanism.promise(job), queries)
+
+
 def _held(mechanism: Mechanism) -> bool:
     """True if the engine computes the promise from the mechanism's queries, and holds its rounds to them."""
+    if not isinstance(mechanism, NoisySums):
+        return False
     kind = type(mechanism)
-    return isinstance(mechanism, NoisySums) and (kind.promise, kind.protect) == (NoisySums.promise, NoisySums.protect)
+    return (kind.promise, kind.listed, kind.protect) == (NoisySums.promise, NoisySums.listed, NoisySums.protect)

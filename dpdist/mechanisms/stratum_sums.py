@@ -80,7 +80,7 @@ class NoisySums(ABC, Generic[S, M]):
     def promise(self, job: Job) -> Promise:
         """The promise for a job, before data are seen."""
         settings = self._settings(job)
-        total = guarantee_of(job, self.queries(job, settings))
+        total = guarantee_of(job, self.listed(job))
         promise = self.promised(job, settings, total)
         if isinstance(promise.total, NoGuarantee):
             return promise
@@ -90,11 +90,15 @@ class NoisySums(ABC, Generic[S, M]):
             raise LossExceeded(f"it promises ε = {promise.total.epsilon}, and its queries lose {total.epsilon}")
         return promise
 
+    def listed(self, job: Job) -> tuple[NoisyQuery, ...]:
+        """The queries from which the promise is computed."""
+        return tuple(self.queries(job, self._settings(job)))
+
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
         """The rounds over a stratum's records: passes and queries; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
         settings, neighbour = self._settings(job), neighbour_of(job)
-        promised = lost(self.queries(job, settings), neighbour)
+        promised = lost(self.listed(job), neighbour)
         return within_loss(self.rounds(job, settings, model, recorder, learned), promised, neighbour)
 
     @abstractmethod

@@ -26,6 +26,7 @@ from dpdist.core.public_files import (
 from dpdist.estimation.frame_table import read_job
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.opening.rederiving import Rederivation, rederivation
 from dpdist.privacy.adjacency import neighbours, unit
 from dpdist.privacy.claims import Advisory, advisories, promised
 from dpdist.publish.released import REMEDY
@@ -79,6 +80,11 @@ def advised(public: Path) -> list[Advisory]:
     return advisories(job, str(promise.get("protected_by") or ""))
 
 
+def derived_again(public: Path) -> Rederivation:
+    """What was derived from the proof record of a folder without `problems`, and what could not be checked."""
+    return rederivation(public, read_job(public, "released/job.json"), read_object(public, STATEMENT))
+
+
 def refuse_unverified(public: Path, made_again: bool = False) -> None:
     """Raises `WorkspaceError` for a folder that was changed since its release. A replay's folder passes.
 
@@ -129,9 +135,19 @@ def _claims(public: Path) -> list[Damaged]:
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         fault = f"a job of which nothing can be promised ({type(error).__name__})"
         return [Damaged("released/job.json", fault, "the job as it was released")]
+    try:
+        proof = rederivation(public, job, statements[STATEMENT]).faults
+    except Damaged as error:
+        proof = [error]
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        proof = [
+            Damaged(STATEMENT, f"figures that cannot be compared ({type(error).__name__})", "those of its proof record")
+        ]
     units = {**unit_figures(job), **({"correction": job.correction.model_dump()} if job.correction is not None else {})}
+    figures = [error for name, file in statements.items() for error in _figures(name, FIGURES, file, due)]
     return [
-        *(error for name, file in statements.items() for error in _figures(name, FIGURES, file, due)),
+        *figures,
+        *(error for error in proof if not figures or error.file != STATEMENT),
         *_figures(STATEMENT, UNIT, statements[STATEMENT], units),
         *_words(job, statements[STATEMENT]),
         *(

@@ -11,7 +11,7 @@ neighbouring files, and are kept exact. All further steps are post-processing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
 from typing import NamedTuple
@@ -21,7 +21,7 @@ import numpy as np
 from dpdist.core.records import Floats, Frame, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.privacy.noise import simulated_noise
-from dpdist.privacy.queries import record_epsilon, record_rho
+from dpdist.privacy.queries import Moved, NoisyQuery, record_epsilon, record_rho
 
 TOTAL_SHARE = Fraction(1, 10)
 """Share of the frame's budget for the number of all records. The other levels share the rest equally."""
@@ -64,6 +64,25 @@ def levels(job: Job) -> tuple[Level, ...]:
     return tuple(
         Level(order[:end], _scale(job, equal if share is None else share) if end in noisy else None)
         for end, share in zip(ends, shares, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class CountsQuery(NoisyQuery):
+    """Counts of which a neighbour moves that many by 1: their L1 distance, and the square of their L2 distance."""
+
+    @property
+    def squared(self) -> Moved:
+        return self.moved
+
+
+def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
+    """The queries for the noisy levels; none where sample counts are public."""
+    moved, law = Moved(Fraction(1), Fraction(2), Fraction(2)), noise_name(job)
+    return tuple(
+        CountsQuery(f"sample counts by {', '.join(level.columns) or 'no column'}", moved, level.scale, law)
+        for level in (levels(job) if job.predictors is not None else ())
+        if level.scale is not None
     )
 
 

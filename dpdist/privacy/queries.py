@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dpdist.job import Job, NoiseName, epsilon_of
 from dpdist.privacy.guarantees import Concentrated, Strict
@@ -38,6 +38,11 @@ class Moved(NamedTuple):
     def by(self, neighbour: Neighbour) -> Fraction:
         distance: Fraction = getattr(self, neighbour)
         return distance
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The distances as exact texts."""
+        return {kind: str(distance) for kind, distance in self._asdict().items()}
 
     def times(self, factor: int) -> Moved:
         """For that many such sums beside each other, or units of a finer grain."""
@@ -78,11 +83,24 @@ class NoisyQuery:
         """The noise's variance in squared units of the sums; that of discrete Laplace noise is 2b² to 1/(12b²)."""
         return (2.0 if self.law == "laplace" else 1.0) * float(self.scale) ** 2
 
+    @property
+    def squared(self) -> Moved:
+        """Squares of the distances in L2."""
+        return Moved(*(distance**2 for distance in self.moved))
+
     def loss(self, neighbour: Neighbour) -> Fraction:
         """ε under Laplace noise, ρ under Gaussian noise, of one record and of all times together."""
-        distance = self.moved.by(neighbour)
-        once = distance / self.scale if self.law == "laplace" else distance**2 / (2 * self.scale**2)
-        return self.times * once
+        if self.law == "laplace":
+            return self.times * self.moved.by(neighbour) / self.scale
+        return self.times * self.squared.by(neighbour) / (2 * self.scale**2)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The query in a proof record: what its loss is computed from, as exact texts."""
+        laplace = self.law == "laplace"
+        moved = {"distance": self.moved.texts} if laplace else {"squared_distance": self.squared.texts}
+        law = "discrete_laplace" if laplace else "discrete_gaussian"
+        return {"name": self.name, "law": law, **moved, "scale": str(self.scale), "times": self.times}
 
     @property
     def once(self) -> NoisyQuery:

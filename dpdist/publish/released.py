@@ -40,6 +40,8 @@ FREE = ("presentation", "tables")
 """Keys of a job that may change after its release."""
 REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
 """Remedy for a public folder that is incomplete."""
+PROOF = "proof.json"
+"""File of the proof record, in the folder `released/`."""
 DISTRIBUTIONS = "distributions.parquet"
 """File of a score model's distributions of every cell, from the reference."""
 
@@ -82,6 +84,8 @@ class ReleasedObject:
     """Public summaries of the reference for every stratum, where the model uses them."""
     donors: Mapping[str, Donors] = field(default_factory=dict)
     """Public records of the reference, by stratum. Synthetic records of reference tables copy their values from these."""
+    proof: Mapping[str, Any] | None = None
+    """The proof record (privacy/proof.py); None of releases of 0.1.1 and earlier, and of simulated ones."""
 
     def __post_init__(self) -> None:
         refuse_confidential((self.promise, self.sets))
@@ -231,10 +235,12 @@ def without_points(
 
 
 def write_released(folder: Path, released: ReleasedObject) -> None:
-    """Writes the folder `released/`: job, promise, frame, one file for each set, and the seed of publication."""
+    """Writes the folder `released/`: job, promise, proof record, frame, a file for each set, the seed of publication."""
     folder.mkdir(parents=True)
     write_json(folder / "job.json", released.job.public)
     write_json(folder / "promise.json", dict(released.promise))
+    if released.proof is not None:
+        write_json(folder / PROOF, dict(released.proof))
     pq.write_table(frame_table(released.frame), folder / "frame.parquet")
     for number, strata in enumerate(released.sets, start=1):
         write_json(folder / f"set-{number}.json", {"set": number, "family": released.job.family, "strata": strata})
@@ -260,6 +266,7 @@ def read_released(folder: Path) -> ReleasedObject:
     try:
         job, promise = read_job(public, f"{part}/job.json"), read_object(public, f"{part}/promise.json")
         _check_promise(f"{part}/promise.json", promise)
+        proof = read_object(public, f"{part}/{PROOF}") if (folder / PROOF).exists() else None
         frame = read_frame(public, f"{part}/frame.parquet", job)
         points = read_points(public, f"{part}/{REFERENCE_FILE}", job) if (folder / REFERENCE_FILE).exists() else None
     except Damaged as error:
@@ -273,7 +280,7 @@ def read_released(folder: Path) -> ReleasedObject:
         donors = donors_from_table(pq.read_table(kept), job.outcomes, job.microdata.columns) if kept.exists() else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
-    return ReleasedObject(job, promise, frame, sets, seed, points, facts, donors)
+    return ReleasedObject(job, promise, frame, sets, seed, points, facts, donors, proof)
 
 
 def refuse_changed(public: Path, part: str = "") -> None:

@@ -1,4 +1,6 @@
-"""JSON schemas of a release's manifest and statement, for readers in other languages (docs/reference/formats.md).
+"""JSON schemas of a release's manifest, statement and proof record, for readers in other languages.
+
+The pages are in docs/reference/schemas.
 
 Other keys are allowed: within a format, keys are only added.
 """
@@ -7,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from dpdist.core.formats import RELEASE, STATEMENT
+from dpdist.core.formats import PROOF, RELEASE, STATEMENT
 from dpdist.privacy.guarantees import GuaranteeName
+from dpdist.privacy.proof import FORMULAS, TOTALS
+from dpdist.privacy.queries import Moved
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TEXT, WHOLE, TRUTH, KEYS = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}, {"type": "object"}
@@ -50,6 +54,44 @@ def statement_schema() -> dict[str, Any]:
     """The schema of statement.json."""
     properties = {"format": _numbered(STATEMENT), **STATED}
     return {"$schema": DRAFT, "title": "statement.json", "type": "object", "properties": properties, "required": [*ALWAYS]}
+
+
+def proof_schema() -> dict[str, Any]:
+    """The schema of released/proof.json."""
+    distances = {"type": "object", "properties": dict.fromkeys(Moved._fields, EXACT)}
+    query = {
+        "type": "object",
+        "properties": {
+            "name": TEXT,
+            "law": {"enum": list(FORMULAS), "description": "the noise's law; `formulas` says how the loss follows"},
+            "distance": {"anyOf": [distances, EXACT], "description": "the most by which neighbours move the sums"},
+            "squared_distance": {**distances, "description": "the same squared, in L2"},
+            "scale": {**EXACT, "description": "b of the Laplace law, sigma of the Gaussian, in the units of the distance"},
+            "times": {**WHOLE, "description": "how often the query is asked, each time under other noise"},
+            "changes": {**distances, "description": "how many changes by `distance` a neighbour makes"},
+            "sums": {**WHOLE, "description": "how many sums one change moves"},
+            "epsilon": {**EXACT, "description": "the stated loss by one change"},
+        },
+        "required": ["name", "law", "times"],
+    }
+    properties = {
+        "format": _numbered(PROOF),
+        "guarantee": STATED["guarantee"],
+        "holds": {**TEXT, "description": "for which files the claim holds"},
+        "adjacency": STATED["adjacency"],
+        "neighbours": {
+            "type": "object",
+            "properties": {key: {"enum": [*Moved._fields]} for key in ("claimed", "exchanged")},
+            "description": "which of the distances the claim takes, and which its figures for an exchange take",
+        },
+        "records_of_unit": {**WHOLE, "description": "k: a unit loses k times the epsilon of a record, k^2 times its rho"},
+        "formulas": {"type": "object", "additionalProperties": TEXT},
+        "queries": {"type": "array", "items": query},
+        "composition": {**TEXT, "description": "losses of queries add up; further conditions in words"},
+        "total": {"type": "object", "properties": {name: STATED.get(name, EXACT) for name in TOTALS}},
+    }
+    required = [name for name in properties if name != "format"]
+    return {"$schema": DRAFT, "title": "proof.json", "type": "object", "properties": properties, "required": required}
 
 
 def manifest_schema() -> dict[str, Any]:

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.approval.acceptance import (
-    SENSITIVITY,
     Figures,
     Measured,
     cautions,
@@ -37,6 +36,7 @@ from dpdist.job import Statistic
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.privacy.cell_sums import CellBounds
+from dpdist.privacy.proof import GATE_SENSITIVITY
 from dpdist.storage.workspace import Workspace
 
 BOUNDS = CellBounds(60.0, -1000.0, 5000.0)
@@ -88,11 +88,11 @@ def moves(of: str, seed: int) -> Iterator[float]:
 def test_one_record_moves_a_gate_by_no_more_than_its_sensitivity(of: str) -> None:
     """Over files, releases and extreme records, whatever the record does; and the bound is reached.
 
-    So discrete Laplace noise of scale SENSITIVITY/ε has log ratios of at most ε under any two neighbours.
+    So discrete Laplace noise of scale GATE_SENSITIVITY/ε has log ratios of at most ε under any two neighbours.
     """
     worst = max(move for seed in range(300) for move in moves(of, seed))
-    assert worst <= SENSITIVITY
-    assert worst > 0.9 * SENSITIVITY, "the bound is no larger than it must be"
+    assert worst <= GATE_SENSITIVITY
+    assert worst > 0.9 * GATE_SENSITIVITY, "the bound is no larger than it must be"
 
 
 def test_control_the_sum_of_errors_has_a_larger_sensitivity() -> None:
@@ -103,7 +103,7 @@ def test_control_the_sum_of_errors_has_a_larger_sensitivity() -> None:
         float(scaled_errors(OF["count"], BOUNDS, sums + part(0, state), figures)[0].sum()) for state in (None, (60.0, 0.0))
     )
     assert (there - here) / BOUNDS.weight * UNIT == pytest.approx(3 * UNIT)
-    assert 3 * UNIT > SENSITIVITY
+    assert 3 * UNIT > GATE_SENSITIVITY
 
 
 GATES = """
@@ -138,7 +138,7 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     direct = [crossed.loc[field, sex] for field, sex in rows[["field", "sex"]].to_numpy()]
     errors = np.abs(rows["estimate"].to_numpy() - direct) / rows["estimate"].to_numpy()
     assert abs(largest["measured"] - errors.max()) < 8 * largest["noise_sd"], "oracle: pandas"
-    scale = SENSITIVITY / Fraction(1, 3) * Fraction(60) / Fraction(rows["estimate"].min()) / UNIT
+    scale = GATE_SENSITIVITY / Fraction(1, 3) * Fraction(60) / Fraction(rows["estimate"].min()) / UNIT
     assert largest["noise_sd"] == pytest.approx(float(scale) * np.sqrt(2.0))
     assert "in no ε. Gates" not in dpdist.report(tmp_path / "ws", confidential=True).replace("\n", " ")
     again = dpdist.publish(tmp_path / "ws").statement
@@ -167,7 +167,7 @@ def test_a_gates_noise_is_told_before_the_run(tmp_path: Path) -> None:
 def test_a_gate_that_its_own_noise_fails_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
     """The noise of three gates at ε = 1 is √2 · 3 over the records of the smallest cell, at weights of 60."""
     frame = survey(4000)
-    least = np.sqrt(2.0) * 3.0 * SENSITIVITY / UNIT / frame.groupby(["field", "sex"]).size().min()
+    least = np.sqrt(2.0) * 3.0 * GATE_SENSITIVITY / UNIT / frame.groupby(["field", "sex"]).size().min()
     file = tmp_path / "records.parquet"
     frame.to_parquet(file)
     with pytest.raises(JobError, match=r"accept\.gates\[0\](.|\n)*noise with a standard deviation of at least"):

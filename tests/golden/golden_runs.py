@@ -10,7 +10,7 @@ A processor's arithmetic changes a figure in its last digits. So a record of a f
 Rounded numbers would not do: one in a million pairs that differ in the last digit is rounded apart, and the files hold
 many numbers. Integers of a file of commas are among the decimal numbers, because such a file writes 3.0 as 3. Versions of
 libraries and the day are left out. So are the page and the workbook, which say what other files do and have tests of
-their own.
+their own. The proof record follows from the job alone: `mechanisms/test_proof.py` holds that of every job.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _DECIMAL = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)(?
 _DATE = re.compile(r'"date": ?"[0-9-]+"')
 _VERSION = re.compile(r'"protected_by": ?"[^"]*",?\s*')
 _PRINTED = (".html", ".xlsx")
+_PROOF = "proof.json"
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
@@ -63,6 +64,7 @@ def released(name: str, job: Said, inputs: Path, workspace: Path) -> Golden:
     """Run a job and keep what it left: the public folder, and the tables and bounds of the confidential one."""
     run(name, job, inputs, workspace)
     own = [path for path in (workspace / "public").rglob("*") if path.is_file() and path.suffix not in _PRINTED]
+    own = [path for path in own if path.name != _PROOF]
     own += [*(workspace / "confidential").glob("*.parquet"), *(workspace / "confidential" / "evaluation").glob("*.parquet")]
     return Golden(processor(), {path.relative_to(workspace).as_posix(): kept(path) for path in sorted(own)})
 
@@ -87,6 +89,7 @@ def _plain(path: Path) -> str:
     if path.name != "manifest.json":
         return text
     manifest: dict[str, Any] = json.loads(text)
+    manifest["files"].pop(f"released/{_PROOF}", None)
     return _DIGEST.sub("digest", json.dumps(manifest | {"versions": sorted(manifest["versions"])}))
 
 

@@ -69,7 +69,7 @@ def test_a_run_leaves_what_is_promised(finished: Path) -> None:
         *(f"tables/{name}.{kind}" for name in ("salaries", "all") for kind in ("csv", "wide.csv", "parquet")),
         *(f"synthetic/set-{k}.{kind}" for k in (1, 2, 3) for kind in ("csv", "parquet")),
         *(f"released/set-{k}.json" for k in (1, 2, 3)),
-        *(f"released/{name}" for name in ("job.json", "promise.json", "frame.parquet", "seed")),
+        *(f"released/{name}" for name in ("job.json", "promise.json", "proof.json", "frame.parquet", "seed")),
         "tables.xlsx",
         "codebook.json",
         "index.html",

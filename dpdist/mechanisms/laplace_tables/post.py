@@ -19,7 +19,7 @@ from dpdist.core.table_cells import Cells, cross
 from dpdist.estimation.least_squares import NEAR_ENOUGH, LeastSquares, ratios, stacked
 from dpdist.job import Job, StatisticName
 from dpdist.mechanisms.figures import NO_LIMITS, SUM_OF_A, SUM_OF_B, Figures
-from dpdist.mechanisms.laplace_tables.sensitivity import local_scale, outcome_needed, public_scale
+from dpdist.mechanisms.laplace_tables.sensitivity import local_scale, outcome_needed, query_of
 from dpdist.mechanisms.laplace_tables.spec import WholeTables
 from dpdist.mechanisms.parts import Words
 from dpdist.models.design import design
@@ -109,7 +109,7 @@ class NoisyTables(PublicModel):
             held = np.ones(len(cells)) if job.predictors is not None else cells.membership @ count
             noisy_tables.append(NoisyTable(table.name, cells, statistics, (held > 0).astype(np.float64)))
         bounds = None if local else CellBounds(_largest_weight(job), low, high)
-        scale = local_scale(job, frame) if local else public_scale(job, frame)
+        scale = local_scale(job, frame) if local else query_of(job).scale
         assert isinstance(job.mechanism, WholeTables)
         consistency = job.mechanism.consistency == "least_squares"
         return cls(design(frame, (), rows), (low, high), tuple(noisy_tables), count, bounds, consistency, scale)

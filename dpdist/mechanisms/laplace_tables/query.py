@@ -15,7 +15,7 @@ from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, StatisticName, budget_text
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
-from dpdist.mechanisms.laplace_tables.sensitivity import figures
+from dpdist.mechanisms.laplace_tables.sensitivity import query_of
 from dpdist.mechanisms.promises import MOVES_TWICE, of_frame, promise_of
 from dpdist.mechanisms.stratum_sums import Defined, Summing, within_loss
 from dpdist.models.protocol import StratumModel
@@ -87,9 +87,13 @@ class LaplaceTables:
         composition = "sequential over the cells, of all tables and margins, that a record falls into"
         return replace(strict, composition=composition + of_frame(job))
 
+    def listed(self, job: Job) -> tuple[NoisyQuery, ...]:
+        """The query of all figures; none where nothing is promised."""
+        return () if job.local else (query_of(job),)
+
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
         assert isinstance(model, NoisyTables)
-        rounds = noisy_tables(model, recorder)
+        rounds = noisy_tables(model, recorder, None if job.local else query_of(job))
         if job.local:
             return rounds
         return within_loss(rounds, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
@@ -123,8 +127,11 @@ class Extremes(NamedTuple):
         return largest
 
 
-def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
-    """Releases every figure of every table under independent noise (METHODS §7); local sensitivities stay confidential."""
+def noisy_tables(model: NoisyTables, recorder: StratumRecorder, query: NoisyQuery | None) -> Rounds:
+    """Releases every figure of every table under independent noise (METHODS §7); local sensitivities stay confidential.
+
+    `query` states what all figures together lose under public bounds; None: sensitivities are local.
+    """
     sums = yield Pass(RowSums(model), "sum")
     local = None
     if model.bounds is None:
@@ -132,7 +139,8 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
         local = [sensitivities(sums[:, 0], (-low_w, high_w), (-low_p, high_p), table.cells) for table in model.tables]
     defined, values = Defined.by_content(model), exact(model, sums, local)
     if local is None:
-        noisy = yield defined.sums(values, query_of(model), 1)
+        assert query is not None
+        noisy = yield defined.sums(values, query, 1)
     else:
         # Sums of numbers that are not whole vary with the block size. They have no guarantee; noise is not bound to them.
         none = np.zeros_like(values)
@@ -145,12 +153,6 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder) -> Rounds:
     moved = {f"{name} of {table.name}": value for table, by_name in by_table for name, value in by_name.items()}
     recorder.summary(Confidential({**none_local, "diagnostics": {"figures": float(model.size), **moved}}))
     return Released((model.tables_of(noisy),))
-
-
-def query_of(model: NoisyTables) -> NoisyQuery:
-    """What all figures together lose, under public bounds."""
-    cells = sum(table.cells.per_record for table in model.tables)
-    return figures(cells, "total" in model.tables[0].statistics, model.scale)
 
 
 def exact(model: NoisyTables, sums: Floats, local: Sequence[Mapping[StatisticName, float]] | None) -> Floats:

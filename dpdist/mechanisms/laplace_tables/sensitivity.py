@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from dpdist.core.records import UNIT, Frame
-from dpdist.core.table_cells import cross
+from dpdist.core.table_cells import cells_of_record
 from dpdist.job import Job, Table
 from dpdist.privacy.cell_sums import SENSITIVITY, figures_met
 from dpdist.privacy.queries import Moved, NoisyQuery, moves, record_epsilon
@@ -28,16 +28,11 @@ def local_scale(job: Job, frame: Frame) -> Fraction:
     return Fraction(share * UNIT) / job.epsilon_of_tables
 
 
-def public_scale(job: Job, frame: Frame) -> Fraction:
-    """Scale of the noise on a cell's sums of pairs, in units of the pairs."""
-    met = moves(job) * sum(cross(frame, table.by, table.margins).per_record for table in job.tables)
-    moved = met * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT
-    return moved / record_epsilon(job, job.epsilon_of_tables)
-
-
-def figures(cells: int, outcome: bool, scale: Fraction) -> NoisyQuery:
+def query_of(job: Job) -> NoisyQuery:
     """The query for the sums of all cells that a record enters, margins and tables together, under public bounds."""
-    distance = Fraction(cells * (SENSITIVITY if outcome else 1) * UNIT)
+    cells = sum(cells_of_record(table.by, table.margins) for table in job.tables)
+    distance = Fraction(cells * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT)
+    scale = moves(job) * distance / record_epsilon(job, job.epsilon_of_tables)
     return NoisyQuery("sums of cells of tables", Moved(distance, distance, 2 * distance), scale)
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpdist.core.records import UNIT
 from dpdist.job import Adjacency, Job
@@ -64,12 +64,22 @@ def together(law: Law, weighted: bool, variance_public: bool, adjacency: Adjacen
 
 @dataclass(frozen=True)
 class BoundedQuery(NoisyQuery):
-    """Sums whose noise is drawn again until they lie in their domain. `moved` counts how often a change costs `epsilon`."""
+    """Sums whose noise is drawn again until they lie in their domain. `moved` counts how often a change costs `epsilon`.
+
+    A change is one of `sums` sums at most, by `distance` in all, in the sums' units.
+    """
 
     epsilon: Fraction = Fraction(0)
+    distance: Fraction = Fraction(0)
+    sums: int = 1
 
     def loss(self, neighbour: Neighbour) -> Fraction:
         return self.times * self.epsilon * self.moved.by(neighbour)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        within = {"law": "discrete_laplace_within_range", "distance": str(self.distance), "changes": self.moved.texts}
+        return {**super().entry, **within, "sums": self.sums, "epsilon": str(self.epsilon)}
 
 
 def sanitization(
@@ -85,17 +95,22 @@ def sanitization(
     )
     if settings.sanitization == "conjoint":
         names, noise, part = ["all sums"], noise[:1], of_record
+        changes = [(together(law, weighted, variance_public, adjacency), sum(group.moved for group in kinds))]
         off = [together(law, weighted, variance_public, "zero_out")]
         same_x = [together(law, weighted, variance_public, "substitution")]
     else:
         names, part = [group.name for group in kinds], of_record / len(kinds)
+        changes = [(group.sensitivity, group.moved) for group in kinds]
         off = [group.sensitivity for group in groups(law, weighted, variance_public, "zero_out")]
         same_x = (
             [group.sensitivity for group in kinds] if adjacency == "substitution" else [2 * distance for distance in off]
         )
     if settings.truncation == "bounded":
         once = Moved(Fraction(1), Fraction(1 if adjacency == "substitution" else 2), Fraction(2))
-        return tuple(BoundedQuery(name, once, scale, epsilon=part) for name, scale in zip(names, noise, strict=True))
+        return tuple(
+            BoundedQuery(name, once, scale, epsilon=part, distance=UNIT * distance, sums=number)
+            for name, scale, (distance, number) in zip(names, noise, changes, strict=True)
+        )
     moved = [
         Moved(UNIT * switched, UNIT * exchanged, 2 * UNIT * switched)
         for switched, exchanged in zip(off, same_x, strict=True)

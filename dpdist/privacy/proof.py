@@ -1,0 +1,130 @@
+"""The proof record of a release: its queries, their distances, laws and scales of noise, and the loss that follows.
+
+A record is written from the job and the queries from which promise, charge and rounds are computed. So it says nothing of
+the confidential file. `rederived` reads the record alone, by the formulas that it states. Losses of queries add up. k
+records of a unit lose k times the ε of one record, or k² times its ρ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import exp, log
+from typing import Any, NamedTuple
+
+from dpdist.core.formats import PROOF
+from dpdist.core.records import UNIT
+from dpdist.job import Job
+from dpdist.job.budget import least_epsilon
+from dpdist.privacy.claims import promised
+from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Promise, Strict
+from dpdist.privacy.noisy_counts import queries_of_counts
+from dpdist.privacy.queries import Moved, NoisyQuery, neighbour_of, record_epsilon
+
+GATE_SENSITIVITY = UNIT + 2
+"""Sensitivity of a gate's value in parts of unit/2^20: UNIT for the record, 1 for rounding down, 1 for float64 rounding."""
+FORMULAS = {
+    "discrete_laplace": "epsilon = times * distance / scale, the distance in L1",
+    "discrete_gaussian": "rho = times * squared_distance / (2 * scale^2), the distance in L2",
+    "discrete_laplace_within_range": (
+        "epsilon = times * changes * sums * log(2 * exp(distance / (sums * scale)) - 1), at most: `epsilon` of one change"
+    ),
+    "posterior_draw": "epsilon = times * distance, the most by which the log density of a draw moves",
+}
+"""The loss of one record by a query of each law; distances are those by which neighbouring files move exact sums."""
+HOLDS = {
+    "strict": "for every file",
+    "strict zCDP": "for every file",
+    "strict for exact draws": "for every file, if draws are exact; those of this release are not proven so",
+    "asymptotic": "no theorem: the distance of a draw is a target, which a bound that was computed from the file meets",
+    "none": "nothing is promised",
+}
+"""For what the claim of each class of guarantee holds."""
+TOTALS = ("epsilon", "substitution_epsilon", "rho", "substitution_rho", "delta")
+"""Figures of a statement that a record has as its total."""
+ROUNDING = 1.0 + 1e-9
+"""Factor of what rounding may add to a loss that is no rational number."""
+
+
+def query_of_gates(job: Job) -> NoisyQuery:
+    """The query for all gates of a job, which share its ε equally; approval/acceptance.py has the proof."""
+    assert job.accept is not None
+    moved, number = Moved(*[Fraction(GATE_SENSITIVITY)] * 3), len(job.accept.gates)
+    scale = GATE_SENSITIVITY * number / record_epsilon(job, job.accept.epsilon)
+    return NoisyQuery("values of gates", moved, scale, times=number)
+
+
+def proof_record(job: Job, promise: Promise, queries: Iterable[NoisyQuery] | None) -> dict[str, Any]:
+    """The record as JSON values. `queries` are those of the mechanism; None for one that draws from a posterior."""
+    total, exchanged = promise.total, "anywhere" if job.sizes_secret else "same_x"
+    claims = promised(promise, {})
+    asked = _draws(job, total) if queries is None else [query.entry for query in queries]
+    further = [*queries_of_counts(job), *([query_of_gates(job)] if job.accept is not None else [])]
+    stated = [] if isinstance(total, NoGuarantee) else [*asked, *(query.entry for query in further)]
+    return {
+        "format": PROOF,
+        "guarantee": total.name,
+        "holds": HOLDS[total.name],
+        "adjacency": claims["adjacency"],
+        "neighbours": {"claimed": neighbour_of(job), "exchanged": exchanged},
+        "records_of_unit": job.most_records,
+        "formulas": {law: FORMULAS[law] for law in sorted({entry["law"] for entry in stated})},
+        "queries": stated,
+        "composition": promise.composition,
+        "total": {name: claims[name] for name in TOTALS if name in claims},
+    }
+
+
+def _draws(job: Job, total: Strict | Concentrated | Asymptotic | NoGuarantee) -> list[dict[str, Any]]:
+    """The entry of draws from a posterior: switching a record off moves the log density by 2M, an exchange by 4M."""
+    if isinstance(total, NoGuarantee):
+        return []
+    off = record_epsilon(job, job.epsilon_per_set) / (2 if job.budget.adjacency == "substitution" else 1)
+    moved, number = Moved(off, 2 * off, 2 * off), job.synthetic_sets
+    return [{"name": "draw of a set", "law": "posterior_draw", "distance": moved.texts, "times": number}]
+
+
+class Rederived(NamedTuple):
+    """The loss of a unit under the claimed neighbours and under an exchange: ε, or ρ under Gaussian noise."""
+
+    claimed: Fraction
+    exchanged: Fraction
+    gaussian: bool
+
+    def epsilons(self, delta: Fraction) -> tuple[Fraction, Fraction]:
+        """The ε of both at this δ; of pure ε, themselves."""
+        if not self.gaussian:
+            return self.claimed, self.exchanged
+        one, other = (Fraction(least_epsilon(float(rho), float(delta))) for rho in (self.claimed, self.exchanged))
+        return one, other
+
+
+def rederived(record: Mapping[str, Any]) -> Rederived:
+    """The loss that follows from the queries of a record in the form of `proof_record`."""
+    queries, most = record["queries"], int(record["records_of_unit"])
+    gaussian = any(query["law"] == "discrete_gaussian" for query in queries)
+    if gaussian and any(query["law"] != "discrete_gaussian" for query in queries):
+        raise ValueError("rho and epsilon of different laws do not add up")
+    one, other = (
+        sum((loss(query, neighbour) for query in queries), Fraction(0))
+        for neighbour in (record["neighbours"][kind] for kind in ("claimed", "exchanged"))
+    )
+    times = most**2 if gaussian else most
+    return Rederived(times * one, times * other, gaussian)
+
+
+def loss(query: Mapping[str, Any], neighbour: str) -> Fraction:
+    """The loss of one record by a query, by the formula of its law."""
+    law, times = query["law"], int(query["times"])
+    if law == "posterior_draw":
+        return times * Fraction(query["distance"][neighbour])
+    scale = Fraction(query["scale"])
+    if law == "discrete_laplace":
+        return times * Fraction(query["distance"][neighbour]) / scale
+    if law == "discrete_gaussian":
+        return times * Fraction(query["squared_distance"][neighbour]) / (2 * scale**2)
+    if law == "discrete_laplace_within_range":
+        sums, stated = int(query["sums"]), Fraction(query["epsilon"])
+        change = sums * log(2.0 * exp(float(Fraction(query["distance"]) / (sums * scale))) - 1.0)
+        return times * Fraction(query["changes"][neighbour]) * (stated if change <= stated * ROUNDING else Fraction(change))
+    raise ValueError(f"no law {law!r}")
