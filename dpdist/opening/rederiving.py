@@ -27,6 +27,8 @@ FIGURES = ("guarantee", "adjacency", "neighbours", "records_of_unit", "total")
 """Keys of a record, beside its queries, whose values follow from the job."""
 WORDED = ("name",)
 """Keys of a query that are words: other versions may have others."""
+CLAMPED = "clamped_"
+"""Start of the law of figures that were set to the nearest end of their range after noise was added."""
 NO_RECORD = "the claim by its queries: the release has no proof record, as those of 0.1.1 and earlier"
 NO_FIGURES = "noise of published figures: the release has none whose noise is public"
 HIDDEN = "queries whose answers are not among the noisy figures: {}"
@@ -108,10 +110,11 @@ def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], 
     if table is None:
         return [], [NO_FIGURES] if noisy else []
     faults, shown, more = list[Damaged](), set[int](), 0
-    laws, sets = np.array(table["law"].to_pylist()), np.array(table["set"].to_pylist())
+    laws = np.array([str(law).removeprefix(CLAMPED) for law in table["law"].to_pylist()])
+    sets = np.array(table["set"].to_pylist())
     steps = table["scale"].to_numpy() / table["lattice"].to_numpy()
     for law in sorted(set(laws.tolist())):
-        of_law = {place: query for place, query in enumerate(noisy) if query["law"].startswith(law)}
+        of_law = {place: query for place, query in enumerate(noisy) if query["law"] == law}
         scales = {place: float(Fraction(query["scale"])) for place, query in of_law.items()}
         least, here = min(scales.values(), default=np.inf), steps[laws == law]
         if (low := here[here * ROUNDING < least]).size:

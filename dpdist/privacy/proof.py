@@ -26,7 +26,7 @@ GATE_SENSITIVITY = UNIT + 2
 FORMULAS = {
     "discrete_laplace": "epsilon = times * distance / scale, the distance in L1",
     "discrete_gaussian": "rho = times * squared_distance / (2 * scale^2), the distance in L2",
-    "discrete_laplace_within_range": (
+    "bounded_discrete_laplace": (
         "epsilon = times * changes * sums * log(2 * exp(distance / (sums * scale)) - 1), at most: `epsilon` of one change"
     ),
     "posterior_draw": "epsilon = times * distance, the most by which the log density of a draw moves",
@@ -58,9 +58,9 @@ def proof_record(job: Job, promise: Promise, queries: Iterable[NoisyQuery] | Non
     """The record as JSON values. `queries` are those of the mechanism; None for one that draws from a posterior."""
     total, exchanged = promise.total, "anywhere" if job.sizes_secret else "same_x"
     claims = promised(promise, {})
-    asked = _draws(job, total) if queries is None else [query.entry for query in queries]
+    entries = _draws(job, total) if queries is None else [query.entry for query in queries]
     further = [*queries_of_counts(job), *([query_of_gates(job)] if job.accept is not None else [])]
-    stated = [] if isinstance(total, NoGuarantee) else [*asked, *(query.entry for query in further)]
+    stated = [] if isinstance(total, NoGuarantee) else [*entries, *(query.entry for query in further)]
     return {
         "format": PROOF,
         "guarantee": total.name,
@@ -123,7 +123,7 @@ def loss(query: Mapping[str, Any], neighbour: str) -> Fraction:
         return times * Fraction(query["distance"][neighbour]) / scale
     if law == "discrete_gaussian":
         return times * Fraction(query["squared_distance"][neighbour]) / (2 * scale**2)
-    if law == "discrete_laplace_within_range":
+    if law == "bounded_discrete_laplace":
         sums, stated = int(query["sums"]), Fraction(query["epsilon"])
         change = sums * log(2.0 * exp(float(Fraction(query["distance"]) / (sums * scale))) - 1.0)
         return times * Fraction(query["changes"][neighbour]) * (stated if change <= stated * ROUNDING else Fraction(change))

@@ -40,6 +40,7 @@ PUBLIC_FILES = {
     "released/seed",
     "released/job.json",
     "released/promise.json",
+    "released/proof.json",
     "released/frame.parquet",
     "released/set-1.json",
 }

@@ -21,6 +21,8 @@ from pages import sentences, words
 from small_jobs import EXACT, cases, reach
 from small_runs import write_inputs
 
+from dpdist.core.public_files import UNFIT
+from dpdist.opening.verifying import problems
 from dpdist.testing.small import single, survey
 
 CASES = cases()
@@ -36,8 +38,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_a_job_releases_what_is_recorded(name: str, inputs: Path, tmp_path: Path) -> None:
     assert differences(read_golden(name), released(name, CASES[name], inputs, tmp_path / "work")) == []
-    statement = json.loads((tmp_path / "work" / "public" / "statement.json").read_text(encoding="utf-8"))
-    assert unreadable(statement) == []
+    public = tmp_path / "work" / "public"
+    assert [line for line in problems(public) if not line.startswith(UNFIT)] == []
+    assert unreadable(json.loads((public / "statement.json").read_text(encoding="utf-8"))) == []
 
 
 def unreadable(statement: dict[str, Any]) -> list[str]:

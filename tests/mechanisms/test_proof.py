@@ -32,7 +32,7 @@ def loss_of_record(record: dict[str, Any], kind: str) -> tuple[Fraction | float,
         elif query["law"] == "discrete_gaussian":
             gaussian, once = True, Fraction(query["squared_distance"][which]) / (2 * Fraction(query["scale"]) ** 2)
         else:
-            assert query["law"] == "discrete_laplace_within_range"
+            assert query["law"] == "bounded_discrete_laplace"
             moved = float(Fraction(query["distance"])) / query["sums"] / float(Fraction(query["scale"]))
             once = float(Fraction(query["changes"][which])) * query["sums"] * math.log(2.0 * math.exp(moved) - 1.0)
         total += query["times"] * once
@@ -75,7 +75,7 @@ def test_records_of_every_law_are_tried_and_less_noise_shows() -> None:
         "posterior_draw",
         "discrete_laplace",
         "discrete_gaussian",
-        "discrete_laplace_within_range",
+        "bounded_discrete_laplace",
     }
     for record in records:
         loss, _ = loss_of_record(record, "claimed")

@@ -78,7 +78,7 @@ class BoundedQuery(NoisyQuery):
 
     @property
     def entry(self) -> dict[str, Any]:
-        within = {"law": "discrete_laplace_within_range", "distance": str(self.distance), "changes": self.moved.texts}
+        within = {"law": "bounded_discrete_laplace", "distance": str(self.distance), "changes": self.moved.texts}
         return {**super().entry, **within, "sums": self.sums, "epsilon": str(self.epsilon)}
 
 
