@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from dpdist.core.formats import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
+from dpdist.core.records import Floats
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.registry import proof_of
 from dpdist.privacy.proof import ROUNDING, Rederived, rederived
@@ -115,11 +116,11 @@ def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], 
     steps = table["scale"].to_numpy() / table["lattice"].to_numpy()
     for law in sorted(set(laws.tolist())):
         of_law = {place: query for place, query in enumerate(noisy) if query["law"] == law}
-        scales = {place: float(Fraction(query["scale"])) for place, query in of_law.items()}
-        least, here = min(scales.values(), default=np.inf), steps[laws == law]
+        scales = {place: _scales(query) for place, query in of_law.items()}
+        least, here = min((values[-1] for values in scales.values()), default=np.inf), steps[laws == law]
         if (low := here[here * ROUNDING < least]).size:
             faults.append(_too_little(law, float(low.min()), least))
-        equal = {place: np.isclose(here, scale, rtol=1e-9, atol=0.0) for place, scale in scales.items()}
+        equal = {place: np.isclose(here[:, None], values, rtol=1e-9, atol=0.0).any(1) for place, values in scales.items()}
         shown |= {place for place, same in equal.items() if same.any()}
         more += int((~np.any(list(equal.values()), axis=0)).sum()) if equal else 0
         measured, most = len(set(sets[laws == law].tolist())), max((query["times"] for query in of_law.values()), default=0)
@@ -129,6 +130,12 @@ def _noise(public: Path, queries: list[dict[str, Any]]) -> tuple[list[Damaged], 
         return faults, [MORE.format(more)]
     hidden = [query["name"] for place, query in enumerate(noisy) if place not in shown]
     return faults, [HIDDEN.format("; ".join(hidden))] if hidden else []
+
+
+def _scales(query: Mapping[str, Any]) -> Floats:
+    """The scales that answers to a query may have, the largest first."""
+    most = query["times"] if query.get("together") else 1
+    return float(Fraction(query["scale"])) / np.arange(1, most + 1)
 
 
 def _too_little(law: str, steps: float, least: float) -> Damaged:

@@ -59,6 +59,8 @@ class NoisyQuery:
     law: NoiseName = "laplace"
     times: int = 1
     """How often the sums are asked for, each time under other noise."""
+    together: bool = False
+    """Whether n of these times may be one question, under noise of 1/n of the scale, which loses as much."""
 
     @classmethod
     def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour, times: int = 1) -> NoisyQuery:
@@ -100,7 +102,8 @@ class NoisyQuery:
         laplace = self.law == "laplace"
         moved = {"distance": self.moved.texts} if laplace else {"squared_distance": self.squared.texts}
         law = "discrete_laplace" if laplace else "discrete_gaussian"
-        return {"name": self.name, "law": law, **moved, "scale": str(self.scale), "times": self.times}
+        merged = {"together": True} if self.together else {}
+        return {"name": self.name, "law": law, **moved, "scale": str(self.scale), "times": self.times, **merged}
 
     @property
     def once(self) -> NoisyQuery:

@@ -205,7 +205,7 @@ class WeightedMarginals(NoisySums[Settings, Marginals]):
         if settings.adapts:
             rounds = ROUNDS_OF_PAIRS * pairs
             choice, table = scales_of_round(epsilon / rounds, adjacency)
-            return singles, best_pair(choice, rounds), replace(tables(1, table), times=rounds)
+            return singles, best_pair(choice, rounds), replace(tables(1, table), times=rounds, together=True)
         choice = choice_scale(epsilon * SELECTION, pairs, adjacency)
         return singles, best_pair(choice, pairs), measured_with(PAIRS, pairs)
 
