@@ -20,6 +20,7 @@ from dpdist.core.formats import PROOF as FORMAT
 from dpdist.core.public_files import Damaged, printable, read_object, refuse_format, regular
 from dpdist.core.records import Floats
 from dpdist.job import Job, budget_text
+from dpdist.job.reference import ReleaseReference
 from dpdist.mechanisms.registry import proof_of
 from dpdist.privacy.proof import ROUNDING, Rederived, rederived
 
@@ -52,7 +53,7 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     """Derives the claim of a release again. Raises `Damaged` for a record that cannot be read."""
     if not (public / PROOF).exists():
         return Rederivation([], "", [NO_RECORD])
-    record, due = read_object(public, PROOF), json.loads(json.dumps(proof_of(job)))
+    record, due = read_object(public, PROOF), json.loads(json.dumps(proof_of(_as_run(public, job))))
     refuse_format(PROOF, record.get("format", 0), FORMAT)
     if faults := list(_differences(record, due)):
         return Rederivation(faults, "", [])
@@ -63,6 +64,14 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     faults = [*_less(statement, again), *faults]
     holds = [] if record["holds"] == "for every file" else [CLAIM.format(record["holds"], record["guarantee"])]
     return Rederivation(faults, _words(again, statement, len(record["queries"])), [*holds, *hidden, DRAWN, MOVED, RECORDS])
+
+
+def _as_run(public: Path, job: Job) -> Job:
+    """The job with its reference's form: a published job names no paths, and so no earlier release beside histograms."""
+    reference, promise = job.reference, read_object(public, "released/promise.json")
+    if reference is None or reference.paid is None or "chain" not in (promise.get("reference") or {}):
+        return job
+    return job.model_copy(update={"reference": ReleaseReference(release="left out", histogram=reference.paid)})
 
 
 def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[Damaged]:
