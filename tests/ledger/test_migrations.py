@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sqlite3
@@ -46,6 +47,54 @@ def count(*_):
 Ledger(sys.argv[1]).limit("wages", "strict", Limits(total="9"))
 """
 """A writer that kills itself after a number of statements."""
+
+KILLED_ANYWHERE = """
+import json, os, random, signal, sys, time
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+from dpdist.job import Limits
+from dpdist.ledger import migrations
+from dpdist.ledger.book import Ledger
+
+place = sys.argv[1]
+engine = create_engine(place.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
+moments = random.Random(20)
+
+def write(number, seconds=None):
+    if (pid := os.fork()) == 0:
+        if seconds:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+        Ledger(place).limit("wages", "strict", Limits(total=str(number)))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def earlier():
+    with engine.begin() as link:
+        link.execute(text("DROP TABLE IF EXISTS dpdist_ledger_schema"))
+
+longest = 0.0
+for number in range(3):
+    begun = time.perf_counter()
+    assert write(number + 1) == 0
+    longest = max(longest, time.perf_counter() - begun)
+    earlier()
+kills, schemas, grown = 0, [], []
+while kills < 50:
+    before = Ledger(place).entries()
+    status = write(kills + 10, moments.uniform(0.05, 1.05) * longest)
+    after = Ledger(place).entries()
+    assert after[: len(before)] == before
+    with engine.connect() as link:
+        schema = migrations.schema_of(link)
+    assert (schema == migrations.NEWEST) == (len(after) > len(before)), "the step and the entry are one transaction"
+    assert status in (0, -signal.SIGALRM), status
+    if status:
+        kills += 1
+        schemas.append(schema)
+    earlier()
+print(json.dumps({"kills": kills, "whole": schemas.count(migrations.NEWEST), "problems": len(Ledger(place).problems())}))
+"""
+"""Writers that a timer kills anywhere, inside COMMIT too; each begins from the earlier schema."""
 
 
 def _engine(place: str) -> Engine:
@@ -128,6 +177,15 @@ def test_a_killed_migration_leaves_the_earlier_schema_or_this_one(earlier: str, 
     assert statements >= 6
     assert schema(earlier) == migrations.NEWEST
     assert [entry.kind for entry in Ledger(earlier).entries()] == ["begin", "reserve", "policy"]
+
+
+@pytest.mark.long
+def test_fifty_kills_anywhere_lose_nothing(earlier: str) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_ANYWHERE, earlier], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert (counts["kills"], counts["problems"]) == (50, 0)
+    assert schema(earlier) == 1
 
 
 def test_a_ledger_of_a_later_schema_is_refused_by_name(place: str, ledger: Ledger, charge: Charge) -> None:
