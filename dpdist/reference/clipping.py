@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from dpdist.core.records import Floats
 
@@ -29,6 +31,10 @@ LARGEST_LOG_SCALE = 3.0
 """Largest |s| and |g|; for a shift, g is in units of `Cell.unit`."""
 BISECTIONS = 50
 """Number of steps of a bisection."""
+NEAR, NEAR_STEPS = 1e-14, 46
+"""Precision of a first search for a root, and the number of halvings that it spares."""
+AT_A_TIME = 1_000_000
+"""Number of clipped values, of records times scales, that are in memory at a time."""
 FLAT = 1e-9
 """Slopes and shares below this count as 0."""
 
@@ -236,13 +242,21 @@ class Cell:
         v = np.minimum(self.weight * np.exp(s), cap) / cap
         return float(v.mean()), float((v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0)).mean())
 
-    def product(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
-        """Mean vc under log scales s and g, and its derivative by mean v if s changes both."""
+    def products(self, s: float, g: Floats, limits: tuple[float, float, float]) -> tuple[Floats, Floats]:
+        """Mean vc under log scale s and several g, (scale,), and its derivatives by mean v if s changes both.
+
+        Outcomes must be multiplied, not shifted.
+        """
         centre, cap, reach = limits
         v = np.minimum(self.weight * np.exp(s), cap) / cap
-        product, moving = v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0), v < 1.0
-        along = float((product * moving).mean()) / max(float((v * moving).mean()), FLAT) if self.weighted else 0.0
-        return float(product.mean()), along
+        moving, made = v < 1.0, list[Floats]()
+        slope = max(float((v * moving).mean()), FLAT)
+        for some in np.array_split(np.exp(g)[:, None], ceil(len(g) * len(v) / AT_A_TIME)):
+            outcome = np.clip(self.outcome * some, self.low, self.top)
+            product = v * np.clip((outcome - centre) / reach, -1.0, 1.0)
+            along = (product * moving).mean(axis=1) / slope if self.weighted else np.zeros(len(some))
+            made.append(np.array([product.mean(axis=1), along]))
+        return tuple(np.concatenate(made, axis=1))
 
     def slopes(self, limits: tuple[float, float, float]) -> Slopes:
         """Influence of records and errors on the log scales, at s = g = 0."""
@@ -258,9 +272,11 @@ class Cell:
             inverse[:, 0] = 0.0
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
-    def within(self, centre: Floats | float, half: Floats | float) -> NDArray[np.bool_]:
+    def within(self, centre: Floats | float, half: Floats | float, rows: slice = slice(None)) -> NDArray[np.bool_]:
         """Marks the outcomes whose clipped value changes with g; at the end of an interval only those of two values do."""
-        inside: NDArray[np.bool_] = np.abs(self.outcome - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
+        inside: NDArray[np.bool_] = (
+            np.abs(self.outcome[rows] - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
+        )
         return inside
 
     def blurred(self, limits: tuple[float, float, float]) -> Floats:
@@ -304,8 +320,8 @@ class Cell:
     def solve_weight(self, v: float, cap: float) -> float:
         return float(self.solve_weights(np.array([v]), cap)[0])
 
-    def solve_weights(self, v: Floats, cap: float) -> Floats:
-        """The log scales s of several mean statistics v, (value,)."""
+    def solve_weights(self, v: Floats, cap: Floats | float) -> Floats:
+        """The log scales s of several mean statistics v, (value,) or (cap, value) under several caps (cap, 1)."""
         means, scales = self._weight_curve
         log_scale = np.log(np.interp(v, means, scales)) + np.log(cap)
         log_scale = np.where(v >= means[-1], LARGEST_LOG_SCALE, np.where(v <= 0.0, -LARGEST_LOG_SCALE, log_scale))
@@ -354,9 +370,22 @@ def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Flo
 
 
 def bisect(rising: Callable[[float], float]) -> float:
-    """The root of a rising function between ±LARGEST_LOG_SCALE."""
-    low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
-    for _ in range(BISECTIONS):
+    """The root of a rising function between ±LARGEST_LOG_SCALE: the middle of the last interval of BISECTIONS halvings.
+
+    A search with fewer steps says where it is. The halvings begin at a small interval about that place, if the function's
+    signs at its two ends say that the root is inside; otherwise at the whole interval. So the result is that of halvings
+    alone.
+    """
+    low, high, left = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE, BISECTIONS
+    try:
+        place = brentq(rising, low, high, xtol=NEAR, rtol=NEAR)
+    except ValueError:  # both ends have one sign
+        place = low if rising(low) >= 0 else high
+    width = (high - low) / 2.0**NEAR_STEPS
+    start = low + min(max(ceil((place - low) / width) - 1, 0), 2**NEAR_STEPS - 1) * width
+    if (start == low or rising(start) < 0) and (start + width == high or rising(start + width) >= 0):
+        low, high, left = start, start + width, BISECTIONS - NEAR_STEPS
+    for _ in range(left):
         middle = (low + high) / 2.0
         low, high = (middle, high) if rising(middle) < 0 else (low, middle)
     return (low + high) / 2.0

@@ -33,17 +33,17 @@ GRID_POINTS = (31, 31, 31, 31, 61)
 
 
 def posterior(
-    curve: Callable[[float], tuple[float, float]], seen: float, mean: float, variance: float
+    curve: Callable[[Floats], tuple[Floats, Floats]], seen: float, mean: float, variance: float
 ) -> tuple[float, float]:
     """Posterior mean and variance of a log scale with a normal prior, given a statistic `seen` with normal noise.
 
-    `curve` gives, for a log scale, the statistic's value, which rises with the scale, and the standard deviation of its
-    noise. On a straight curve this is linear shrinkage. The prior has `mean` and `variance`.
+    `curve` gives, for log scales, (scale,), the statistic's values, which rise with the scale, and the standard deviations
+    of their noise. On a straight curve this is linear shrinkage. The prior has `mean` and `variance`.
     """
     low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
     for points in GRID_POINTS:
         grid = np.linspace(low, high, points)
-        value, error = np.array([curve(scale) for scale in grid.tolist()]).T
+        value, error = curve(grid)
         loss = 0.5 * ((seen - value) / error) ** 2 + np.log(error) + 0.5 * (grid - mean) ** 2 / variance
         held = np.flatnonzero(loss <= loss.min() + 0.5 * WIDE**2)
         low, high = float(grid[max(held[0] - 1, 0)]), float(grid[min(held[-1] + 1, points - 1)])
@@ -181,10 +181,12 @@ def _shrunk_within(
     return kept, moved, noise, spread, together
 
 
-def _product(cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: float) -> tuple[float, float]:
-    """Mean vc under log scale g at the estimated s, and the standard deviation of its noise, with that of noise in s."""
-    product, along = cell.product(s, g, limits)
-    return product, float(np.sqrt(of_means[1] + along**2 * of_means[0]))
+def _product(
+    cell: Cell, s: float, limits: tuple[float, float, float], of_means: Floats, g: Floats
+) -> tuple[Floats, Floats]:
+    """Mean vc under log scales g at the estimated s, and the standard deviations of its noise, with that of noise in s."""
+    product, along = cell.products(s, g, limits)
+    return product, np.sqrt(of_means[1] + along**2 * of_means[0])
 
 
 def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:

@@ -21,6 +21,8 @@ TAIL = 6
 BEYOND = np.array([1.3, 2.0])
 """Factors of the reference's largest value that are tried as limits beyond it."""
 
+RECORDS = 20_000
+"""Number of records whose clipped values are in memory at a time, for every interval that is tried."""
 LEAST_LIMIT = 1e-3
 """Smallest limit, as a share of the largest value; smaller quantiles may be rounding errors."""
 
@@ -78,19 +80,27 @@ def choose(cells: Sequence[Cell], n: int, noise: Noise, most: float = np.inf) ->
     windows = [_windows(cell) for cell in cells]
     best, limits = np.inf, _chosen(float(caps[-1]), [tried[-1] for tried in windows])
     moved = [cell.drifted() for cell in cells]
-    for cap in caps:
-        if not isinstance(first, HistogramCell) and _slope(first, cap) <= FLAT:
-            continue
-        total = _of_count(first, moved[0][0], float(cap), n, noise)
+    steep = [isinstance(first, HistogramCell) or _slope(first, cap) > FLAT for cap in caps.tolist()]
+    caps = caps[steep]
+    of_means = [
+        None if isinstance(cell, HistogramCell) or not len(caps) else _of_means(cell, wider, caps, tried, n, noise)
+        for cell, (_, wider), tried in zip(cells, moved, windows, strict=True)
+    ]
+    of_counts = _of_counts(first, moved[0][0], caps, n, noise).tolist()
+    for number, (cap, total) in enumerate(zip(caps.tolist(), of_counts, strict=True)):
         chosen = []
-        for cell, (_, wider), tried in zip(cells, moved, windows, strict=True):
+        for cell, of_mean, tried in zip(cells, of_means, windows, strict=True):
             if total >= best:
                 break
-            errors = _of_mean(cell, wider, float(cap), tried, n, noise)
+            if isinstance(cell, HistogramCell):
+                errors = cell.errors_of_mean(cap, tried, n, noise)
+            else:
+                assert of_mean is not None
+                errors = of_mean[number]
             total += float(errors.min())
             chosen.append(tried[errors.argmin()])
         if total < best:
-            best, limits = total, _chosen(float(cap), chosen)
+            best, limits = total, _chosen(cap, chosen)
     return limits
 
 
@@ -114,56 +124,76 @@ def _files(cell: Cell, n: int) -> float:
     return 1.0 / n + 1.0 / cell.records
 
 
-def _of_count(cell: Cell, heavier: Floats, cap: float, n: int, noise: Noise) -> float:
-    """Predicted squared error of the cell's count under a cap, in variances of the direct estimate."""
+def _of_counts(cell: Cell, heavier: Floats, caps: Floats, n: int, noise: Noise) -> Floats:
+    """Predicted squared errors of the cell's count under several caps, (cap,), in variances of the direct estimate."""
     if isinstance(cell, HistogramCell):
-        return cell.error_of_count(cap, n, noise.weight)
+        return np.array([cell.error_of_count(cap, n, noise.weight) for cap in caps.tolist()])
     if not cell.weighted:
-        return 0.0
-    lost = _of_scale(cell, cap, n, noise)
-    drift = cell.solve_weight(float((np.minimum(heavier, cap) / cap).mean()), cap)
+        return np.zeros(len(caps))
+    lost = _of_scales(cell, caps[:, None], n, noise)
+    drift = cell.solve_weights((np.minimum(heavier, caps[:, None]) / caps[:, None]).mean(axis=1), caps)
     direct = (float((cell.weight / cell.mean_weight).var()) + 1.0) / n
-    return (lost + drift**2) / direct
+    return np.asarray((lost + drift**2) / direct)
 
 
-def _of_scale(cell: Cell, cap: float, n: int, noise: Noise) -> float:
-    """Mean squared error of the log scale s that sampling of both files and noise on Σ(1 − v) cause.
+def _of_scales(cell: Cell, caps: Floats, n: int, noise: Noise) -> Floats:
+    """Mean squared errors of the log scale s that sampling of both files and noise on Σ(1 − v) cause, (cap,).
 
     A sample whose mean v is δ higher has weights that are b δ higher, where b is their regression on v. s(δ) is solved
-    exactly: near its maximum mean v hardly rises with s, and a cap may cut the largest weights off.
+    exactly: near its maximum mean v hardly rises with s, and a cap may cut the largest weights off. `caps` are (cap, 1).
     """
-    share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, cap) / cap
-    of_v, files = float(v.var()), _files(cell, n)
-    regression = float(((v - v.mean()) * share).mean()) / of_v if of_v > FLAT**2 else 0.0
+    share, v = cell.weight / cell.mean_weight - 1.0, np.minimum(cell.weight, caps) / caps
+    of_v, mean, files = v.var(axis=1, keepdims=True), v.mean(axis=1, keepdims=True), _files(cell, n)
+    varied = of_v > FLAT**2
+    regression = np.where(varied, ((v - mean) * share).mean(axis=1, keepdims=True) / np.where(varied, of_v, 1.0), 0.0)
     sampling, of_noise = of_v * files, noise.weight / n**2
     part, moves = sampling / (sampling + of_noise), NODES * (sampling + of_noise) ** 0.5
-    missed = cell.solve_weights(v.mean() + moves, cap) - regression * part * moves
-    separate = float((share - regression * (v - v.mean())).var()) * files + regression**2 * sampling * (1.0 - part)
-    return float(NODE_WEIGHTS @ missed**2) + separate
+    missed = cell.solve_weights(mean + moves, caps) - regression * part * moves
+    separate = (share - regression * (v - mean)).var(axis=1, keepdims=True) * files
+    separate += regression**2 * sampling * (1.0 - part)
+    return np.asarray(missed**2 @ NODE_WEIGHTS + separate[:, 0])
 
 
-def _of_mean(cell: Cell, wider: Floats, cap: float, windows: Floats, n: int, noise: Noise) -> Floats:
-    """Predicted squared errors of a cell's mean outcome for each clipping interval (μ, R), (interval,)."""
-    if isinstance(cell, HistogramCell):
-        return cell.errors_of_mean(cap, windows, n, noise)
-    direct = cell.direct_influence()[:, 1]
-    variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
+def _of_means(cell: Cell, wider: Floats, caps: Floats, windows: Floats, n: int, noise: Noise) -> Floats:
+    """Predicted squared errors of a cell's mean outcome for each weight cap and clipping interval (μ, R), (cap, interval).
+
+    With influence d of a record on the direct mean, and gain · (vc − across · v) on the clipped one, the sampling error is
+    the variance of their difference. All moments are sums over records of a factor of c and a factor of v. So they are
+    products of matrices, for all caps and intervals at once.
+    """
     centre, reach = windows[:, :1], windows[:, 1:]
-    v, slope = np.minimum(cell.weight, cap) / cap, _slope(cell, cap)
-    within = cell.within(centre, reach)
+    direct, rate = cell.direct_influence()[:, 1], cell.rate
+    direct = direct - direct.mean()
+    q, steep, crossed, squared, shared, bias, whole = sums = np.zeros((7, len(windows), len(caps)))
+    for start in range(0, len(direct), RECORDS):
+        rows = slice(start, start + RECORDS)
+        v = np.minimum(cell.weight[rows, None], caps) / caps
+        c = np.clip((cell.outcome[rows] - centre) / reach, -1.0, 1.0)
+        moved = np.clip((wider[rows] - centre) / reach, -1.0, 1.0) - c
+        within = cell.within(centre, reach, rows).astype(np.float64)
+        below, square = v * (cell.weight[rows, None] < caps), v * v
+        q += c @ v
+        steep += within @ (v * rate[rows, None])
+        crossed += c @ below
+        squared += c @ square
+        shared += c @ (v * direct[rows, None])
+        bias += moved @ v
+        whole += (c * c) @ square
+    sums /= len(direct)
+    v = np.minimum(cell.weight[:, None], caps) / caps
+    slope, of_v = (v * (cell.weight[:, None] < caps)).mean(axis=0), v.mean(axis=0)
+    if not cell.weighted:
+        slope = np.full(len(caps), np.inf)
+    variance = max(float(direct.var()) / n, 1e-12 / n, 1e-12 * (cell.top - cell.low) ** 2)
+    changed = float(np.average(wider, weights=cell.weight)) - cell.mean
     with np.errstate(divide="ignore", invalid="ignore"):
-        c = np.clip((cell.outcome[None] - centre) / reach, -1.0, 1.0)
-        c_moved = np.clip((wider[None] - centre) / reach, -1.0, 1.0)
-        steep = (within * (v * cell.rate)).mean(axis=1) / reach[:, 0]
-        gain = cell.mean_rate / steep
-        across = (c * (v * (cell.weight < cap))).mean(axis=1) / slope
-        q = c * v
-        influence = gain[:, None] * (q - q.mean(axis=1, keepdims=True) - across[:, None] * (v - v.mean()))
-        lost = (direct[None] - influence).var(axis=1) * _files(cell, n)
+        gain, across = cell.mean_rate * reach / steep, crossed / slope
+        clipped = whole - q**2 - 2.0 * across * (squared - q * of_v) + across**2 * v.var(axis=0)
+        both = shared - across * (v * direct[:, None]).mean(axis=0)
+        lost = np.maximum(direct.var() - 2.0 * gain * both + gain**2 * clipped, 0.0) * _files(cell, n)
         lost += (gain / n) ** 2 * (noise.product + noise.weight * across**2)
-        changed = float(np.average(wider, weights=cell.weight)) - cell.mean
-        total = (lost + (gain * ((c_moved - c) * v).mean(axis=1) - changed) ** 2) / variance
-    return np.where(np.isfinite(total), total, np.inf)
+        total = (lost + (gain * bias - changed) ** 2) / variance
+    return np.where(np.isfinite(total), total, np.inf).T
 
 
 def _windows(cell: Cell) -> Floats:

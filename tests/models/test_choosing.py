@@ -7,9 +7,9 @@ import pytest
 
 from dpdist.core.records import UNIT, Floats
 from dpdist.reference import clipping
-from dpdist.reference.clipping import Cell
+from dpdist.reference.clipping import BISECTIONS, LARGEST_LOG_SCALE, Cell, bisect
 from dpdist.reference.inversion import invert_clipping
-from dpdist.reference.limits import Limits, Noise, _windows, choose
+from dpdist.reference.limits import Limits, Noise, _of_means, _windows, choose
 
 NOISE = Noise(2.0, 2.0)
 
@@ -252,3 +252,44 @@ def test_the_inverse_of_mean_weights_is_exact_and_ends_where_the_search_does() -
             assert cell.solve_weight(v, cap) == pytest.approx(scale, abs=1e-9)
     assert cell.solve_weight(1.1, 2.0) == clipping.LARGEST_LOG_SCALE
     assert cell.solve_weight(-0.1, 2.0) == -clipping.LARGEST_LOG_SCALE
+
+
+def test_predicted_errors_of_means_are_those_of_plain_sums_over_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every cap and interval, in blocks of 500 records. Control: under other noise they differ."""
+    monkeypatch.setattr("dpdist.reference.limits.RECORDS", 500)
+    weight, outcome = wages(np.random.default_rng(6), 1300)
+    cell, n, caps = Cell.of(weight, outcome, (0.0, 5e6)), 900, np.quantile(weight, [0.5, 0.9])
+    wider, windows = cell.drifted()[1], _windows(cell)
+    errors = np.empty((len(caps), len(windows)))
+    for i, cap in enumerate(caps):
+        v = np.minimum(weight, cap) / cap
+        direct = weight / weight.mean() * (outcome - cell.mean)
+        for j, (centre, reach) in enumerate(windows):
+            c, moved = (np.clip((values - centre) / reach, -1.0, 1.0) for values in (outcome, wider))
+            gain = cell.mean_rate * reach / (cell.within(centre, reach) * v * cell.rate).mean()
+            across = (c * v * (weight < cap)).mean() / (v * (weight < cap)).mean()
+            clipped = gain * (c * v - (c * v).mean() - across * (v - v.mean()))
+            sampling = (direct - clipped).var() * (1.0 / n + 1.0 / len(weight))
+            noise = (gain / n) ** 2 * (NOISE.product + NOISE.weight * across**2)
+            bias = gain * ((moved - c) * v).mean() - (np.average(wider, weights=weight) - cell.mean)
+            errors[i, j] = (sampling + noise + bias**2) / (direct.var() / n)
+    assert _of_means(cell, wider, caps, windows, n, NOISE) == pytest.approx(errors, rel=1e-9)
+    assert _of_means(cell, wider, caps, windows, n, Noise(2.0, 3.0)) != pytest.approx(errors, rel=1e-9)
+
+
+@pytest.mark.parametrize("root", [-2.9999999, -0.7, 0.0, 1e-9, 2.2, 7.0, -7.0])
+def test_a_root_is_that_of_halvings_alone_in_fewer_steps(root: float) -> None:
+    """Roots beyond both ends too, and a curve that is flat but near its root."""
+    for steep in (False, True):
+        steps = list[float]()
+
+        def curve(x: float, steep: bool = steep, steps: list[float] = steps) -> float:
+            steps.append(x)
+            return float(np.clip(50.0 * (x - root), -1.0, 1.0) if steep else np.tanh(x - root))
+
+        low, high = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if curve(middle) < 0 else (low, middle)
+        assert bisect(curve) == (low + high) / 2.0
+        assert len(steps) - BISECTIONS < 35

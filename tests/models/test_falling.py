@@ -26,27 +26,30 @@ def test_on_a_straight_curve_it_is_linear_shrinkage(
 ) -> None:
     """Exact: (τ² raw + ν² mean)/(τ² + ν²), and τ²ν²/(τ² + ν²)."""
     noise, variance = error**2, deviation**2
-    found = posterior(lambda g: (0.3 + slope * g, slope * error), 0.3 + slope * raw, mean, variance)
+    found = posterior(lambda g: (0.3 + slope * g, np.full(len(g), slope * error)), 0.3 + slope * raw, mean, variance)
     exact = (variance * raw + noise * mean) / (variance + noise), variance * noise / (variance + noise)
     assert found == pytest.approx(exact, rel=2e-3, abs=2e-4)
 
 
-def curve(g: float) -> float:
-    return float(np.tanh(0.5 * np.exp(g)))
+def curve(g: Floats) -> Floats:
+    return np.asarray(np.tanh(0.5 * np.exp(g)))
 
 
-def error(g: float) -> float:
-    return float(0.05 - 0.015 * np.tanh(g))
+def error(g: Floats) -> Floats:
+    return np.asarray(0.05 - 0.015 * np.tanh(g))
 
 
 @pytest.mark.parametrize("raw", [-2.5, -1.0, 0.0, 0.7, 2.0])
 def test_on_a_bent_curve_it_is_bayes_own(raw: float) -> None:
     """Against SciPy's integrals, under noise that is larger below; control: linear shrinkage by the slope where the curve
     is solved is far off."""
-    seen, variance = curve(raw), 0.3**2
+    seen, variance = float(curve(np.float64(raw))), 0.3**2
 
     def density(g: float) -> float:
-        return float(np.exp(-0.5 * ((seen - curve(g)) / error(g)) ** 2 - 0.5 * g**2 / variance) / error(g))
+        return float(
+            np.exp(-0.5 * ((seen - curve(np.float64(g))) / error(np.float64(g))) ** 2 - 0.5 * g**2 / variance)
+            / error(np.float64(g))
+        )
 
     def integral(of: Callable[[float], float]) -> float:
         return float(quad(lambda g: density(g) * of(g), -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE, points=[raw, 0.0])[0])
