@@ -1,13 +1,6 @@
 """Computes log likelihood ratios of noisy sums and choices under two neighbouring files, for the strongest attacker.
 
-This attacker knows all records but one. The mechanism first runs on one file without noise. The sums that it releases are
-called a path. It then runs on the neighbouring file, but each step continues with the path's sums, not with this file's. So
-every step computes the same query on both files, after the same earlier releases. Steps therefore compose, and the sum of
-their losses is at most the claim. Noise is then drawn thousands of times by the release's sampler and added to the sums.
-Sums that the mechanism keeps within a range are drawn again until they are in it. The log likelihood ratio of the noisy
-sums is known exactly. The ratio of a noisy choice is estimated from the frequency with which each candidate is chosen. No
-test is more powerful than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no
-information, and are not drawn.
+This attacker knows all records but one.
 
 Fits and synthetic records follow from the noisy sums, so they reveal no more. The results are confidential.
 """
@@ -53,6 +46,14 @@ class BeyondRange(Exception):
     """Raised for a sum that is not in the public range of what is drawn: no ε holds then. It names no sum."""
 
 
+# The mechanism first runs on one file without noise. The sums that it releases are called a path. It then runs on the
+# neighbouring file, but each step continues with the path's sums, not with this file's. So every step computes the same
+# query on both files, after the same earlier releases. Steps therefore compose, and the sum of their losses is at most the
+# claim. Noise is then drawn thousands of times by the release's sampler and added to the sums. Sums that the mechanism
+# keeps within a range are drawn again until they are in it. The log likelihood ratio of the noisy sums is known exactly.
+# The ratio of a noisy choice is estimated from the frequency with which each candidate is chosen. No test is more powerful
+# than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no information, and are not
+# drawn.
 class Meter:
     """Answers the queries of one run of a mechanism, and records sums, noise scales and laws of its noisy figures."""
 

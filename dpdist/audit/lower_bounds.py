@@ -1,12 +1,6 @@
 """Proves lower bounds on ε by an attack: a file and its neighbour are each released many times, and distinguished.
 
-A draw is all that a run takes from the records of a stratum: the released parameters or noisy statistics of every set. The
-attacker knows everything but which of the two files was used. From one half of the draws it learns a rule: a score, a
-threshold and a direction. On the other half, p is the lower Clopper–Pearson limit of how often the rule holds under one
-file, and q the upper limit under the other. Differential privacy allows p ≤ e^ε q + δ for every rule. Therefore
-ε ≥ log((p − δ)/q), except with probability ALARM. A bound below the claim proves nothing; a bound above it proves the claim
-wrong. Where noise is added to sums, the noisy sums alone are attacked too, since their likelihood ratio is known
-(`likelihood_ratios`). Neighbours differ in one record, so the claim is what one record may lose. Results are confidential.
+Neighbours differ in one record, so the claim is what one record may lose. Results are confidential.
 """
 
 from __future__ import annotations
@@ -72,6 +66,13 @@ MOST_CLAIMED = 600.0
 """Largest ε for which e^ε is a finite float. No feasible number of draws tests a larger claim."""
 
 
+# A draw is all that a run takes from the records of a stratum: the released parameters or noisy statistics of every set.
+# The attacker knows everything but which of the two files was used. From one half of the draws it learns a rule: a score, a
+# threshold and a direction. On the other half, p is the lower Clopper–Pearson limit of how often the rule holds under one
+# file, and q the upper limit under the other. Differential privacy allows p ≤ e^ε q + δ for every rule. Therefore ε ≥
+# log((p − δ)/q), except with probability ALARM. A bound below the claim proves nothing; a bound above it proves the claim
+# wrong. Where noise is added to sums, the noisy sums alone are attacked too, since their likelihood ratio is known
+# (`likelihood_ratios`).
 def lower_bound(near: Floats, far: Floats, delta: float = 0.0, alarm: float = ALARM) -> float:
     """Returns the lower bound on ε that these draws of two files prove, (run, feature) each; 0 for equal draws."""
     width = max(near.shape[1], far.shape[1])

@@ -19,12 +19,14 @@ from filelock import FileLock, Timeout
 
 @contextmanager
 def replaced(path: Path, durable: bool = True) -> Iterator[Path]:
-    """Yields a temporary file beside `path` to write to. It replaces `path` if the block succeeds; otherwise it is removed.
+    """Yields a temporary file beside `path` to write to.
 
-    Its name is unique among all machines that share the folder; a process number would not be, because processes in two
-    containers may have the same. With `durable` the file is on the disk before it is renamed. Then `path` is never
-    incomplete, even if the machine stops. Without `durable`, a stored checksum must show whether it is complete.
+    It replaces `path` if the block succeeds; otherwise it is removed.
+
+    With `durable` it is on the disk before it is renamed: `path` is never incomplete, even if the machine stops. Without
+    it, a stored checksum must show whether it is complete.
     """
+    # Unique among all machines that share the folder: processes in two containers may have one number.
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.part")
     try:
         yield temporary

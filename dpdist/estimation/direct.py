@@ -109,10 +109,11 @@ def direct(
 def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design) -> Floats:
     """Standard errors (statistic, cell) of counts, means and totals, given every base cell's number of records.
 
-    These numbers are public, so a release need not estimate them. Base cells (frame rows) are treated as strata. They lie
-    within design strata and keep their sampling fractions. A base cell of a single record adds nothing to the variance.
-    The result is NaN where the design has PSUs, because the numbers of records then vary with the PSUs drawn.
+    A base cell of a single record adds nothing to the variance. The result is NaN where the design has PSUs, because the
+    numbers of records then vary with the PSUs drawn.
     """
+    # These numbers are public, so a release need not estimate them. Base cells (frame rows) are treated as strata. They lie
+    # within design strata and keep their sampling fractions.
     if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
     finest = replace(frame, design_strata=tuple(frame.codes))
@@ -127,13 +128,11 @@ def errors_given_sizes(sums: Totals, frame: Frame, cells: Cells, design: Design)
 
 
 def _rounding(sums: Sums, frame: Frame, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
-    """The largest variance that is only rounding error, for counts, means and totals, (cell,) each.
-
-    A variance is a difference of squares, Σt² − (Σt)²/n. Let u be the unit roundoff. A sum of n terms has a relative
-    error of at most n·u (Higham 2002, §4.2). Products, quotients and factors of at most 2 add a few u more. So the
-    difference errs by at most 8(n + 7)u Σt². For a mean R, t² ≤ (|b| + |R|a)²/W², with a = w, b = wy and W the cell's
-    count. PSU totals and replicates round less than that.
-    """
+    """The largest variance that is only rounding error, for counts, means and totals, (cell,) each."""
+    # A variance is a difference of squares, Σt² − (Σt)²/n. Let u be the unit roundoff. A sum of n terms has a relative
+    # error of at most n·u (Higham 2002, §4.2). Products, quotients and factors of at most 2 add a few u more. So the
+    # difference errs by at most 8(n + 7)u Σt². For a mean R, t² ≤ (|b| + |R|a)²/W², with a = w, b = wy and W the cell's
+    # count. PSU totals and replicates round less than that.
     a, aa, bb = (cells.membership @ values for values in (sums.a, sums.aa, sums.bb))
     share = 8.0 * UNIT_ROUNDOFF * (cells.membership @ frame.count.astype(np.float64) + 7.0)
     with np.errstate(divide="ignore", invalid="ignore"):

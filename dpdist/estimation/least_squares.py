@@ -1,13 +1,7 @@
 """Finds the additive figures that are nearest to noisy ones in least squares, for many draws of noise at once.
 
 A figure is the sum of x over the frame rows of its cell: the figures are M x, with M the 0/1 matrix (cell, frame row). The
-solution is x = M⁺ y, the shortest of all x with the least sum of squares |y − M x|². Two ways lead to it, and both end:
-
-- Up to DIRECT cells or rows, the smaller of M Mᵀ and Mᵀ M is split into its eigenvectors once. M has no full rank, because
-  margins follow from other cells: eigenvalues that are 0 but for rounding are left out.
-- Beyond that, conjugate gradients on the normal equations take at most MOST_STEPS steps.
-
-`Solution.unmet` states how far the result is from the solution. Figures M x add up in any case.
+solution is x = M⁺ y, the shortest of all x with the least sum of squares |y − M x|².
 """
 
 from __future__ import annotations
@@ -41,6 +35,13 @@ class Solution(NamedTuple):
     unmet: float
 
 
+# Two ways lead to it, and both end:
+#
+# - Up to DIRECT cells or rows, the smaller of M Mᵀ and Mᵀ M is split into its eigenvectors once. M has no full rank:
+#   margins follow from other cells: eigenvalues that are 0 but for rounding are left out.
+# - Beyond that, conjugate gradients on the normal equations take at most MOST_STEPS steps.
+#
+# `Solution.unmet` states how far the result is from the solution. Figures M x add up in any case.
 @dataclass(frozen=True)
 class LeastSquares:
     """The matrix M of a set of cells, and the root of its smaller square's pseudoinverse; None where that is too large."""
@@ -91,10 +92,11 @@ def _over(top: Floats, bottom: Floats) -> Floats:
 def consistent(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:
     """The additive figures that are nearest to noisy ones in least squares, (cell,).
 
-    Additive means that margins are sums of cells. `membership` is (cell, frame row). All figures have noise of one
-    variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu 2010). With local sensitivities the
-    tables have noise of different scales, but these scales are confidential, so the fit does not use them.
+    Additive means that margins are sums of cells. `membership` is (cell, frame row).
     """
+    # All figures have noise of one variance, so this is the best linear unbiased estimate (Hay, Rastogi, Miklau & Suciu
+    # 2010). With local sensitivities the tables have noise of different scales, but these scales are confidential, so the
+    # fit does not use them.
     return np.asarray(membership @ LeastSquares.of(membership).solve(noisy[None]).rows[0])
 
 
@@ -116,11 +118,9 @@ def stacked(tables: Sequence[Cells]) -> scipy.sparse.csr_array:
 
 
 def nearest_on_simplex(values: Floats, total: Floats) -> Floats:
-    """The nearest non-negative values with the given sum, along the last axis, in least squares.
-
-    They are max(values − t, 0), with t such that they sum to `total` (…,), which is at least 0 (Held, Wolfe & Crowder
-    1974).
-    """
+    """The nearest non-negative values with the given sum, along the last axis, in least squares."""
+    # They are max(values − t, 0), with t such that they sum to `total` (…,), which is at least 0 (Held, Wolfe & Crowder
+    # 1974).
     ordered = -np.sort(-values, axis=-1)
     number = np.arange(1, values.shape[-1] + 1)
     level = (np.cumsum(ordered, axis=-1) - total[..., None]) / number

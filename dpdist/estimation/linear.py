@@ -1,9 +1,7 @@
 """Computes statistics of cells as functions of sums, and each unit's contribution to the linearised statistic.
 
-A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile,
-or a difference of two of these. The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N
-and δ to D. For a difference of two cells, it is the form of one cell minus the form of the other. So the covariance of
-two cells with common units is included (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
+A unit is a record, or a row of the frame with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile, or
+a difference of two of these.
 """
 
 from __future__ import annotations
@@ -42,6 +40,9 @@ class Units:
     """The outcomes of units that are records."""
 
 
+# The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N and δ to D. For a difference of
+# two cells, it is the form of one cell minus the form of the other. So the covariance of two cells with common units is
+# included (Woodruff 1971; Särndal, Swensson & Wretman 1992, §5.5).
 class Sum(NamedTuple):
     """A sum over the units of cells: of `values` (draw, unit), or of the weight with an outcome of at most `cut` (cell,).
 
@@ -337,11 +338,9 @@ SMALLEST_SHARE = 1e-12
 
 
 def symmetric_root(covariance: Floats) -> Floats:
-    """R (…, k, k) with R = R' and RR = covariance (…, k, k), which is symmetric and has no eigenvalue below 0.
-
-    Eigenvectors alone would be a root, too. But their signs, and their directions where eigenvalues are alike, hang on
-    the last digits of the matrix, so that the same normal draws would become others on another processor.
-    """
+    """R (…, k, k) with R = R' and RR = covariance (…, k, k), which is symmetric and has no eigenvalue below 0."""
+    # Eigenvectors alone would be a root, too. But their signs, and their directions where eigenvalues are alike, hang on
+    # the last digits of the matrix, so that the same normal draws would become others on another processor.
     values, vectors = np.linalg.eigh(covariance)
     kept = np.where(values > SMALLEST_SHARE * values[..., -1:], np.maximum(values, 0.0), 0.0)
     return np.asarray((vectors * np.sqrt(kept)[..., None, :]) @ vectors.swapaxes(-1, -2))

@@ -1,12 +1,4 @@
-"""Rakes weights to public totals by iterative proportional fitting: all records of a frame row get one factor.
-
-The variance of a raked estimate is the variance of its residuals from a regression on the margins. The regression uses
-the weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
-calfun="raking").
-
-A frame row is a combination of the job's public columns. With noisy sums, the sum of a row's weights may be known only to
-lie in a range (`Room`). If the totals determine the sum, the row gets what the other rows leave of the totals.
-"""
+"""Rakes weights to public totals by iterative proportional fitting: all records of a frame row get one factor."""
 
 from __future__ import annotations
 
@@ -67,6 +59,12 @@ def margins_of(job: Job, frame: Frame) -> list[Margin]:
     return margins
 
 
+# The variance of a raked estimate is the variance of its residuals from a regression on the margins. The regression uses
+# the weights before raking, and the residuals are multiplied by the factors (Deville & Särndal 1992; R's `calibrate` with
+# calfun="raking").
+#
+# A frame row is a combination of the job's public columns. With noisy sums, the sum of a row's weights may be known only to
+# lie in a range (`Room`). If the totals determine the sum, the row gets what the other rows leave of the totals.
 def factors(weights: Floats, margins: Sequence[Margin], room: Room | None = None) -> Floats:
     """Factors (…, row) that bring the sums of weights (…, row) to the total of every cell that has weight. Raises `NotMet`.
 

@@ -62,12 +62,13 @@ def composite(difference: Floats, sampling: Floats) -> Composite:
     """Mixes own and borrowed estimates by precision; the own estimate has the weight 1 − V/max(V + τ², d²).
 
     d, `difference`, is the own less the borrowed estimate, and V, `sampling`, is the sampling variance of d. Both are
-    (cell,). The variance τ² between cells follows from the moments of all differences (DerSimonian & Laird). A cell with
-    d² above V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.
+    (cell,).
 
-    An infinite V, or NaN in d, means a cell without records. Such a cell takes the whole borrowed estimate, with the
-    error τ².
+    An infinite V, or NaN in d, means a cell without records. Such a cell takes the whole borrowed estimate, with the error
+    τ².
     """
+    # The variance τ² between cells follows from the moments of all differences (DerSimonian & Laird). A cell with d² above
+    # V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.
     measured = np.isfinite(sampling)
     unlike = (
         shrunk(difference[measured], np.zeros(int(measured.sum())), sampling[measured]).drift if measured.any() else 0.0

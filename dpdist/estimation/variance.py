@@ -1,19 +1,4 @@
-"""Computes variances of weighted totals: strata, PSUs, finite populations, two stages, single PSUs and replicates.
-
-Over strata h and their PSUs p, V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)².
-
-- t_hp is the total of a linearised variable in PSU p, and t̄_h the mean of these totals.
-- f_h is the sampling fraction; sampling with replacement has f = 0.
-- n_h is the number of all PSUs of the stratum, with or without a record of the cell.
-
-A second stage, of n_hp records sampled with the fraction f_hp in PSU p, adds Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i
-− ū_hp)². The last sum is over records i with the linearised variable u_i (Särndal, Swensson & Wretman 1992, §4.3 and
-§5.5).
-
-Figures agree with R's `survey`, with one exception: the total of a whole stratum under the option "centred" for a lonely
-PSU, one that is alone in its stratum. There R uses the squared deviation from 0. This code uses the deviation from the
-grand mean, the mean of all PSUs' totals.
-"""
+"""Computes variances of weighted totals: strata, PSUs, finite populations, two stages, single PSUs and replicates."""
 
 from __future__ import annotations
 
@@ -31,6 +16,19 @@ CENSUS = 1e-7
 """A stratum has no sampling error if all but this share of it was sampled."""
 
 
+# Over strata h and their PSUs p, V = Σ_h (1 − f_h) n_h/(n_h − 1) Σ_p (t_hp − t̄_h)².
+#
+# - t_hp is the total of a linearised variable in PSU p, and t̄_h the mean of these totals.
+# - f_h is the sampling fraction; sampling with replacement has f = 0.
+# - n_h is the number of all PSUs of the stratum, with or without a record of the cell.
+#
+# A second stage, of n_hp records sampled with the fraction f_hp in PSU p, adds Σ_hp f_h (1 − f_hp) n_hp/(n_hp − 1) Σ_i (u_i
+# − ū_hp)². The last sum is over records i with the linearised variable u_i (Särndal, Swensson & Wretman 1992, §4.3 and
+# §5.5).
+#
+# Figures agree with R's `survey`, with one exception: the total of a whole stratum under the option "centred" for a lonely
+# PSU, one that is alone in its stratum. There R uses the squared deviation from 0. This code uses the deviation from the
+# grand mean, the mean of all PSUs' totals.
 class Stage(NamedTuple):
     """One stage of sampling, arrays (stratum,): the number of units sampled, and their share of the population."""
 

@@ -97,11 +97,11 @@ def unidentified(released: ReleasedObject) -> dict[str, list[str]]:
 def saturated(released: ReleasedObject) -> str | None:
     """The reason not to publish, if many weights lie at or beyond their public upper bound; otherwise None.
 
-    Weights beyond the bound count as the bound, so counts are too low by an unknown amount. Noisy histograms give the share
-    of such weights. The table's noisy sums, which have independent noise, must also allow this share. Where noise hides the
-    share, as in small files, or where a release of an earlier version lacks it, mean clipped weights near the bound are a
-    sufficient reason.
+    Weights beyond the bound count as the bound, so counts are too low by an unknown amount.
     """
+    # Noisy histograms give the share of such weights. The table's noisy sums, which have independent noise, must also allow
+    # this share. Where noise hides the share, as in small files, or where a release of an earlier version lacks it, mean
+    # clipped weights near the bound are a sufficient reason.
     weight = released.job.survey.weight
     if weight is None or not released.has_ranges:
         return None
@@ -125,12 +125,11 @@ def saturated(released: ReleasedObject) -> str | None:
 def drifted(released: ReleasedObject) -> dict[str, list[str]]:
     """Cells whose noisy sums differ from what a reference file or an earlier release predicts, by variable.
 
-    Where a reference's weights do not vary, a departure is Laplace noise alone: it exceeds t standard deviations with the
-    probability exp(−√2 t). Sampling makes its tails lighter. So without drift no cell is named, but for a probability of
-    DRIFT_ALARM over all departures (Bonferroni).
-
     Empty where the job pays for histograms in place of such a reference.
     """
+    # Where a reference's weights do not vary, a departure is Laplace noise alone: it exceeds t standard deviations with the
+    # probability exp(−√2 t). Sampling makes its tails lighter. So without drift no cell is named, but for a probability of
+    # DRIFT_ALARM over all departures (Bonferroni).
     reference = released.job.reference
     if reference is None or reference.paid is not None:
         return {}
@@ -187,11 +186,12 @@ def collapsed(released: ReleasedObject) -> list[list[str]]:
 def beyond_sampling(released: ReleasedObject) -> ByCell:
     """The ratio of a figure's other errors to its sampling error, where it is above LARGER.
 
-    The other errors are those of noise and of the reference. The sampling error is one that the current sample may show:
-    without its MISSING most influential records, because a sample may happen to have no record of a distribution's tail.
-    So it is the least standard error that the unprotected estimate is likely to have. It is 0 in cells of no more than
-    MISSING records. Cells without a record are left out, and counts of cells whose weights are all the same.
+    The other errors are those of noise and of the reference. It is 0 in cells of no more than MISSING records. Cells
+    without a record are left out, and counts of cells whose weights are all the same.
     """
+    # The sampling error is one that the current sample may show: without its MISSING most influential records, because a
+    # sample may happen to have no record of a distribution's tail. So it is the least standard error that the unprotected
+    # estimate is likely to have.
     ratios: ByCell = {}
     for stratum in released.completed_strata:
         points = stratum.model.points_of_cells(released, stratum.number)[0]

@@ -1,15 +1,4 @@
-"""Holds estimates to what is public: bounds of weights and outcomes, and totals. All of it is post-processing.
-
-Printed figures are set into their bounds one by one, where a model's expectations may leave them (`Unbiased`). Margins are
-sums of released sums, and never of figures that were set into bounds. So a margin has no bias unless noise carries it
-beyond its bounds. Then the bias is at most .4 of its error by noise: E max(0, Z) = 1/√(2π) for a normal Z.
-
-A mean is a ratio. If noise cannot tell its count from 0, the ratio can have any value, and the mean is withheld: it has the
-limits of its outcome and no estimate (Fieller 1954).
-
-A frame row is unidentified where the noisy sums give only a range for its mean weight. Raking to totals first fills such
-rows, within their ranges. So identified rows lose none of their weight.
-"""
+"""Holds estimates to what is public: bounds of weights and outcomes, and totals. All of it is post-processing."""
 
 from __future__ import annotations
 
@@ -34,6 +23,15 @@ DIGITS = 13
 """Significant digits of a count that is computed from totals."""
 
 
+# Printed figures are set into their bounds one by one, where a model's expectations may leave them (`Unbiased`). Margins
+# are sums of released sums, and never of figures that were set into bounds. So a margin has no bias unless noise carries it
+# beyond its bounds. Then the bias is at most .4 of its error by noise: E max(0, Z) = 1/√(2π) for a normal Z.
+#
+# A mean is a ratio. If noise cannot tell its count from 0, the ratio can have any value, and the mean is withheld: it has
+# the limits of its outcome and no estimate (Fieller 1954).
+#
+# A frame row is unidentified where the noisy sums give only a range for its mean weight. Raking to totals first fills such
+# rows, within their ranges. So identified rows lose none of their weight.
 class FigureBounds(NamedTuple):
     """Lowest and highest possible counts, means and totals of the sample's records in every cell, (cell,) each."""
 

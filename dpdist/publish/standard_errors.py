@@ -1,20 +1,7 @@
 """Computes the variance T of every figure in published tables, from released figures alone (docs/methods.md, §6).
 
 Notation: θ_1..θ_m are the released parameters of m synthetic sets; x is a record's public columns, y its outcome, w its
-sampling weight, and α its privacy weight. Then T = V_x + V_c + V_α/m + bias², with these components:
-
-- V_x: which x the sample happens to contain. It is the Taylor variance of E(w|x) over the frame, all of it public.
-- V_c: the sampling variance of the centre of the α-weighted fit, by the sandwich formula.
-- V_α: the variance of released draws about that centre, which m draws divide by m.
-- bias: privacy weights trim tails, which moves the fit.
-
-`refit` simulates the last three. The fit's statistics are sums over records, so it draws them from their normal limit.
-These draws keep the privacy weights fixed, although a search on another sample would change them. So V_c is set to at least
-the variance of the unweighted fit, the smallest that an estimator can have under the model. An estimate from synthetic
-records adds S/m, where S is the variance of one set's records given x and θ.
-
-Where sample counts are noisy (`predictors: {protect}`), T includes the variance and squared bias of estimates from the same
-noisy sums under counts with further noise of the same law, made consistent as before.
+sampling weight, and α its privacy weight. Then T = V_x + V_c + V_α/m + bias²; `variances` says what these are.
 """
 
 from __future__ import annotations
@@ -214,16 +201,31 @@ class VarianceParts(NamedTuple):
         return self.noise + self.bias + self.counted
 
 
+# - V_x: which x the sample happens to contain. It is the Taylor variance of E(w|x) over the frame, all of it public.
+# - V_c: the sampling variance of the centre of the α-weighted fit, by the sandwich formula.
+# - V_α: the variance of released draws about that centre, which m draws divide by m.
+# - bias: privacy weights trim tails, which moves the fit.
+#
+# `refit` simulates the last three. The fit's statistics are sums over records, so it draws them from their normal limit.
+# These draws keep the privacy weights fixed, although a search on another sample would change them. So V_c is set to at
+# least the variance of the unweighted fit, the smallest that an estimator can have under the model. An estimate from
+# synthetic records adds S/m, where S is the variance of one set's records given x and θ.
+#
+# Where sample counts are noisy (`predictors: {protect}`), T includes the variance and squared bias of estimates from the
+# same noisy sums under counts with further noise of the same law, made consistent as before.
 def variances(
     released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads | None, outcome: int = 0
 ) -> list[Floats]:
-    """T of counts, means and totals, (cell,) each. `expected` holds E(w|x) and E(wy|x) by frame row for every set.
+    """T of counts, means and totals, (cell,) each.
 
-    Without spreads, T = V_x + (1 + 1/m) B, where B is the variance between the m released draws. B stands in for V_c, since
-    draws vary at least as much as the centre of their fit does over samples. With m = 1, T is NaN. Public design effects
-    multiply the sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent
-    noises. That number is smaller than m where several sets follow from one noisy statistic.
+    `expected` holds E(w|x) and E(wy|x) by frame row for every set.
+
+    With m = 1, T is NaN.
     """
+    # Without spreads, T = V_x + (1 + 1/m) B, where B is the variance between the m released draws. B stands in for V_c,
+    # since draws vary at least as much as the centre of their fit does over samples. Public design effects multiply the
+    # sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent noises. That
+    # number is smaller than m where several sets follow from one noisy statistic.
     if spread is not None:
         return [parts.total for parts in variance_parts(released, cells, expected, spread, outcome)]
     effects, sets = plain_effects(released.design_effects, cells, released.job.outcomes[outcome]), len(released.sets)

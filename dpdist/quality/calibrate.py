@@ -1,10 +1,4 @@
-"""Tunes a mechanism's constants on a public file of an earlier period, to a target ε and a measure of utility.
-
-This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε counts.
-Tuning on a public file costs nothing (METHODS §2). The mechanism is run on the public file as on a current one. Where it
-learns from a reference, it learns from one half of the file and is run on the other half. All candidate values use the same
-random numbers, which are public.
-"""
+"""Tunes a mechanism's constants on a public file of an earlier period, to a target ε and a measure of utility."""
 
 from __future__ import annotations
 
@@ -54,6 +48,10 @@ BOUNDS_OF_1 = Summary(1.0, 1.0, 1.0)
 """Stands for a fit that nobody made yet, where a rule says at which c its scan starts."""
 
 
+# This is the papers' advice for periodic releases ([G]). Tuning on the confidential file would cost privacy that no ε
+# counts. Tuning on a public file costs nothing (METHODS §2). The mechanism is run on the public file as on a current one.
+# Where it learns from a reference, it learns from one half of the file and is run on the other half. All candidate values
+# use the same random numbers, which are public.
 class Knob(NamedTuple):
     """A constant, by its path in the mechanism's settings, and the values to scan.
 

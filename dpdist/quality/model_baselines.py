@@ -1,13 +1,8 @@
 """Fits two comparators, synthesis under the sample (FBS) and under the population (FBP), at the release's ε.
 
-Each comparator has the figures that the `weighted` mechanism with the lognormal model would have published. There is one
-fit for each stratum of the job, with the likelihood's predictors and the tables' columns as predictors. The two comparators
-share it. Search, draws, synthesis and estimators are those of a release, with random keys of their own. Nothing is
-released ([T]; METHODS §5). A comparator's guarantee is asymptotic. It is stated beside a strict one for comparison only.
-
-The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
-weight of the other records in their frame row, and their number is taken as public. Records are visited block by block, and
-their per-record values are stored on disk. So one block at a time is in memory.
+Each comparator has the figures that the `weighted` mechanism with the lognormal model would have published. Nothing is
+released ([T]; METHODS §5). A comparator's guarantee is asymptotic, and stated beside a strict
+one for comparison only.
 """
 
 from __future__ import annotations
@@ -50,6 +45,12 @@ BEYOND = "the fit's figures overflow floating-point numbers: outcomes or weights
 UNRAKED = "the fit's estimates cannot be raked to all totals under rake"
 
 
+# There is one fit for each stratum of the job, with the likelihood's predictors and the tables' columns as predictors. The
+# two comparators share it. Search, draws, synthesis and estimators are those of a release, with random keys of their own.
+#
+# The lognormal law has no zeros, so records whose outcome is 0 are left out of the fit. In the table they have the mean
+# weight of the other records in their frame row, and their number is taken as public. Records are visited block by block,
+# and their per-record values are stored on disk. So one block at a time is in memory.
 @dataclass(frozen=True)
 class Fitted:
     """Sums Σw and Σwy by comparator and estimator, (2, set, row) over frame rows; NaN where there is no fit.

@@ -1,12 +1,4 @@
-"""Compares two data sets of one outcome: distances between distribution functions; mean and quantiles with intervals.
-
-The empirical distribution function at t is the share of records that are at most t. Distances are taken at the pooled
-values of both data sets. A value counts as often as it occurs in both ([G] §4.3, after Woo et al. 2009). A quantile is
-interpolated between order statistics (type 7, the default of NumPy and R). Intervals are nominal 95 %. For the mean it is
-mean ± 1.96 s/√n. For a quantile it is the pair of order statistics whose ranks are the 2.5 % and 97.5 % points of
-Binomial(n, p). This needs no density estimate, and covers at least the nominal share. [V] does not say how the intervals of
-its table were made.
-"""
+"""Compares two data sets of one outcome: distances between distribution functions; mean and quantiles with intervals."""
 
 from __future__ import annotations
 
@@ -21,6 +13,12 @@ LEVEL = 0.95
 QUANTILES = {"q15": 0.15, "median": 0.5, "q90": 0.9}
 
 
+# The empirical distribution function at t is the share of records that are at most t. Distances are taken at the pooled
+# values of both data sets. A value counts as often as it occurs in both ([G] §4.3, after Woo et al. 2009). A quantile is
+# interpolated between order statistics (type 7, the default of NumPy and R). Intervals are nominal 95 %. For the mean it is
+# mean ± 1.96 s/√n. For a quantile it is the pair of order statistics whose ranks are the 2.5 % and 97.5 % points of
+# Binomial(n, p). This needs no density estimate, and covers at least the nominal share. [V] does not say how the intervals
+# of its table were made.
 class Distances(NamedTuple):
     """Largest absolute difference, and mean squared difference, of two empirical distribution functions."""
 
@@ -58,11 +56,9 @@ def mean_interval(sample: Floats, level: float = LEVEL) -> Interval:
 
 
 def quantile_interval(sample: Floats, share: float, level: float = LEVEL) -> Interval:
-    """A quantile with the two order statistics that bound it; an end is infinite where the sample has none for it.
-
-    With B ~ Binomial(n, p), the order statistic y_(l) is at most the quantile if B ≥ l, and y_(u) is above it if B ≤ u − 1.
-    So l and u − 1 are the (1 ∓ level)/2 points of B.
-    """
+    """A quantile with the two order statistics that bound it; an end is infinite where the sample has none for it."""
+    # With B ~ Binomial(n, p), the order statistic y_(l) is at most the quantile if B ≥ l, and y_(u) is above it if B ≤ u −
+    # 1. So l and u − 1 are the (1 ∓ level)/2 points of B.
     ordered, n = np.sort(sample), len(sample)
     low, high = (int(scipy.stats.binom.ppf(tail, n, share)) for tail in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
     lower = ordered[low - 1] if low >= 1 else -np.inf

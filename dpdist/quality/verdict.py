@@ -1,32 +1,12 @@
-"""Judges whether published intervals contain the direct estimates of the same sample often enough. Confidential.
+"""Judges whether published intervals contain the direct estimates of the same sample often enough.
+
+Confidential.
 
 A published figure is the sample's figure plus noise and the mechanism's bias. Its interval allows for sampling error and
 noise. The direct figure has the same sampling error. So a correct 90 % interval contains it in at least 90 % of cells.
-`by_chance` computes the variance that remains between the two. Every statistic of every table has four tests:
-
-- grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
-  one.
-- coverage: intervals of base cells contain fewer direct figures than Binomial(cells, .9) makes likely.
-- side: more base cells lie above, or below, their direct figures than Binomial(cells, .5) makes likely; and the median
-  distance is more than LEAN published standard errors.
-- furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law. The distance is in
-  published standard errors, or in standard deviations of the difference by chance where these are larger.
-
-Where the job states PSUs or replicate weights, there is a fifth test: published standard errors are far smaller than direct
-ones (`error_ratio`). The other tests do not detect this fault, because both figures come from one sample.
-
-A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
-constants GRAND to SMALL are the tests' shares of this probability. Cells with a common
-error, which shows in the grand figure's published error, count as fewer cells. Otherwise cells are taken as independent.
-The noise of a grand figure is taken as normal. If it is a single draw of Laplace noise, the grand figures' part of the
-false-alarm probability is at most 2.7 times as large.
 
 A release whose intervals pass may still have large errors. The median and the largest error in direct standard errors show
-them (FAR_MEDIAN, FAR_LARGEST). Counts that the design fixes have no direct error, so their relative errors and the widths
-of their intervals are shown instead. Large errors are no fault of the intervals, and have no part in false alarms.
-
-Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
-release that passes has shown no fault in the judged cells. It may have faults elsewhere.
+them (FAR_MEDIAN, FAR_LARGEST).
 """
 
 from __future__ import annotations
@@ -86,12 +66,10 @@ def error_ratio(base: pd.DataFrame) -> float:
 
 
 def too_small(base: pd.DataFrame, level: float) -> bool:
-    """True where the median ratio is below SMALL_RATIO, and chance gives so small a ratio with a probability below `level`.
-
-    A direct variance over the correct one is taken as χ²(df)/df. With correct errors, a cell's ratio is at most r with the
-    probability P(χ²(df) ≥ df/r²). By Markov's inequality, at least half of the cells have such a
-    ratio with at most twice the mean of these probabilities, however the cells depend on each other.
-    """
+    """True where the median ratio is below SMALL_RATIO, and chance gives so small a ratio with a probability below `level`."""
+    # A direct variance over the correct one is taken as χ²(df)/df. With correct errors, a cell's ratio is at most r with
+    # the probability P(χ²(df) ≥ df/r²). By Markov's inequality, at least half of the cells have such a ratio with at most
+    # twice the mean of these probabilities, however the cells depend on each other.
     ratio, df = error_ratio(base), _with_direct_error(base)["direct_df"].to_numpy(dtype=float)
     if not ratio < SMALL_RATIO:
         return False
@@ -158,6 +136,30 @@ def noise_error(rows: pd.DataFrame) -> Floats:
     return np.asarray(rows.get("synthetic_noise_se", unknown), dtype=float)
 
 
+# Every statistic of every table has four tests:
+#
+# - grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
+#   one.
+# - coverage: intervals of base cells contain fewer direct figures than Binomial(cells, .9) makes likely.
+# - side: more base cells lie above, or below, their direct figures than Binomial(cells, .5) makes likely; and the median
+#   distance is more than LEAN published standard errors.
+# - furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law. The distance is in
+#   published standard errors, or in standard deviations of the difference by chance where these are larger.
+#
+# Where the job states PSUs or replicate weights, there is a fifth test: published standard errors are far smaller than
+# direct ones (`error_ratio`). The other tests do not detect this fault, because both figures come from one sample.
+#
+# A correct release fails with probability at most FALSE_ALARM, under any dependence between statistics (Bonferroni). The
+# constants GRAND to SMALL are the tests' shares of this probability. Cells with a common error, which shows in the grand
+# figure's published error, count as fewer cells. Otherwise cells are taken as independent. The noise of a grand figure is
+# taken as normal. If it is a single draw of Laplace noise, the grand figures' part of the false-alarm probability is at
+# most 2.7 times as large.
+#
+# Counts that the design fixes have no direct error, so their relative errors and the widths of their intervals are shown
+# instead. Large errors are no fault of the intervals, and have no part in false alarms.
+#
+# Cells of fewer than two records, figures without standard errors, and totals that a public figure fixes are not judged. A
+# release that passes has shown no fault in the judged cells. It may have faults elsewhere.
 FALSE_ALARM = 0.05
 GRAND, COVERAGE, SIDE, FURTHEST, SMALL = 0.4, 0.35, 0.1, 0.1, 0.05
 """Shares of FALSE_ALARM."""

@@ -1,12 +1,4 @@
-"""Draws from a clamped posterior of two parameters, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.6), by rejection.
-
-The proposal is a step function over the model's public box. A square of the box is split into four until the log density
-varies little over nine points in it, or until the density there is below e^−DROP of the maximum. The step's height is the
-largest of the nine values, raised by half of their range. A proposed point is uniform in its square, and accepted with
-probability density over height, with the density at the point itself. So squares affect only how many proposals are needed,
-and no part of the box is left out. Draws follow min(density, height). That is the posterior, except at points between the
-nine where the density exceeds the height. VARIATION bounds the mass of such points in the tested cases, not for every file.
-"""
+"""Draws from a clamped posterior of two parameters, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] 3.6), by rejection."""
 
 from __future__ import annotations
 
@@ -36,6 +28,13 @@ POINTS_AT_ONCE = 4096
 NINE = np.array([(i, j) for i in range(3) for j in range(3)])
 
 
+# The proposal is a step function over the model's public box. A square of the box is split into four until the log density
+# varies little over nine points in it, or until the density there is below e^−DROP of the maximum. The step's height is the
+# largest of the nine values, raised by half of their range. A proposed point is uniform in its square, and accepted with
+# probability density over height, with the density at the point itself. So squares affect only how many proposals are
+# needed, and no part of the box is left out. Draws follow min(density, height). That is the posterior, except at points
+# between the nine where the density exceeds the height. VARIATION bounds the mass of such points in the tested cases, not
+# for every file.
 class Squares(NamedTuple):
     """Lower corners (square, 2) and sides (square,) as shares of the box, and log heights of the proposal, (square,)."""
 

@@ -1,12 +1,4 @@
-"""A distribution function F of a reference's values, and its inverse: values become normal scores and back (METHODS §5b).
-
-Nodes a_1 < … < a_K have F(a−) = `low` just below a node and F(a) = `high` at it. F is linear between neighbouring nodes. A
-node with low < high is an atom: a value that many records have. There a record has the probability F(a−) + U (F(a) −
-F(a−)), with U a uniform of the record, and the inverse returns a exactly.
-
-For a continuous variable, the step at each value is made narrower by half a record at either side. Probabilities are at
-least half a record away from 0 and 1.
-"""
+"""A distribution function F of a reference's values, and its inverse: values to normal scores and back (METHODS §5b)."""
 
 from __future__ import annotations
 
@@ -32,6 +24,12 @@ BINS = np.concatenate([[-9.0], np.linspace(-4.0, 4.0, 49), [9.0]])
 """Edges of the bins of an outcome's normal score, which are a sixth wide between −4 and 4."""
 
 
+# Nodes a_1 < … < a_K have F(a−) = `low` just below a node and F(a) = `high` at it. F is linear between neighbouring nodes.
+# A node with low < high is an atom: a value that many records have. There a record has the probability F(a−) + U (F(a) −
+# F(a−)), with U a uniform of the record, and the inverse returns a exactly.
+#
+# For a continuous variable, the step at each value is made narrower by half a record at either side. Probabilities are at
+# least half a record away from 0 and 1.
 @dataclass(frozen=True, eq=False)
 class Marginal:
     """The distribution of a weight or an outcome. `value`, `low` and `high` are (node,), each increasing.

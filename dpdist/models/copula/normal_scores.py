@@ -44,10 +44,9 @@ def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
     line: b(z_w)'β = s + t z_w. Up to constants, the log density is
 
         log p − log τ − (z_w − μ)²/2τ² − log σ − (z_y − s − t z_w)²/2σ².
-
-    The terms with σ exist only where a record has a z_y. A term's size is taken before any terms cancel; the rounding error
-    is proportional to it.
     """
+    # The terms with σ exist only where a record has a z_y. A term's size is taken before any terms cancel; the rounding
+    # error is proportional to it.
     part = int(place > 0)
     mean, sd = law.mean[:, cell, part], law.sd[:, cell, part]
     values, sizes = np.zeros((6, len(sd))), np.zeros((6, len(sd)))

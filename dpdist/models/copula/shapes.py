@@ -93,10 +93,11 @@ class Cells:
 def grouped(codes: Codes, count: Ints | Floats, least: int) -> Ints:
     """The group of every cell, (cell,), so that a group has `least` records or more where possible.
 
-    `codes` (cell, column) has one number in the first column. Cells are compared in all columns, then in ever fewer of the
-    first. Those that agree and have no group form one if they have `least` records. Otherwise they join the smallest group
-    among the cells that agree, or wait for the next step.
+    `codes` (cell, column) has one number in the first column.
     """
+    # Cells are compared in all columns, then in ever fewer of the first. Those that agree and have no group form one if
+    # they have `least` records. Otherwise they join the smallest group among the cells that agree, or wait for the next
+    # step.
     groups_of_cells, number = np.full(len(codes), -1, dtype=np.int64), 0
     for shared in range(codes.shape[1], 0, -1):
         prefix = np.unique(codes[:, :shared], axis=0, return_inverse=True)[1].reshape(-1)

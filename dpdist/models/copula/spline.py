@@ -1,13 +1,6 @@
 """The regression of an outcome's normal score z_y on the weight's normal score z_w: a linear spline (METHODS §5b).
 
-With v = z_w clipped to ±2.5, the basis is b(v) = (1, v, (v − k)₊ for every knot k). So sums of (1, z_y, z_w, z_y², z_y z_w,
-z_w²) by interval are sufficient, and a log density is a dot product with these six products.
-
-The conjugate posterior: A has the rows b(v) of the records, z are their z_y, α their privacy weights, and r the residuals z
-− Aβ̂. The prior is worth n0 = 10 records and centred at (β₀, σ₀²); D = diag(10, 20, …, 20). Then
-
-    K = A'diag(α)A + D, β̂ = K⁻¹(A'diag(α)z + Dβ₀), SS = Σα r² + (β̂ − β₀)'D(β̂ − β₀) + n0 σ₀², ν = Σα + n0,
-    σ² = SS/χ²_ν, β ~ N(β̂, σ²K⁻¹).
+With v = z_w clipped to ±2.5, the basis is b(v) = (1, v, (v − k)₊ for every knot k).
 """
 
 from __future__ import annotations
@@ -109,6 +102,14 @@ class Prior(NamedTuple):
         return Prior(self.location.reshape(-1, size)[first], self.variance.reshape(-1)[first])
 
 
+# In every interval between knots, b is a line in z_w. So sums of (1, z_y, z_w, z_y², z_y z_w, z_w²) by interval are
+# sufficient, and a log density is a dot product with these six products.
+#
+# The conjugate posterior: A has the rows b(v) of the records, z are their z_y, α their privacy weights, and r the residuals
+# z − Aβ̂. The prior is worth n0 = 10 records and centred at (β₀, σ₀²); D = diag(10, 20, …, 20). Then
+#
+#     K = A'diag(α)A + D, β̂ = K⁻¹(A'diag(α)z + Dβ₀), SS = Σα r² + (β̂ − β₀)'D(β̂ − β₀) + n0 σ₀², ν = Σα + n0,
+#     σ² = SS/χ²_ν, β ~ N(β̂, σ²K⁻¹).
 class Conjugate(NamedTuple):
     """Posterior of one or several regressions: K, β̂, SS and ν, as in the module's text."""
 

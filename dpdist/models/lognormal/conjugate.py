@@ -1,14 +1,4 @@
-"""The conjugate posterior of a normal regression with several components, given α-weighted sums (METHODS §5).
-
-Z (record, D) are the components, X (record, predictor) the p predictors, and A = diag(α) the privacy weights. The law is
-Z | X ~ N(XB, Σ). A proper prior has the location B₀, the precision P, the scale V and the number of records n₀. The
-improper prior |Σ|^(−(D+1)/2) has P = 0 and V = 0. Then
-
-    K = X'AX + P, B̂ = K⁻¹(X'AZ + PB₀), S = Z'AZ + B₀'PB₀ − B̂'KB̂ + V, ν = Σα + n₀ (improper: Σα − p),
-    Σ ~ IW(ν, S), B | Σ ~ MN(B̂, K⁻¹, Σ).
-
-Under the improper prior the posterior is proper if and only if Σα > p + D − 1.
-"""
+"""The conjugate posterior of a normal regression with several components, given α-weighted sums (METHODS §5)."""
 
 from __future__ import annotations
 
@@ -28,6 +18,14 @@ from dpdist.models.numerics.tiles import TILE_VALUES, by_pattern
 from dpdist.models.protocol import Draws, Improper
 
 
+# Z (record, D) are the components, X (record, predictor) the p predictors, and A = diag(α) the privacy weights. The law is
+# Z | X ~ N(XB, Σ). A proper prior has the location B₀, the precision P, the scale V and the number of records n₀. The
+# improper prior |Σ|^(−(D+1)/2) has P = 0 and V = 0. Then
+#
+#     K = X'AX + P, B̂ = K⁻¹(X'AZ + PB₀), S = Z'AZ + B₀'PB₀ − B̂'KB̂ + V, ν = Σα + n₀ (improper: Σα − p),
+#     Σ ~ IW(ν, S), B | Σ ~ MN(B̂, K⁻¹, Σ).
+#
+# Under the improper prior the posterior is proper if and only if Σα > p + D − 1.
 @dataclass(frozen=True)
 class ConjugatePrior:
     """Prior B | Σ ~ MN(location, precision⁻¹, Σ) and Σ ~ IW(records, scale); it is improper if records = 0."""

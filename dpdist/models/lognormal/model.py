@@ -1,11 +1,7 @@
 """Lognormal models FBS and FBP: given predictors, the logs of outcomes and of the weight are normal ([T]; METHODS §5).
 
 In the sample z = (log y, log w), z | x ~ N(B'x, Σ), with one or more outcomes y. With d outcomes z has D = d + 1
-components; the last is the weight's, z_w. `Conjugate` has the posterior under records with privacy weights α. Under the
-improper prior it exists if and only if Σα > p + d, with p predictors. The log likelihood f_i is the log density of z.
-
-FBS draws synthetic records from the law in the sample. FBP draws outcomes from the law in the population, which follows
-from the same fit: μ_pop = μ_sample + Σe_w, and 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2), with π = 1/w.
+components; the last is the weight's, z_w.
 """
 
 from __future__ import annotations
@@ -73,6 +69,11 @@ TILE_VALUES = 64_000
 """Records × draws of a tile of the log likelihood: half a megabyte of float64 stays in the second-level cache."""
 
 
+# `Conjugate` has the posterior under records with privacy weights α. Under the improper prior it exists if and only if Σα >
+# p + d, with p predictors. The log likelihood f_i is the log density of z.
+#
+# FBS draws synthetic records from the law in the sample. FBP draws outcomes from the law in the population, which follows
+# from the same fit: μ_pop = μ_sample + Σe_w, and 1/E_pop(π|x) = E_sample(w|x) = exp(μ_w + Σ_ww/2), with π = 1/w.
 @dataclass(frozen=True)
 class Lognormal(Conjugate):
     """Lognormal model of outcomes and weight for one stratum.
@@ -327,11 +328,10 @@ def bivariate_factors(
     A pattern is a distinct combination of predictor levels. `means` is (draw, pattern, 2), and `z` has two arrays
     (record,): log outcome and log weight. An item has the positions of the pattern's records, φ (feature, record), T
     (feature, draw), and a bound on the error of each record's values.
-
-    The bound is proportional to the sizes of the products plus log 2π, plus the error of the means times the slope of f;
-    the latter matters where the covariance is small. The centre is the draws' mean, so that the products are of the order
-    of f.
     """
+    # The bound is proportional to the sizes of the products plus log 2π, plus the error of the means times the slope of f;
+    # the latter matters where the covariance is small. The centre is the draws' mean, so that the products are of the order
+    # of f.
     rounding = ROUNDING / (1.0 - _squared_correlation(covariance)).min()
     constant = _log_peak(covariance)
     p00, p01, p11 = covariance[:, [1, 0, 0], [1, 1, 0]].T * [[1.0], [-1.0], [1.0]] / _determinant(covariance)

@@ -1,13 +1,7 @@
 """Independent draws from a smooth posterior of two parameters, on a grid, without Markov chains.
 
 Coordinate v is one parameter on a public interval. Coordinate t is the other parameter, measured from its mode given v, in
-units of its scale there. The grid starts as the public box and shrinks ZOOMS times. Each time, an axis keeps the part where
-the density exceeds e^−DROP times its maximum, and MARGIN more cells at either end. Draws come from the *bilinear
-interpolant* of the density at these nodes.
-
-Error: let cells be h standard deviations wide. For a normal law p, an axis adds h²·E|p''/p|/24 ≈ h²/25 to the total
-variation: 1.4e-4 for two axes. Outside of the last box the density is below e^−DROP = 1.5e-8 of the maximum. All steps are
-continuous in the density: with the same uniforms, similar statistics give similar draws.
+units of its scale there.
 """
 
 from __future__ import annotations
@@ -36,6 +30,13 @@ LogDensity = Callable[[Floats, Floats], Floats]
 """A function that gives the log density, up to a constant, at the nodes of the axes t and v, (t, v)."""
 
 
+# The grid starts as the public box and shrinks ZOOMS times. Each time, an axis keeps the part where the density exceeds
+# e^−DROP times its maximum, and MARGIN more cells at either end. Draws come from the *bilinear interpolant* of the density
+# at these nodes.
+#
+# Error: let cells be h standard deviations wide. For a normal law p, an axis adds h²·E|p''/p|/24 ≈ h²/25 to the total
+# variation: 1.4e-4 for two axes. Outside of the last box the density is below e^−DROP = 1.5e-8 of the maximum. All steps
+# are continuous in the density: with the same uniforms, similar statistics give similar draws.
 def draw(log_density: LogDensity, v_box: tuple[float, float], uniforms: Floats) -> tuple[Floats, Floats]:
     """Coordinates t and v, (draw,) each, by inverse distribution functions: t from its marginal law, then v given t.
 
