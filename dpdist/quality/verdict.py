@@ -66,7 +66,7 @@ def error_ratio(base: pd.DataFrame) -> float:
 
 
 def too_small(base: pd.DataFrame, level: float) -> bool:
-    """True where the median ratio is below SMALL_RATIO, and chance gives so small a ratio with a probability below `level`."""
+    """True where the median ratio is below SMALL_RATIO, and chance makes it so small with a probability below `level`."""
     # A direct variance over the correct one is taken as χ²(df)/df. With correct errors, a cell's ratio is at most r with
     # the probability P(χ²(df) ≥ df/r²). By Markov's inequality, at least half of the cells have such a ratio with at most
     # twice the mean of these probabilities, however the cells depend on each other.
