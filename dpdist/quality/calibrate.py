@@ -139,7 +139,6 @@ def between(tried: dict[float | None, float], whole: bool) -> list[float]:
 
 
 def with_value(mechanism: Mechanism, path: str, value: float | None) -> Mechanism:
-    """The mechanism with another value of the constant at this path."""
     settings: dict[str, Any] = mechanism.model_dump(mode="json")
     *above, name = path.split(".")
     holder = settings[above[0]] if above else settings

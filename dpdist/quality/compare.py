@@ -131,7 +131,6 @@ def _comparators(
     others: ReferenceBaselines | None,
     fits: Fitted | None,
 ) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
-    """Returns the figures of the job's comparators, by column and then by outcome."""
     columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
     for how in job.compare:
         if fits is not None and how in FITTED:
@@ -197,7 +196,6 @@ def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFr
 
 
 def truth_in_cells(truth: Truth, job: Job, table: Table, frame: Frame, outcome: str = "salary") -> dict[str, Floats]:
-    """The simulated population's counts, and an outcome's means and totals, in the table's cells."""
     population = _population(truth, job, frame, outcome)
     cells: Cells = cross(population[0], table.by, table.margins)
     count = cells.membership @ population[0].count.astype(float)

@@ -62,7 +62,6 @@ def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Ge
 
 
 def _coded(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> Coded:
-    """The records as codes; with `rng`, at most `MOST` of them, chosen at random."""
     coded = Coded(codes, model.sizes, weight)
     return coded if rng is None or len(weight) <= MOST else coded.take(rng.permutation(len(weight))[:MOST])
 

@@ -137,7 +137,6 @@ def logistic(x: Floats, y: Floats, weight: Floats, ridge: float = RIDGE) -> Floa
 
 
 def hessian(x: Floats, p: Floats, weight: Floats) -> Floats:
-    """Second derivatives of the weighted negative log likelihood, (column, column)."""
     return np.asarray(x.T @ (x * (weight * p * (1.0 - p))[:, None]))
 
 
@@ -162,7 +161,6 @@ class Fitted(NamedTuple):
 
 
 def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]) -> Fitted:
-    """Fits a logistic regression: does column `outcome` have this level, given the levels of other columns?"""
     sizes = tuple(records.sizes[k] for k in predictors)
     x = indicators(Coded(records.codes[:, list(predictors)], sizes, records.weight))
     y = (records.codes[:, outcome] == level).astype(float)
@@ -176,7 +174,6 @@ def fitted(records: Coded, outcome: int, level: int, predictors: tuple[int, ...]
 
 
 def overlap(one: Fitted, other: Fitted) -> Floats:
-    """Overlap of the 95 % intervals of each coefficient, (coefficient,)."""
     low = np.maximum(one.beta - NORMAL_95 * one.error, other.beta - NORMAL_95 * other.error)
     high = np.minimum(one.beta + NORMAL_95 * one.error, other.beta + NORMAL_95 * other.error)
     shared = np.maximum(high - low, 0.0)

@@ -69,7 +69,6 @@ class Fitted:
         return {"count": count, "mean": mean, "total": total}
 
     def notes(self, cells: Cells) -> list[str]:
-        """Returns a note for every cell: the guarantee, or why its figures are missing."""
         inside = cells.membership
         rows = (inside.indices[a:b] for a, b in zip(inside.indptr, inside.indptr[1:], strict=False))
         why = (sorted(set(self.missing[frame_rows]) - {""}) for frame_rows in rows)
@@ -214,7 +213,6 @@ def _sets(
 
 
 def _rows(frame: Frame, which: NDArray[np.bool_], count: NDArray[np.int64]) -> Frame:
-    """Selects rows of a frame, and gives them other counts."""
     codes = {name: values[which] for name, values in frame.codes.items()}
     return Frame(codes, frame.levels, count[which], frame.strata, frame.design_strata)
 

@@ -51,8 +51,6 @@ class RecordBounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Material:
-    """A workspace with its release and its evaluations."""
-
     space: Workspace
     release: ReleasedObject
     tables: Mapping[str, pd.DataFrame]
@@ -89,7 +87,6 @@ class Material:
 
     @cached_property
     def strata(self) -> pd.DataFrame:
-        """One row for each stratum, with every diagnostic in a column."""
         path = self.space.confidential / "strata.parquet"
         rows: pd.DataFrame = pq.read_table(path).to_pandas() if path.is_file() else pd.DataFrame()
         if "diagnostics" not in rows:

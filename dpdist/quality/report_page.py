@@ -64,7 +64,6 @@ def judged(space: Workspace, release: ReleasedObject) -> Judged:
 
 
 def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Selects the rows of cells and statistics that the table has, and lists those parts of it without an evaluation."""
     labels = set(cells.labels)
     inside = [tuple(label) in labels for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
     about = [variable if isinstance(variable, str) else None for variable in rows["variable"]]
@@ -78,7 +77,6 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataF
 
 
 def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
-    """Returns the standard error due to noise alone of every row, by its cell and statistic."""
     made = np.full(len(rows), np.nan)
     place = {label: number for number, label in enumerate(cells.labels)}
     positions = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
@@ -191,7 +189,6 @@ def stated(material: Material) -> Overall:
 
 
 def _facts(material: Material) -> Iterator[tuple[str, str]]:
-    """Lines that identify the release and state its guarantee."""
     statement = material.statement
     yield "Release", f"{statement['dataset']}, {statement['period']}"
     yield "Published as", f"manifest.json with SHA-256 {sha256(material.space.newest / MANIFEST)}"

@@ -33,7 +33,6 @@ class Grid(NamedTuple):
     notes: Sequence[str] = ()
 
     def is_text(self, column: int) -> bool:
-        """True for a column of text, which is aligned left."""
         return not any(row[column].value for row in self.rows)
 
 
@@ -65,7 +64,6 @@ def cell(value: object) -> Cell:
 
 
 def rounded(value: float) -> str:
-    """Rounds to four significant digits; from 1,000 on to whole numbers."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -75,7 +73,6 @@ def error(value: float) -> Cell:
 
 
 def grid(caption: str, table: pd.DataFrame, stub: int = 1, notes: Iterable[str] = ()) -> Grid:
-    """Makes a table of the page from a data frame: its first rows, and a note on how many there are."""
     shown = [[cell(value) for value in row] for row in table.head(MOST_ROWS).itertuples(index=False)]
     more = [f"The first {MOST_ROWS} of {len(table):,} rows."] if len(table) > MOST_ROWS else []
     return Grid(caption, [str(name) for name in table.columns], shown, stub, [*notes, *more])
@@ -107,7 +104,6 @@ class Axis(NamedTuple):
 
     @property
     def ticks(self) -> Floats:
-        """Marked values, or round ones within the axis."""
         if self.marked:
             return np.array(self.marked)
         if self.log:
@@ -165,7 +161,6 @@ def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]
 
 
 def lines(name: str, x: Axis, y: Axis, curves: Mapping[str, tuple[Floats, Floats]], levels: Mapping[str, float]) -> Markup:
-    """Draws a line through the points of each group, and a dashed level of the group where it has one."""
     parts, width = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True)), WIDTH - LEFT - RIGHT
     for number, (group, (across, up)) in enumerate(curves.items()):
         shown = np.isfinite(across) & np.isfinite(up)

@@ -168,7 +168,6 @@ def _singletons(frame: Frame) -> Grid:
 
 
 def row_name(frame: Frame, row: int) -> str:
-    """The levels of a frame row as text."""
     return ", ".join(str(frame.levels[name][codes[row]]) for name, codes in frame.codes.items()) or "all"
 
 
