@@ -40,7 +40,7 @@ from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.predicted.words import alarms_before
 from dpdist.quality.report_page import write_report_again
-from dpdist.runtime.executors import Executor, executor, refuse_without_dask
+from dpdist.runtime.executors import Executor, executor
 from dpdist.runtime.intake import store_noisy_frame, store_records, store_reference
 from dpdist.runtime.reference import described, summaries
 from dpdist.runtime.strata import Means, fitted, gather_strata
@@ -101,7 +101,6 @@ def run(
 def _run(
     job: Job, space: Workspace, input: Input, replay: str | Path | None, listener: Listener, counted: bool, seed: Key | None
 ) -> None:
-    refuse_without_dask(job.runtime)
     refuse_links(space.public)
     refuse_links(space.held)
     plan = make_plan(job, input, listener)

@@ -8,7 +8,6 @@ from dpdist.core.errors import MissingExtra
 
 EXTRAS = {
     "numba": "compiled",
-    "distributed": "dask",
     "pyreadstat": "formats",
     "xarray": "posterior",
     "psycopg": "postgres",

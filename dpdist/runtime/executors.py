@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from dpdist.core.extras import require
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
@@ -58,12 +57,6 @@ class Serial:
         raise_together(failures)
 
 
-def refuse_without_dask(runtime: Runtime) -> None:
-    """Raises `MissingExtra` where the executor is Dask and it is not installed."""
-    if runtime.executor == "dask":
-        require("distributed", "executor: dask")
-
-
 @contextmanager
 def executor(
     runtime: Runtime, stan: bool = False, shared: Path | str | None = None, listener: Listener = silent
@@ -75,7 +68,6 @@ def executor(
     if runtime.executor == "serial":
         yield Serial(runtime, listener)
         return
-    refuse_without_dask(runtime)
     from dpdist.runtime.dask_executor import STAN, elsewhere, local
 
     needs = STAN if stan else {}

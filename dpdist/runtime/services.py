@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from dpdist.core.errors import ClusterError
-from dpdist.core.extras import require
 from dpdist.runtime import scheduler as remote
 from dpdist.runtime.json_logs import log_as_json
 from dpdist.runtime.tls import Credentials, address_here, connect
@@ -33,7 +32,6 @@ _HTTP_ROUTES = {
 
 def serve_scheduler(host: str, port: int, tls: Path, http: str, json_logs: bool = False) -> None:
     """Runs a scheduler until SIGTERM or SIGINT."""
-    require("distributed", "a cluster")
     import dask
     import distributed
 
@@ -75,7 +73,6 @@ def serve_worker(
     the address from which this machine reaches the scheduler. It uses `port`; the process that restarts a dead worker
     uses the next port.
     """
-    require("distributed", "a cluster")
     import dask
     import distributed
 

@@ -54,17 +54,15 @@ def test_every_extra_brings_the_modules_that_are_looked_for() -> None:
 
 @pytest.mark.long
 def test_the_main_example_needs_no_extra(tmp_path: Path) -> None:
-    ended = dpdist(tmp_path, [*EXTRAS, "dask"], "run", "doctorates", "--workspace", "release")
+    ended = dpdist(tmp_path, [*EXTRAS], "run", "doctorates", "--workspace", "release")
     assert ended.returncode == 0, ended.stderr
-    ended = dpdist(tmp_path, [*EXTRAS, "dask"], "report", "release", "--confidential")
+    ended = dpdist(tmp_path, [*EXTRAS], "report", "release", "--confidential")
     assert "VERDICT" in ended.stdout
 
 
 @pytest.mark.parametrize(
     ("hidden", "line"),
     [
-        ("distributed", ["run", "doctorates", "--workspace", "made", "--set", "runtime.executor=dask"]),
-        ("distributed", ["cluster", "scheduler", "--tls", "."]),
         ("obstore", ["run", "doctorates", "--workspace", "s3://bucket/made"]),
         ("matplotlib", ["study", "modips_normal", "--out", "made"]),
         ("matplotlib", ["rehearse", "doctorates", "--out", "made"]),
