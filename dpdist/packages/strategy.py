@@ -80,7 +80,7 @@ class PerTable(NamedTuple):
     most_cells: int | None = None
 
     def aggregations(self, workload: Workload) -> tuple[Aggregation, ...]:
-        tables = tuple(Aggregation(f"columns {by}", workload.summing(by)) for by in workload.measured)
+        tables = tuple(Aggregation(workload.named(by), workload.summing(by)) for by in workload.measured)
         return with_all_cells(tables, workload)
 
 
@@ -92,7 +92,7 @@ def with_all_cells(aggregations: tuple[Aggregation, ...], workload: Workload) ->
     """
     if any(aggregation.matrix.shape[0] == 1 for aggregation in aggregations):
         return aggregations
-    return (*aggregations, Aggregation("all cells", workload.summing(())))
+    return (*aggregations, Aggregation(workload.named(()), workload.summing(())))
 
 
 STRATEGIES: tuple[Strategy, ...] = (BaseCells(), PerTable())

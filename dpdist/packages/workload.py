@@ -38,6 +38,8 @@ class Workload:
     sizes: tuple[int, ...]
     count: Floats
     tables: tuple[PackageTable, ...]
+    names: tuple[str, ...] = ()
+    """Names of the columns; their positions stand for them where there are none."""
 
     def __len__(self) -> int:
         return len(self.count)
@@ -48,6 +50,10 @@ class Workload:
         sets = [frozenset(table.by) for table in self.tables]
         kept = dict.fromkeys(columns for columns in sets if not any(columns < other for other in sets))
         return tuple(tuple(sorted(columns)) for columns in kept)
+
+    def named(self, by: Sequence[int]) -> str:
+        """The name of a set of columns."""
+        return " x ".join(self.names[column] if self.names else str(column) for column in by) or "all cells"
 
     def groups(self, by: Sequence[int]) -> Ints:
         """The group of every base cell, (cell,): a number for each combination of these columns that occurs."""

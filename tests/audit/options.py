@@ -42,6 +42,8 @@ SIZE = 12
 """Records of a cell of the base files."""
 COLUMNS: dict[str, Said] = {
     "field": {"levels": ["arts", "law"]},
+    "sex": {"levels": ["f", "m"]},
+    "place": {"levels": ["city", "land"]},
     "pay": {"bounds": [1, 1000], "outside": "clip"},
     "kids": {"bounds": [0, 3], "whole": True, "outside": "clip"},
     "paid": {"bounds": [0, 1], "whole": True, "outside": "clip"},
@@ -50,6 +52,10 @@ COLUMNS: dict[str, Said] = {
 }
 CODED: Said = {"outcome": ["paid", "kids", "pay"], "tables": [{"name": "t", "by": [], "statistics": ["count"]}]}
 BINS: Said = {"bins": {"pay": 4}}
+CROSSING: list[Said] = [
+    {"name": "t", "by": [["field", "sex"], ["field", "place"], ["sex", "place"]], "statistics": ["count", {"mean": "pay"}]}
+]
+"""Tables of which none contains another, so that each is measured."""
 CHOSEN: Said = {"outcome": ["paid", "kids", "grade"], "tables": CODED["tables"]}
 PLAIN: dict[str, Said] = {
     "reference_tables": {"reference": {"path": "before.parquet"}},
@@ -106,6 +112,10 @@ VARIANTS: dict[str, list[Said]] = {
         {"mechanism": {"strategy": "per_table"}},
         {"mechanism": {"noise": "gaussian"}},
         {"survey": {}},
+        {"tables": CROSSING, "mechanism": {"strategy": "per_table"}},
+        {"tables": CROSSING, "mechanism": {"strategy": "per_table", "noise": "gaussian"}},
+        {"privacy_unit": {"column": "person", "most": 3}, "mechanism": {"strategy": "per_table"}},
+        {"privacy_unit": {"column": "person", "most": 3}, "tables": CROSSING, "mechanism": {"noise": "gaussian"}},
     ],
     "laplace_strict": [{"survey": {}}],
     "laplace_composed": [
@@ -183,12 +193,17 @@ def job_text(mechanism: str, kind: str, said: Mapping[str, Any]) -> Said:
     tables = [{"name": "t", "by": ["field"], "statistics": ["count", mean]}]
     budget = made["budget"] | ({"delta": "1e-6"} if own.get("noise") == "gaussian" else {})
     made = {"dataset": "audit", "period": "1", "tables": tables} | made
-    names = [*outcomes, *(["weight"] if made["survey"] else []), *({n for t in made["tables"] for n in t["by"]})]
+    names = [*outcomes, *(["weight"] if made["survey"] else []), *dict.fromkeys(_columns_of(made["tables"]))]
     return made | {
         "budget": budget,
         "columns": {name: COLUMNS[name] for name in names},
         "mechanism": {"name": mechanism, **own},
     }
+
+
+def _columns_of(tables: list[Said]) -> Iterator[str]:
+    for by in (by for table in tables for by in table["by"]):
+        yield from [by] if isinstance(by, str) else by
 
 
 ALL = [
@@ -216,12 +231,15 @@ def worst(option: Option, all_bases: bool = False, intake: Any = taken_in) -> fl
 
 
 def _losses(job: Job, base: Records, single: Records, intake: Any) -> Iterator[float]:
-    """Losses of pairs of files: the base with one of the records, and without it or with another one."""
+    """Losses of pairs of files: the base with one of the records, and without it or with another one.
+
+    Under a privacy unit that record stands there as often as a unit's records count: k like ones move sums the farthest.
+    """
     model, learned, sampler = *_model(job), sampler_of(job, None)  # type: ignore[arg-type]
     alone = intake(job, single)
     try:
         path = Measuring.of(job, model, learned, sampler, base)
-        files = [joined(base, alone.part(k, k + 1)) for k in range(len(alone))]
+        files = [joined(base, *[alone.part(k, k + 1)] * job.most_records) for k in range(len(alone))]
         found = [Measuring.of(job, model, learned, sampler, file, path) for file in files]
     except (BeyondRange, OutsideDomain):
         yield np.inf
@@ -325,10 +343,10 @@ def records(cell: Any, outcomes: Floats, weight: Any) -> Records:
     return Records(np.arange(n), np.asarray(cell, np.int32), outcomes, np.asarray(weight, float), none)
 
 
-def joined(one: Records, two: Records) -> Records:
-    order = np.argsort(np.concatenate([one.frame, two.frame]), kind="stable")
+def joined(*parts: Records) -> Records:
+    order = np.argsort(np.concatenate([part.frame for part in parts]), kind="stable")
     names = ("record", "frame", "outcomes", "weight", "psu")
-    return Records(*(np.concatenate([getattr(each, name) for each in (one, two)])[order] for name in names))
+    return Records(*(np.concatenate([getattr(part, name) for part in parts])[order] for name in names))
 
 
 DEFAULT, OTHER = "its default", "another value"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,8 @@ import pytest
 import dpdist.packages.package as packages
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.table_package.post import PackageCells, _prepared
+from dpdist.mechanisms.table_package.post import WORDS, PackageCells, _prepared
+from dpdist.models.outputs import ReleaseView
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
 from dpdist.release import run
@@ -28,6 +30,9 @@ TABLES = [
     },
     {"name": "u", "by": ["sex"], "margins": True, "statistics": ["count", {"total": "salary"}]},
 ]
+
+
+UNWEIGHTED = {name: COLUMNS[name] for name in ("field", "sex", "salary")}
 
 
 def job(folder: Path, **keys: Any) -> str:
@@ -57,6 +62,8 @@ def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy
     """Control: under `reference_tables` the same job is refused, for the reference lacks a cross."""
     run(parse_job(job(tmp_path, mechanism={"name": "table_package", "strategy": strategy})), tmp_path / "made")
     public = tmp_path / "made" / "public"
+    measured = pd.read_parquet(public / "measurements.parquet")["table"]
+    assert set(measured) == {"base cells" if strategy == "base_cells" else "field x sex", "all cells"}
     by_name = {name: pd.read_parquet(public / "tables" / f"{name}.parquet") for name in ("t", "u")}
     for table in by_name.values():
         assert np.isfinite(table["standard_error"]).all()
@@ -75,6 +82,30 @@ def test_tables_and_records_agree_where_a_cross_has_no_reference_record(strategy
         np.testing.assert_allclose(added.loc[single.index], single, rtol=1e-9)
     with pytest.raises(Exception, match="no record of"):
         run(parse_job(job(tmp_path, mechanism={"name": "reference_tables"})), tmp_path / "refused")
+
+
+@pytest.mark.parametrize(
+    ("survey", "words", "other"),
+    [
+        ({"weight": "weight"}, "Weights in a base cell are tilted", "one weight"),
+        (
+            {"weight": "weight", "weights_constant_in": ["field", "sex"]},
+            "All records of a combination of field, sex have one weight",
+            "tilted",
+        ),
+        ({}, "every record has the weight 1", "tilted"),
+    ],
+)
+def test_words_on_donors_are_those_of_the_jobs_weights(
+    survey: dict[str, Any], words: str, other: str, tmp_path: Path
+) -> None:
+    """Weights that no record has, or that cells have in common, were said to be tilted."""
+    keys = {"survey": survey} | ({"tables": TABLES[:1]} if survey else {"columns": UNWEIGHTED})
+    texts = WORDS.post_processing(cast(ReleaseView, SimpleNamespace(job=parse_job(job(tmp_path, **keys)))))
+    donor = "weight and outcome" if "tilted" in words else "outcome"
+    assert any(text.startswith(f"A synthetic record takes its {donor} from one donor") for text in texts)
+    assert any(words in text for text in texts)
+    assert not any(other in text for text in texts)
 
 
 def test_publishing_builds_a_model_and_its_package_once_whatever_the_tables(

@@ -146,7 +146,8 @@ class PackageCells(PublicModel):
 
     @property
     def workload(self) -> Workload:
-        return Workload(self.codes.astype(np.int64), tuple(map(len, self.levels)), self.count, self.tables)
+        sizes = tuple(map(len, self.levels))
+        return Workload(self.codes.astype(np.int64), sizes, self.count, self.tables, self.columns)
 
     @property
     def law(self) -> Law:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
+from dpdist.mechanisms.reference_tables.words import ONE_WEIGHT
 from dpdist.models.outputs import ReleaseView
 
 POSTERIOR = (
@@ -17,10 +18,11 @@ WITHIN_BOUNDS = (
     "Base cells are set within public bounds. What is left is raked to the sums that the measured cells had, so that "
     "bounds push no total up."
 )
+DONOR = f"A synthetic record takes its {{}} from one donor, a record of the reference (released/{DONORS})."
+TILTED = "Weights in a base cell are tilted until it has its estimates. Where weights cannot do it, outcomes move."
+UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are moved to the estimates."
 DONATED = (
-    f"A synthetic record takes its weight and outcome from one donor, a record of the reference (released/{DONORS}).",
     f"A donor is of the record's own base cell, or of those most like it where that has fewer than {FEWEST}.",
-    "Weights in a base cell are tilted until it has its estimates. Where weights cannot do it, outcomes move.",
     "Synthetic records agree with all tables. What else they tell of a column is the reference's, not measured.",
 )
 ERRORS = (
@@ -44,7 +46,14 @@ class PackageWords(Words):
     entries: Mapping[str, str] = field(default_factory=lambda: {"microdata": MICRODATA})
 
     def post_processing(self, release: ReleaseView) -> list[str]:
-        return [POSTERIOR, WITHIN_BOUNDS, *DONATED]
+        survey = release.job.survey
+        if survey.weight is None:
+            donated, how = "outcome", UNWEIGHTED
+        elif survey.weights_constant_in:
+            donated, how = "outcome", ONE_WEIGHT.format(", ".join(survey.weights_constant_in))
+        else:
+            donated, how = "weight and outcome", TILTED
+        return [POSTERIOR, WITHIN_BOUNDS, DONOR.format(donated), DONATED[0], how, DONATED[1]]
 
 
 WORDS = PackageWords(
