@@ -52,6 +52,14 @@ def test_every_extra_brings_the_modules_that_are_looked_for() -> None:
         assert not main & distributions, f"the main install brings {module}"
 
 
+def test_the_oldest_versions_that_are_tested_are_the_oldest_that_are_allowed() -> None:
+    lines = (ROOT / "tests" / "constraints" / "lowest.txt").read_text(encoding="utf-8").splitlines()
+    tested = {canonical(name): version for name, version in (line.split("==") for line in lines if "==" in line)}
+    extras = [one for name in EXTRAS.values() for one in STATED["optional-dependencies"][name] if name != "testing"]
+    allowed = {canonical(one): re.findall(r">=([\d.]+)", one)[0] for one in (*STATED["dependencies"], *extras)}
+    assert tested == allowed
+
+
 @pytest.mark.long
 def test_the_main_example_needs_no_extra(tmp_path: Path) -> None:
     ended = dpdist(tmp_path, [*EXTRAS], "run", "doctorates", "--workspace", "release")

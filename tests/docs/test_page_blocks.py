@@ -33,7 +33,7 @@ NOT_RUN = {
     "docs/how-to/cluster.md": 2,
     "docs/how-to/object-store.md": 1,
     "docs/how-to/kubernetes.md": 2,
-    "docs/how-to/install.md": 2,
+    "docs/how-to/install.md": 3,
     "docs/how-to/own-stan-program.md": 2,
     "docs/how-to/ledger.md": 1,
     "docs/how-to/statistics.md": 1,
