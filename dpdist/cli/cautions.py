@@ -121,9 +121,10 @@ def _left_blank(job: Job) -> Iterator[str]:
     shown = "; ".join(f"{name}: {', '.join(statistics)}" for name, statistics in named.items() if statistics)
     if job.on_histograms and shown:
         yield (
-            "without a reference, these statistics are left blank in each cell that its noisy sums do not identify, and in "
-            f"every margin over it ({shown}). Which cells these are shows only in the run. An earlier public file as "
-            "reference avoids it; so may strata in which weights are alike"
+            "without a reference, these statistics have no estimate in each cell that its noisy sums do not identify. In "
+            f"margins over it, quantiles have wider intervals, and others are left blank, too ({shown}). Which cells these "
+            "are shows only in the run. An earlier public file as reference avoids it; so may strata in which weights are "
+            "alike"
         )
 
 

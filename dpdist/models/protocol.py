@@ -257,6 +257,15 @@ class Distributed(Protocol):
 
 
 @runtime_checkable
+class DistributedAtMeans(Distributed, Protocol):
+    """A distribution function that also follows from other means of its cells than the released ones."""
+
+    def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """As `until`, (pair,), where the mean outcomes of the stratum's frame rows are `mean` (row,)."""
+        ...
+
+
+@runtime_checkable
 class Described(Protocol):
     """A model with a written form of its released parameters."""
 

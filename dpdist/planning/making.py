@@ -12,6 +12,8 @@ from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.extras import install, installed
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Floats, Frame
+from dpdist.core.table_cells import counted_and_named, cross
+from dpdist.engine.protocol import PoolsShapes
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
@@ -45,6 +47,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     if job.sizes_secret:
         census = replace(census, frame=census.frame.crossed())
     problems = _design_problems(job, census) + _fit_problems(job, census) + rake_problems(job, census.frame)
+    problems += _shape_problems(job, census.frame)
     if problems:
         raise DataError(source.name, problems)
     promise = mechanism_of(job).promise(job)
@@ -235,6 +238,44 @@ def _constant(job: Job, label: str) -> Problem:
     allowed = f"{' and '.join(job.components)} that vary"
     remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as reference_tables"
     return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
+
+
+def _shape_problems(job: Job, frame: Frame) -> list[Problem]:
+    """Lists tables with a quantile in cells whose own records no histogram measures alone.
+
+    Such a cell would have the shape of records outside it, and no interval would hold that error.
+    """
+    mechanism, problems = mechanism_of(job), list[Problem]()
+    if not isinstance(mechanism, PoolsShapes) or job.sizes_secret or job.predictors is not None:
+        return problems
+    group, groups = np.zeros(len(frame), dtype=np.int64), 0
+    for stratum in range(len(frame.stratum_labels)):
+        rows = frame.rows_of(stratum)
+        model = builder_of(job).build(job, frame, rows)
+        if (of_rows := mechanism.shape_groups(job, model)) is None:
+            return problems
+        group[rows] = groups + of_rows
+        groups = int(group[rows].max()) + 1
+    for place, table in enumerate(job.tables):
+        shaped = [statistic.text for statistic in table.statistics if statistic.of_shape]
+        if not shaped:
+            continue
+        cells = cross(frame, table.by, False)
+        holds = np.asarray(cells.membership @ np.eye(groups)[group] > 0)
+        mixed = (holds & (holds.sum(axis=0) > 1)).any(axis=1)
+        if mixed.any():
+            labels = [label for label, mixes in zip(cells.labels, mixed, strict=True) if mixes]
+            problems.append(
+                Problem(
+                    f"tables[{place}] ({table.name}): {', '.join(shaped)}",
+                    f"without a reference, noisy histograms measure the records of {counted_and_named(labels)} together "
+                    "with others, because the cells have too few for their own",
+                    "cells with enough records for histograms of their own",
+                    "leave these statistics out, or put them into a table of coarser columns; give histograms more of the "
+                    "budget; or name an earlier public file as reference",
+                )
+            )
+    return problems
 
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:

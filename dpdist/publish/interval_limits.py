@@ -81,10 +81,15 @@ def wider(interval: Interval, by: Wider) -> Interval:
 
 def unidentified_rows(released: ReleasedObject, outcome: int) -> NDArray[np.bool_]:
     """True for rows of the frame whose mean weight or mean outcome the noisy sums do not identify, (row,)."""
-    ranges = _ranges(released, outcome)[0]
+    ranges = ranges_of(released, outcome)
     if ranges is None:
         return np.zeros(len(released.frame), dtype=bool)
     return np.asarray((ranges.most_weight > ranges.least_weight) | (ranges.most > ranges.least))
+
+
+def ranges_of(released: ReleasedObject, outcome: int) -> Ranges | None:
+    """Ranges of mean weights and mean outcomes of the frame's rows; None if all are identified."""
+    return _ranges(released, outcome)[0]
 
 
 def _ranges(released: ReleasedObject, outcome: int) -> tuple[Ranges | None, Floats, Floats]:

@@ -186,6 +186,12 @@ class Transported:
             shares[:, pairs] = self._of_cell(theta, k, distinct, outcome)[:, place]
         return shares
 
+    def at_means(self, mean: Floats, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """As `until`, (pair,), where the mean outcomes of the stratum's frame rows are `mean` (row,)."""
+        means = np.zeros((1, len(self.standing), 1 + len(self.points)))
+        means[0, self.cells.design.pattern, 1 + outcome] = mean
+        return np.asarray(self.until(Draws({"means": means}), row, value, outcome)[0])
+
     def _of_cell(self, theta: Draws, k: int, value: Floats, outcome: int) -> Floats:
         """Shares of a cell's weight with an outcome of at most each value, (draw, value)."""
         points, (low, top) = self.points[outcome][k], self.cells.bounds[outcome]

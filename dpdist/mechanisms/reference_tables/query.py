@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Floats
+from dpdist.core.records import Codes, Floats
 from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec, budget_text
 from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, referred
@@ -33,6 +33,7 @@ from dpdist.mechanisms.reference_tables.sensitivity import (
 )
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.queries import NoisyQuery, record_epsilon
 
@@ -165,6 +166,14 @@ class ReferenceTables(NoisySums[MechanismSpec, ReferenceCells]):
         learned: ReferenceSummary | None,
     ) -> Rounds:
         return reference_tables(model, _known(job, model, learned), float(job.epsilon_per_set), recorder)
+
+    def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
+        """The group that shares histograms, by frame row, (row,); None where a reference gives shapes."""
+        if not job.on_histograms or not isinstance(model, ReferenceCells):
+            return None
+        source = TypicalWeights.build(job, model)
+        histograms = source if isinstance(source, Histograms) else source.histograms
+        return histograms.group[model.design.pattern]
 
 
 def _clipped(job: Job) -> str:
