@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Floats, Ints
 from dpdist.job import Job, NoiseName
 from dpdist.models.clamped import Clamped
 from dpdist.models.protocol import Draws, StratumModel
@@ -207,12 +207,3 @@ class ListsQueries(Protocol):
     """A mechanism whose promise is computed from queries under noise, which it lists."""
 
     def listed(self, job: Job) -> tuple[NoisyQuery, ...]: ...
-
-
-@runtime_checkable
-class PoolsShapes(Protocol):
-    """A mechanism that measures the shape of outcomes over groups of cells."""
-
-    def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
-        """The group of every frame row of a stratum, (row,), from public sizes; None where a reference gives shapes."""
-        ...

@@ -229,3 +229,12 @@ class PassesOn(Protocol):
     def passed_on(self, described: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Point]]:
         """The written parameters without the points, and the points."""
         ...
+
+
+@runtime_checkable
+class PoolsShapes(Protocol):
+    """A mechanism that measures the shape of outcomes over groups of cells."""
+
+    def shape_groups(self, job: Job, model: StratumModel) -> Codes | None:
+        """The group of every frame row of a stratum, (row,), from public sizes; None where a reference gives shapes."""
+        ...

@@ -13,7 +13,6 @@ from dpdist.core.extras import install, installed
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Floats, Frame
 from dpdist.core.table_cells import counted_and_named, cross
-from dpdist.engine.protocol import PoolsShapes
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job
 from dpdist.job.checks.models import likelihood
@@ -21,6 +20,7 @@ from dpdist.job.families import family_facts, parametric
 from dpdist.job.presentation import NEEDS_AN_EXTRA
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.outputs import PoolsShapes
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
