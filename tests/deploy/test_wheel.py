@@ -1,11 +1,13 @@
 """What is distributed: a wheel that works alone, the same bytes at every build, and an sdist that builds the same wheel."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -107,3 +109,21 @@ def test_a_file_that_is_left_out_is_noticed(sdist, unpacked, tmp_path):
     (tree / "pyproject.toml").write_text(text.replace('jobs = "dpdist/jobs"\n', ""), encoding="utf-8")
     with pytest.raises(AssertionError):
         test_the_wheel_has_what_commands_read(built(tree, "wheel", tmp_path / "out"))
+
+
+def test_every_place_that_states_the_version_states_the_same() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    stated = {
+        "CHANGELOG.md": rf"^## \[{re.escape(version)}\] - (\d{{4}}-\d\d-\d\d)$",
+        "CITATION.cff": rf"^version: {re.escape(version)}\ndate-released: (\d{{4}}-\d\d-\d\d)$",
+    }
+    dates = [re.search(line, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE) for name, line in stated.items()]
+    assert dates[0] is not None
+    assert dates[1] is not None
+    assert dates[0][1] == dates[1][1]
+    assert f"\nVersion: {version}\n" in (ROOT / "r" / "DESCRIPTION").read_text(encoding="utf-8")
+    pages = [
+        path for folder in ("deploy", "docs") for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".yaml")
+    ]
+    images = {tag for path in pages for tag in re.findall(r"/?dpdist:(\d[\w.]*)", path.read_text(encoding="utf-8"))}
+    assert images == {version}

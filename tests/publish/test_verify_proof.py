@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a later format": (
         lambda public: edited(public / PROOF, lambda proof: proof.update(format=2)),
-        f"{PROOF}: format 2, which a later dpdist than 0.1.1 wrote",
+        f"{PROOF}: format 2, which a later dpdist than {version('dpdist')} wrote",
     ),
     "no record in the file": (lambda public: (public / PROOF).write_text("[]") and None, f"{PROOF}: a JSON list"),
     "figures of less noise": (
