@@ -16,7 +16,6 @@ from dpdist.estimation.estimators import STATISTICS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Job
 from dpdist.job.families import family_facts
-from dpdist.mechanisms.promises import target_of
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
@@ -56,7 +55,7 @@ def cautions(plan: Plan) -> Iterator[str]:
         remedy = "" if plan.goodness.score is None else ". Take reference_tables, or a family that fits"
         yield from (f"{caution}{remedy}" for caution in plan.goodness.cautions(job))
     if not job.sizes_secret:
-        yield from _small_strata(job, plan.frame, plan.model)
+        yield from _small_strata(job, plan.frame, plan.model, plan.promise.target)
         yield from filter(None, [small_counts.caution(job, plan.small_counts)])
         yield from _empty_levels(job, plan.frame)
 
@@ -147,14 +146,14 @@ def _years_between(one: str, other: str) -> int:
     return min((abs(a - b) for a in first for b in second), default=0)
 
 
-def _small_strata(job: Job, frame: Frame, model: StratumModel) -> Iterator[str]:
+def _small_strata(job: Job, frame: Frame, model: StratumModel, target: float | None) -> Iterator[str]:
     if (
         not (job.mechanism.tunes_weights or job.mechanism.cuts_weights)
         or not model.improper
         or job.mechanism.weights.rule == "none"
+        or target is None
     ):
         return
-    target = target_of(job)
     first, per_predictor = WEIGHTED_BOUND
     times = 2.0 if job.mechanism.weights.facts.uniform else 1.0  # one weight for all records, that of the worst record
     least = ceil(times * (first + per_predictor * model.identified) / target)
