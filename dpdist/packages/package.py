@@ -209,11 +209,11 @@ def _shares(posterior: Posterior, made: Sequence[Measured], law: Law) -> tuple[F
     on the parts, they are computed anew until they settle.
     """
     published, weight = _objective(posterior.prior)
-    covariance, fixed = posterior.covariance(published), posterior.without_noise()
+    squared, fixed = posterior.squared(published, weight), posterior.without_noise()
     ends, shares = np.cumsum([2 * part.of_weight.shape[0] for part in made])[:-1], whole_shares([1.0] * len(made))
     for _ in range(SHARING_ROUNDS):
         factor = scipy.linalg.cho_factor(fixed + np.diag(_noise(made, shares, law)), lower=True)
-        derivative = weight @ scipy.linalg.cho_solve(factor, covariance.T).T ** 2
+        derivative = np.diag(scipy.linalg.cho_solve(factor, scipy.linalg.cho_solve(factor, squared).T))
         shares = whole_shares([float(derivatives.sum()) ** law.exponent for derivatives in np.split(derivative, ends)])
     return shares
 

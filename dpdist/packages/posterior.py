@@ -11,7 +11,7 @@ with D block-diagonal plus what cells share. No matrix of base cells by base cel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ MOST_SUMS = 6_000
 """Largest number of measured sums, whose covariance is dense."""
 MOST_TERMS = 6_000
 """Largest number of shared terms, whose covariance is dense."""
+ROWS_AT_ONCE = 1_000
+"""Published figures whose errors are computed together: what tables share is dense, so memory grows with them."""
 PLANNED_DRIFT = 0.003
 """Relative drift since the reference that is planned for before the file is seen: its median a priori."""
 DRIFT_LOG_SD = 2.0
@@ -64,6 +66,12 @@ class Sums(NamedTuple):
 
     def __len__(self) -> int:
         return int(self.parts[0].shape[0])
+
+    def batches(self) -> Iterator[Sums]:
+        """The functions, at most `ROWS_AT_ONCE` at a time."""
+        for start in range(0, max(len(self), 1), ROWS_AT_ONCE):
+            parts = [scipy.sparse.csr_array(part[start : start + ROWS_AT_ONCE]) for part in self.parts]
+            yield Sums((parts[0], parts[1], parts[2], parts[3]))
 
     def of(self, z: Floats) -> Floats:
         """The functions of sums (cell, 4)."""
@@ -224,6 +232,15 @@ def crossed(one: Sums, other: Sums, block: Floats) -> scipy.sparse.csr_array:
     return _added([none, *(one.parts[i] @ scipy.sparse.diags_array(block[:, i, j]) @ other.parts[j].T for i, j in pairs)])
 
 
+def variances(sums: Sums, block: Floats) -> Floats:
+    """The diagonal of `crossed(sums, sums, block)`, (row,)."""
+    pairs = ((i, j) for i in range(4) for j in range(4) if sums.parts[i].nnz and sums.parts[j].nnz)
+    variance = np.zeros(len(sums))
+    for i, j in pairs:
+        variance += (sums.parts[i] @ scipy.sparse.diags_array(block[:, i, j])).multiply(sums.parts[j]).sum(axis=1)
+    return variance
+
+
 def _added(parts: Sequence[Any]) -> scipy.sparse.csr_array:
     whole = parts[0]
     for part in parts[1:]:
@@ -305,21 +322,37 @@ class Posterior:
 
     def covariance(self, sums: Sums) -> Floats:
         """C: covariances of published sums with the measurements, (row, measurement)."""
-        block = crossed(sums, self.measured, self.prior.block()).toarray()
-        return np.asarray(block + self.prior.shared(sums, self.drift) @ self.prior.shared(self.measured, self.drift).T)
+        return self._covariance(sums, self.prior.shared(sums, self.drift), self.prior.shared(self.measured, self.drift))
+
+    def _covariance(self, sums: Sums, shared: Floats, of_measured: Floats) -> Floats:
+        return np.asarray(crossed(sums, self.measured, self.prior.block()).toarray() + shared @ of_measured.T)
+
+    def squared(self, sums: Sums, weight: Floats) -> Floats:
+        """Cᵀ diag(weight) C, (measurement, measurement), without holding C."""
+        of_measured, start = self.prior.shared(self.measured, self.drift), 0
+        whole = np.zeros((len(self.measured), len(self.measured)))
+        for few in sums.batches():
+            c = self._covariance(few, self.prior.shared(few, self.drift), of_measured)
+            whole += (c.T * weight[start : start + len(few)]) @ c
+            start += len(few)
+        return whole
 
     def errors(self, sums: Sums) -> Errors:
         """Errors of estimates of published sums; no data are needed."""
-        prior, drift = self.prior, self.drift
-        c = self.covariance(sums)
+        of_measured = self.prior.shared(self.measured, self.drift)
+        return Errors(*map(np.concatenate, zip(*(self._errors(few, of_measured) for few in sums.batches()), strict=True)))
+
+    def _errors(self, sums: Sums, of_measured: Floats) -> Errors:
+        prior = self.prior
+        shared = prior.shared(sums, self.drift)
+        c = self._covariance(sums, shared, of_measured)
         gain = self.solver(c.T).T
-        shared = prior.shared(sums, drift)
         square = (shared**2).sum(axis=1)
         alone, roots = prior.tail_roots(sums)
         square += (roots**2).sum(axis=1)
-        block = crossed(sums, sums, prior.block()).diagonal() + alone
+        block = variances(sums, prior.block()) + alone
         whole, still = block + square, block + self._undrifted(sums)
-        of_means = crossed(sums, sums, prior.population()).diagonal() + alone + square
+        of_means = variances(sums, prior.population()) + alone + square
         sampled = (gain * crossed(sums, self.measured, prior.sampling).toarray()).sum(axis=1)
         won = (gain * c).sum(axis=1)
         return Errors(np.maximum(whole - won, 0.0), np.maximum(of_means - won + 2.0 * sampled, 0.0), still)

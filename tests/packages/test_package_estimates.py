@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 from simulated_package import BOUNDS, PURE, TABLES, Budget, Survey, noisy, planned, reference, workload, world
 
+import dpdist.packages.posterior as posteriors
 from dpdist.core.records import Floats
 from dpdist.packages.estimates import BaseEstimates, base_estimates, projected, table_estimates
 from dpdist.packages.package import Package, _noise, best_package, objective, package
-from dpdist.packages.posterior import Drift, Posterior, learned, published_sums
+from dpdist.packages.posterior import Drift, Posterior, crossed, learned, published_sums, variances
 from dpdist.packages.strategy import STRATEGIES, Strategy, whole_shares
 from dpdist.packages.workload import PackageTable, Workload
 
@@ -260,3 +262,25 @@ def test_noise_does_not_pass_for_drift(strategy: Strategy) -> None:
         moved = gain @ (still.without_noise() + np.diag(still.noise)) - 2.0 * still.covariance(counts)
         ratio = np.sqrt((alone + (moved * gain).sum(axis=1)) / alone)
         assert ratio.max() < 1.15, (table.name, ratio.max())
+
+
+def test_errors_need_no_memory_for_all_published_figures_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors are those of one batch to 1e-9, in less than half of the memory. Control: one batch of all has its peak."""
+    posterior = made().posterior
+    counts, _ = published_sums(workload(count()).published(PackageTable("all", (0, 1, 2, 3))), posterior.prior.levels)
+    weight = np.random.default_rng(5).random(len(counts))
+    results, peaks = [], []
+    for rows in (len(counts), 40):
+        monkeypatch.setattr(posteriors, "ROWS_AT_ONCE", rows)
+        posterior.errors(counts)
+        tracemalloc.start()
+        results.append((*posterior.errors(counts), posterior.squared(counts, weight)))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    for whole, few in zip(*results, strict=True):
+        np.testing.assert_allclose(few, whole, rtol=1e-9, atol=1e-9 * np.abs(whole).max())
+    c = posterior.covariance(counts)
+    np.testing.assert_allclose(results[1][-1], (c.T * weight) @ c, rtol=1e-9, atol=1e-9 * float(c.max()) ** 2)
+    block = posterior.prior.block()
+    np.testing.assert_allclose(variances(counts, block), crossed(counts, counts, block).diagonal(), rtol=1e-12)
+    assert peaks[1] < peaks[0] / 2
