@@ -52,8 +52,6 @@ LOWER_BOUNDS = {
 
 ALARM = 0.05
 """Probability that a bound is above the true loss."""
-LEAST_P = 1e-12
-"""Smallest alarm rate that is tried."""
 CUTS = 200
 DIFFERING = 4.0
 """A feature is used only if its means under the two files differ by this many standard errors."""
@@ -82,17 +80,6 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0, alarm: float = AL
     half = len(near) // 2
     one, other = _scores(near, far, half)
     return bound_of_scores(one, other, half, delta, alarm)
-
-
-def p_value(near: Floats, far: Floats, claimed: float, delta: float = 0.0) -> float:
-    """Returns the smallest alarm rate at which these draws prove more than the claim; 1 where none does."""
-    if lower_bound(near, far, delta, 1.0) <= claimed:
-        return 1.0
-    low, high = LEAST_P, 1.0
-    while high / low > 1.01:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if lower_bound(near, far, delta, middle) > claimed else (middle, high)
-    return high
 
 
 def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:

@@ -1,9 +1,10 @@
 """Bounds the loss between two given files from below, by releases of both alone, whatever the mechanism is.
 
 Every run releases one of the files anew, in a folder of its own that is then deleted. The attacker has what the public
-folder has: figures of tables, noisy sums, released parameters, and sums over synthetic records. It learns a rule on one
-half of the runs and tries it on the other (`audit.lower_bounds`). No budget is spent: both files are the auditor's, and
-nothing of the runs is published. The result shows how the files differ, so it is as confidential as they are.
+folder has: figures of tables, noisy sums, released parameters, and sums over synthetic records. Half of the runs teach it
+how the two files' releases differ. It guesses which file the others are of (`audit.guesses`). No budget is spent: both
+files are the auditor's, and nothing of the runs is published. The result shows how the files differ, so it is as
+confidential as they are.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from dpdist.audit.lower_bounds import draws_to_exceed, filled, lower_bound, most_shown, numbers, p_value
+from dpdist.audit.guesses import bound_of_guesses, learned, most_shown, p_value, runs_to_exceed
+from dpdist.audit.lower_bounds import filled, numbers
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import DataError, JobError, Problem, WorkspaceError
+from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats
 from dpdist.job import Job, Runtime
@@ -34,11 +37,13 @@ from dpdist.runtime.executors import executor
 from dpdist.survey.source import open_source
 
 RUN_FIGURES = {
-    "runs": "number of releases of each file",
+    "runs": "number of releases of both files together whose file is guessed; as many others taught the attacker",
     "difference": "how the files differ: values of a record exchanged, or a record more",
     "claimed": "the ε that the statement claims for this difference",
     "delta": "the claimed δ",
     "most_that_can_be_shown": "largest ε that this number of releases can prove",
+    "guesses": "number of these releases of which the attacker guessed the file",
+    "right": "number of right guesses",
     "at_least": "the ε that is proven, with a confidence of 95 %",
     "p_value": "probability of as clear a difference, at most, if the claim holds",
     "exceeds": "whether the proven ε is above the claim",
@@ -53,8 +58,9 @@ EXCHANGED, ADDED = "values exchanged", "a record more"
 def loss_between(
     job: JobLike, one: str | Path, other: str | Path, runs: int, listener: Listener = silent
 ) -> Confidential[pd.DataFrame]:
-    """Releases both files `runs` times, and bounds from below how much the releases tell them apart.
+    """Releases each file about `runs` times, and bounds from below how much the releases tell them apart.
 
+    Half of the releases, as many of each file, teach the attacker. A fair coin chooses the file of each of the others.
     Returns one row with the columns of `RUN_FIGURES`. Runs are tasks of the job's executor, so a cluster shares them.
 
     Raises
@@ -76,17 +82,19 @@ def loss_between(
     most = most_shown(runs, delta)
     if most <= claimed:
         fault = f"{runs} releases of each file cannot show more than the claimed ε of {claimed:g}, whatever they are"
-        remedy = f"it takes --runs {draws_to_exceed(claimed, delta)} at least; more show more"
+        remedy = f"it takes --runs {runs_to_exceed(claimed, delta)} at least; more show more"
         raise JobError(parsed.dataset, [Problem("--runs", fault, "", remedy)])
-    task = ReleaseAgain(_plain(parsed), files)
-    sides: tuple[list[list[float]], list[list[float]]] = ([], [])
-    with stage(listener, "releases", 2 * runs) as tick, executor(parsed.runtime) as workers:
-        for side, figures in workers.map(task, range(2 * runs)):
-            sides[side].append(figures)
+    sides = np.concatenate([np.arange(runs) % 2, Key.from_os().generator("coins").integers(0, 2, runs)])
+    task, released = ReleaseAgain(_plain(parsed), files, tuple(sides.tolist())), [list[float]()] * len(sides)
+    with stage(listener, "releases", len(sides)) as tick, executor(parsed.runtime) as workers:
+        for number, figures in workers.map(task, range(len(sides))):
+            released[number] = figures
             tick(1)
-    near, far = filled(sides[0]), filled(sides[1])
-    bound, p = lower_bound(near, far, delta), p_value(near, far, claimed, delta)
-    row = (runs, difference, claimed, delta, most, bound, p, bound > claimed)
+    table = filled(released)
+    taught, guessed = table[:runs], table[runs:]
+    right, guesses = learned(taught[::2], taught[1::2]).guesses(guessed, sides[runs:])
+    bound, p = bound_of_guesses(right, guesses, runs, delta), p_value(right, guesses, runs, claimed, delta)
+    row = (runs, difference, claimed, delta, most, guesses, right, bound, p, bound > claimed)
     return Confidential(pd.DataFrame([row], columns=list(RUN_FIGURES)))
 
 
@@ -99,16 +107,17 @@ def refuse_shown(audited: Confidential[pd.DataFrame]) -> None:
 
 @dataclass(frozen=True)
 class ReleaseAgain:
-    """Releases one of two files, and returns which, with the numbers that its public folder has."""
+    """Releases one of two files, and returns the run's number, with the numbers that its public folder has."""
 
     job: Job
     files: tuple[str, str]
+    sides: tuple[int, ...]
+    """Which of the files every run releases, by its number."""
 
-    def __call__(self, key: int) -> tuple[int, list[float]]:
-        side = key % 2
+    def __call__(self, number: int) -> tuple[int, list[float]]:
         with tempfile.TemporaryDirectory(prefix="dpdist-audit-") as folder:
-            release = run(self.job, Path(folder) / "run", input=self.files[side], counted=False)
-            return side, list(_shown(Path(release)))
+            release = run(self.job, Path(folder) / "run", input=self.files[self.sides[number]], counted=False)
+            return number, list(_shown(Path(release)))
 
 
 def _plain(job: Job) -> Job:
