@@ -23,7 +23,6 @@ from dpdist.core.this_process import refuse_nested_start, single_threaded, write
 from dpdist.job import Job
 from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import Charged, Meter
-from dpdist.mechanisms.registry import proof_of
 from dpdist.opening.results import release_in
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.planning.making import make_plan, refuse_formats
@@ -189,7 +188,7 @@ def protect(
     statement = promised(promise, sampled_by, described(plan, fit)) | ({"readers": plan.readers} if plan.readers else {})
     left, points = without_points(job, fit.frame, sets)
     frame, seed = public_frame(job, fit.frame, left), key.child("publish")
-    return ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits), proof=proof_of(job))
+    return ReleasedObject(job, statement, frame, left, seed, points, *summaries(job, fits), proof=plan.proof)
 
 
 def publish(

@@ -18,14 +18,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import scipy
 
+from dpdist.audit.lower_bounds import ALARM, MOST_CLAIMED
 from dpdist.core.records import Floats
 
-ALARM = 0.05
-"""Probability that a bound is above the true loss."""
 LOST = 0.01
 """Part of the alarm rate for more runs lost by δ than are allowed for."""
-MOST_CLAIMED = 600.0
-"""Largest ε for which e^ε is a finite float. No feasible number of runs tests a larger claim."""
 FOLDS = 5
 LIMIT = 10.0
 """Figures are clipped at this number of mean deviations from their middle."""
@@ -59,7 +56,7 @@ class Score(NamedTuple):
     ends: tuple[Floats, Floats]
     """Middles of the figures under both files, in spreads."""
     weights: Floats | None
-    """Of a discriminant; None: log ratios."""
+    """The weights of a discriminant; None: log ratios."""
 
     def __call__(self, released: Floats) -> Floats:
         values = _clipped(released[:, self.figures], self.middle, self.spread)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from dpdist.core.records import Frame, Ints, SmallCounts
 from dpdist.core.table_cells import first_named
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.parts import builder_of
+from dpdist.mechanisms.registry import proof_of
 from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.protocol import StratumModel
 from dpdist.planning.blocks import Layout, log_lik_bytes
@@ -80,6 +82,11 @@ class Plan:
     @property
     def frame(self) -> Frame:
         return self.layout.frame
+
+    @property
+    def proof(self) -> dict[str, Any]:
+        """The proof record of the release."""
+        return proof_of(self.job)
 
     @property
     def readers(self) -> dict[str, dict[str, str]]:

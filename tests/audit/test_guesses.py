@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy
 
-from dpdist.audit.guesses import ALARM, bound_of_guesses, learned, most_shown, p_value, runs_to_exceed
+from dpdist.audit.guesses import bound_of_guesses, learned, most_shown, p_value, runs_to_exceed
+from dpdist.audit.lower_bounds import ALARM
 from dpdist.core.records import Floats
 
 NOISE = 20
@@ -40,22 +41,22 @@ def ideal(runs: int, loss: float, claimed: float, rng: np.random.Generator) -> f
 def test_half_the_noise_is_found_by_little_more_than_the_fewest_runs() -> None:
     """ε = 2 for a claim of 1: with p < .01 by 200 runs of the ideal attacker in .96, by 300 of this one in .95 of trials.
 
-    Each of both tests errs in less than 1 of 10,000 trials, if these shares are right.
+    If these shares are right, each of the two limits is missed in 2 of 10,000 tests at most.
     """
     rng = np.random.default_rng(11)
     assert np.mean([ideal(200, 2.0, 1.0, rng) < 0.01 for _ in range(400)]) > 0.92
-    assert np.mean([trial(300, 2.0, 1.0, rng)[0] < 0.01 for _ in range(60)]) > 0.81
+    assert np.mean([trial(300, 2.0, 1.0, rng)[0] < 0.01 for _ in range(40)]) > 0.78
 
 
 def test_the_right_noise_is_found_no_more_often_than_stated() -> None:
-    """The pair attains its ε, so no attacker has a larger alarm rate; 200 tests at 5 % have over 23 in 1 of 5,000.
+    """The pair attains its ε, so no attacker has a larger alarm rate; 120 tests at 5 % have over 16 in 1 of 9,000.
 
     A bound is above the truth just as often as p is below the alarm rate.
     """
     rng = np.random.default_rng(12)
-    outcomes = [trial(100, 1.0, 1.0, rng) for _ in range(200)]
+    outcomes = [trial(100, 1.0, 1.0, rng) for _ in range(120)]
     alarms = sum(p <= ALARM for p, _ in outcomes)
-    assert alarms <= 23
+    assert alarms <= 16
     assert alarms == sum(bound >= 1.0 for _, bound in outcomes)
 
 
@@ -81,5 +82,5 @@ def test_the_fewest_runs_that_can_show_more_are_stated(claimed: float, delta: fl
 def test_releases_that_are_all_alike_teach_nothing() -> None:
     alike = np.ones((20, 3))
     right, guesses = learned(alike, alike).guesses(np.ones((40, 3)), np.arange(40) % 2)
-    assert p_value(right, guesses, 40, 1.0) == 1.0
+    assert p_value(right, guesses, 40, 1.0) > 0.9
     assert learned(alike[:, :0], alike[:, :0]).guesses(np.ones((4, 0)), np.zeros(4))[0] <= 4
