@@ -257,6 +257,15 @@ class Distributed(Protocol):
 
 
 @runtime_checkable
+class OfAnswers(Protocol):
+    """A distribution whose quantiles are set to values that people answer."""
+
+    def answers(self, value: Floats, outcome: int) -> Floats:
+        """The answers that have the ranks of these values, of any shape."""
+        ...
+
+
+@runtime_checkable
 class DistributedAtMeans(Distributed, Protocol):
     """A distribution function that also follows from other means of its cells than the released ones."""
 

@@ -23,7 +23,7 @@ from dpdist.estimation.raking import margins_of
 from dpdist.estimation.variance import Stage
 from dpdist.job import Column, Statistic
 from dpdist.models.outputs import DistributedByPoints
-from dpdist.models.protocol import Distributed, DistributedAtMeans, Draws
+from dpdist.models.protocol import Distributed, DistributedAtMeans, Draws, OfAnswers
 from dpdist.publish.design_effects import further_effects
 from dpdist.publish.interval_limits import Wider, ranges_of, unidentified_rows, wider
 from dpdist.publish.public_bounds import bounded_expectations
@@ -56,6 +56,11 @@ class Distributions:
     def defined(self) -> bool:
         """True if the model of every stratum defines distributions."""
         return self._models is not None
+
+    def answers(self, value: Floats, outcome: int) -> Floats:
+        """Quantiles as values that people answer, where the models know these; otherwise as they are."""
+        model = self._models[0] if self._models else None
+        return model.answers(value, outcome) if isinstance(model, OfAnswers) else value
 
     def of_sets(self, weight: Floats) -> Below:
         """Returns a function of (row, value) pairs: the row's weight at or below the value in every set, (set, pair).
@@ -291,11 +296,11 @@ def _from_parameters(material: Material, figures: Figures) -> Estimated:
     ends = woodruff(lambda share: _quantiles(material, figures, share), level, error, df)
     linear = replace(figures, cut=quantile, slope=ends.slope)
     total, composed = _variances(material, linear)
+    outcome = figures.outcomes.index(figures.base.variable or "")
+    value, lower, upper = (material.distributions.answers(of, outcome) for of in (quantile, ends.lower, ends.upper))
     if figures.statistic.of is not None:
-        return Estimated(t_interval(linear.less(quantile[None])[0], total, np.full(len(quantile), df)), total, composed)
-    return Estimated(
-        Interval(quantile, ends.error, np.full(len(quantile), df), ends.lower, ends.upper), ends.error**2, composed
-    )
+        return Estimated(t_interval(linear.less(value[None])[0], total, np.full(len(value), df)), total, composed)
+    return Estimated(Interval(value, ends.error, np.full(len(value), df), lower, upper), ends.error**2, composed)
 
 
 def _variances(material: Material, figures: Figures) -> tuple[Floats, Floats]:

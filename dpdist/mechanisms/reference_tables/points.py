@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from dpdist.models.design import Design
 from dpdist.models.outputs import ReleaseView
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.reference.calibration import Domain, agree
+from dpdist.reference.heaps import Heaps, spread
 
 
 class DonorCells(Protocol):
@@ -176,6 +178,30 @@ class Transported:
     cells: DonorCells
     points: Sequence[Sequence[Floats]]
     standing: Floats
+    heaps: Sequence[Heaps | None] = ()
+    """Heaps of every outcome in the reference's records; none where these are not released."""
+
+    @classmethod
+    def of(cls, release: ReleaseView, cells: ReleasedCells, stratum: int) -> Transported:
+        donors = list(release.donors.values())
+        weight = np.concatenate([part.weight for part in donors]) if donors else np.empty(0)
+        outcomes = np.concatenate([part.outcomes for part in donors]).T if donors else np.empty((0, 0))
+        heaps = [Heaps.of(weight, values) for values in outcomes]
+        return cls(cells, *points_of_cells(release, cells, stratum), heaps)
+
+    @cached_property
+    def _steps(self) -> list[list[_Steps]]:
+        """Distribution functions by outcome and cell, with ties spread where answers are heaped."""
+        heaps = self.heaps or [None] * len(self.points)
+        return [
+            [_Steps.of(points if known is None else np.column_stack(spread(*points.T))) for points in cells]
+            for known, cells in zip(heaps, self.points, strict=True)
+        ]
+
+    def answers(self, value: Floats, outcome: int) -> Floats:
+        """Quantiles of the spread distribution, of any shape, as the answers that have their ranks."""
+        heaps = self.heaps[outcome] if self.heaps else None
+        return value if heaps is None else heaps.answers(value)
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         """Share of the weight with an outcome of at most `value`, for pairs of a frame row and a value, (draw, pair)."""
@@ -197,7 +223,7 @@ class Transported:
         points, (low, top) = self.points[outcome][k], self.cells.bounds[outcome]
         mean = float(np.average(points[:, 1], weights=points[:, 0]))
         moved = theta["means"][:, k, 1 + outcome, None]
-        steps = _Steps.of(points)
+        steps = self._steps[outcome][k]
         if low >= 0 and mean > 0:
             ratio = np.divide(mean, moved, out=np.ones_like(moved), where=moved > 0)
             share = steps.until(value * ratio)

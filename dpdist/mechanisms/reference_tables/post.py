@@ -205,7 +205,7 @@ class ReferenceCells(ClippedCells):
 
     def distribution(self, release: ReleaseView, stratum: int) -> Transported:
         """The reference's distributions, moved to the released means."""
-        return Transported(self, *points_of_cells(release, self, stratum))
+        return Transported.of(release, self, stratum)
 
     def cell_facts(self, described: Mapping[str, Any]) -> CellFacts | None:
         """What the written parameters tell of the cells; None where they hold no means."""

@@ -1,0 +1,71 @@
+"""Heaped answers: many records have the same round values, such as multiples of 1,000 or 24,000.
+
+A reference's shape is moved to the released means, and its heaps with it. But people round to the same values every year.
+So ties of a shape are first spread evenly, which leaves no heaps. A quantile of it is then set to the value that has the
+same rank in the reference's records, of all cells: quantiles and monotone maps may be exchanged. Limits of intervals go
+the same way, in discrete steps. All of this is post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats
+
+SPREAD = 0.15
+"""Standard deviation of the logarithms over which a tie is spread."""
+COPIES, MOST_COPIES = 15, 300_000
+"""Number of values that stand for one point, and about the largest number of all of them."""
+TIES, TIED = 0.002, 5
+"""Smallest share of records, and smallest number, that makes a value a heap."""
+HEAPED = 0.3
+"""Share of records on heaps, other than 0 and the ends, from which an outcome is heaped."""
+ROUNDING = 1e-9
+"""Relative rounding error of a rank."""
+
+
+def is_heaped(values: Floats) -> bool:
+    """Whether an outcome's answers, (record,), are heaped. An outcome of two values is not."""
+    distinct, number = np.unique(values, return_counts=True)
+    inner = np.isin(distinct, (0.0, values.min(), values.max()), invert=True)
+    heaps = inner & (number >= max(TIED, TIES * len(values)))
+    return bool(number[heaps].sum() >= HEAPED * len(values))
+
+
+def spread(weight: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Weights and values, (copy,), of points whose ties are spread evenly; a value of 0 stays."""
+    copies = int(np.clip(MOST_COPIES // max(len(values), 1), 3, COPIES))
+    steps = np.exp(SPREAD * scipy.special.ndtri((np.arange(copies) + 0.5) / copies))
+    return np.repeat(weight / copies, copies), (values[:, None] * steps).ravel()
+
+
+@dataclass(frozen=True)
+class Heaps:
+    """The ranks of spread values, and of answers as they are: values in rising order, and shares of weight up to each."""
+
+    smooth: Floats
+    smooth_rank: Floats
+    answer: Floats
+    rank: Floats
+
+    @classmethod
+    def of(cls, weight: Floats, values: Floats) -> Self | None:
+        """The heaps of a reference's records, (record,); None where answers are not heaped."""
+        if not len(values) or not is_heaped(values):
+            return None
+        answer, place = np.unique(values, return_inverse=True)
+        rank = np.cumsum(np.bincount(place, weights=weight))
+        copied, smooth = spread(weight, values)
+        order = np.argsort(smooth, kind="stable")
+        ranks = np.cumsum(copied[order])
+        return cls(smooth[order], ranks / ranks[-1], answer, rank / rank[-1])
+
+    def answers(self, value: Floats) -> Floats:
+        """The answers with the ranks of these spread values, of any shape; NaN stays."""
+        rank = np.interp(value, self.smooth, self.smooth_rank)
+        place = np.searchsorted(self.rank, np.nan_to_num(rank) * (1.0 - ROUNDING))
+        return np.where(np.isnan(value), np.nan, self.answer[np.minimum(place, len(self.answer) - 1)])
