@@ -194,8 +194,8 @@ class Transported:
         """Distribution functions by outcome and cell, with ties spread where answers are heaped."""
         heaps = self.heaps or [None] * len(self.points)
         return [
-            [_Steps.of(points if known is None else np.column_stack(spread(*points.T))) for points in cells]
-            for known, cells in zip(heaps, self.points, strict=True)
+            [_Steps.of(points if of_outcome is None else np.column_stack(spread(*points.T))) for points in cells]
+            for of_outcome, cells in zip(heaps, self.points, strict=True)
         ]
 
     def answers(self, value: Floats, outcome: int) -> Floats:
