@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -74,11 +75,8 @@ def errors_of(made: pd.DataFrame, now: pd.DataFrame, cell: list[str], outcome: s
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("agreeing")
-    survey(1, drift=1.1).to_parquet(folder / "now.parquet")
-    survey(2).to_parquet(folder / "before.parquet")
-    return folder
+def files(two_periods: Callable[..., Path]) -> Path:
+    return two_periods(survey, 1.1)
 
 
 @pytest.fixture(scope="module")

@@ -96,11 +96,8 @@ def job(
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    survey(1, drift=1.1).to_parquet(folder / "now.parquet")
-    survey(2).to_parquet(folder / "before.parquet")
-    return folder
+def files(two_periods: Callable[..., Path]) -> Path:
+    return two_periods(survey, 1.1)
 
 
 Named = Callable[[str], AbstractContextManager[None]]

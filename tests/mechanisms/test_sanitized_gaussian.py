@@ -52,11 +52,8 @@ def job(folder: Path, budget: str = BY_EPSILON, edit: tuple[str, str] = ("", "")
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    survey(1, drift=0.1).to_parquet(folder / "now.parquet")
-    survey(2).to_parquet(folder / "before.parquet")
-    return folder
+def files(two_periods: Callable[..., Path]) -> Path:
+    return two_periods(survey, 0.1)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -82,11 +83,8 @@ def job(
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    survey(1, drift=0.1).to_parquet(folder / "now.parquet")
-    survey(2).to_parquet(folder / "before.parquet")
-    return folder
+def files(two_periods: Callable[..., Path]) -> Path:
+    return two_periods(survey, 0.1)
 
 
 @pytest.fixture(scope="module")
