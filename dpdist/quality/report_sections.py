@@ -115,8 +115,8 @@ def _coverage(material: Material) -> Iterator[tuple[str, object, object, str]]:
         answer = _met(True) if held >= NOMINAL else low
         yield f"{name}: direct estimates within 90 % intervals", NOMINAL, held, answer
         for what, limit, size in (
-            ("median", FAR_MEDIAN, verdict.median_error),
-            ("largest", FAR_LARGEST, verdict.largest_error),
+            ("median", FAR_MEDIAN, verdict.errors.median),
+            ("largest", FAR_LARGEST, verdict.errors.largest),
         ):
             if not np.isnan(size):
                 yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)

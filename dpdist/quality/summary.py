@@ -10,9 +10,11 @@ import pandas as pd
 
 from dpdist.core.table_cells import counted_and_named
 from dpdist.quality.verdict import (
+    FAR,
     FAR_NAMED,
     FAR_RECORDS,
     NOMINAL,
+    Errors,
     Fixed,
     Grand,
     Verdict,
@@ -26,6 +28,7 @@ NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
 SMALL = "errors too small"
+GIVEN_N = "given the cells' numbers of records, which are published"
 PART = "no fault found in what could be judged"
 
 
@@ -64,8 +67,8 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
 
 
 def _sizes(verdict: Verdict) -> str:
-    largest = f", largest {verdict.largest_error:.1f}" if np.isfinite(verdict.largest_error) else ""
-    return f"median {verdict.median_error:.1f}{largest}"
+    largest = f", largest {verdict.errors.largest:.1f}" if np.isfinite(verdict.errors.largest) else ""
+    return f"median {verdict.errors.median:.1f}{largest}"
 
 
 def _relative(fixed: Fixed) -> str:
@@ -97,10 +100,11 @@ def in_words(name: str, verdict: Verdict) -> str:
             "Published errors leave out a part of the survey's design. "
             "State a public design effect (survey.design_effect), or a larger one."
         )
+    sentences.append(
+        f"Errors, |published − direct| over the direct standard error: {errors_in_words(name, verdict.errors)}."
+    )
     if verdict.far_off:
-        largest = f" and {verdict.largest_error:.1f} at most" if np.isfinite(verdict.largest_error) else ""
-        by = f"{verdict.median_error:.1f} in the median{largest}"
-        sentences.append(f"Figures are far from direct ones, by {by}, in direct standard errors.")
+        sentences.append("Figures are far from direct ones.")
     if verdict.beyond:
         sentences.append(f"More than {FAR_NAMED:g} direct standard errors off: {counted_and_named(verdict.beyond)}.")
     if verdict.fixed is not None:
@@ -129,6 +133,26 @@ def in_words(name: str, verdict: Verdict) -> str:
     return " ".join(sentences)
 
 
+def errors_in_words(statistic: str, errors: Errors) -> str:
+    """Errors of a statistic, which a plan predicts and a verdict measures; `statistic` ends with its text."""
+    parts = list[str]()
+    if np.isfinite(errors.median):
+        parts.append(f"{errors.median:.2g} in the median of {errors.cells:,} cells")
+    if np.isfinite(errors.largest):
+        parts[-1] += f", {errors.largest:.2g} in the largest"
+        parts.append(f"{errors.over_2:.2g} above {FAR:g}, {errors.over_4:.2g} above {FAR_NAMED:g}")
+    if np.isfinite(errors.given_n) and statistic.endswith("count"):
+        parts.append(f"{errors.given_n:.2g} {GIVEN_N}")
+    if errors.fixed:
+        parts.append(
+            f"the design fixes {errors.fixed:,} cells, which have no direct error: off by {100 * errors.relative:.2g} % in "
+            "the median"
+        )
+    if errors.fixed and np.isfinite(errors.largest_relative):
+        parts[-1] += f", {100 * errors.largest_relative:.2g} % at most"
+    return "; ".join(parts)
+
+
 def _of_fixed(fixed: Fixed) -> Iterator[str]:
     """Yields sentences on counts that the design fixes, and what to do about them."""
     number = "1 count has" if fixed.cells == 1 else f"{fixed.cells} counts have"
@@ -148,7 +172,6 @@ def large(value: float) -> str:
 
 
 WORST = 5
-FAR = 2.0
 GIVEN = "n given"
 ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
 """Names of the estimates that are no comparators."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, floor
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -174,10 +174,58 @@ FAR_RECORDS = 10
 """Fewest records of a cell whose error may be called large. With fewer, the direct standard error is near 0 by chance."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
 """Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
-
-
+FAR = 2.0
+"""Error, in direct standard errors, above which a plan names a cell: one of twenty is then beyond FAR_NAMED."""
 FAR_NAMED = 4.0
 """Error, in direct standard errors, above which a published cell is named, margins too."""
+
+
+class Errors(NamedTuple):
+    """Distances of a statistic's published figures from direct ones: of a run, or those that a plan predicts.
+
+    - `fixed`: the number of cells of two records or more whose direct standard error is 0: the design fixes the figure.
+    - `median`, `largest`, `over_2`, `over_4`: |published − direct| in direct standard errors, without `fixed` cells.
+    - `given_n`: the median in direct standard errors given the cells' numbers of records.
+    - `relative`, `largest_relative`: shares of the direct figure, of the `fixed` cells, or of all where there are none.
+
+    All but medians are over cells with at least FAR_RECORDS records. A figure that is not known is NaN.
+    """
+
+    cells: int
+    fixed: int
+    median: float
+    largest: float
+    over_2: float
+    over_4: float
+    given_n: float
+    relative: float
+    largest_relative: float
+
+    @classmethod
+    def of(cls, error: Floats, given_n: Floats, relative: Floats, records: Floats) -> Self:
+        """Errors from distances over direct standard errors, over those given n, and over direct figures, (cell,) each."""
+        rows = pd.DataFrame({"error": error, "given_n": given_n, "relative": relative})
+        enough = records >= FAR_RECORDS
+        fixed = (rows["error"].isna() & rows["relative"].notna()).to_numpy() & (records > 1)
+        of_fixed = fixed if fixed.any() else np.ones(len(rows), dtype=bool)
+        return cls(
+            cells=len(rows),
+            fixed=int(fixed.sum()),
+            median=float(rows["error"].median()),
+            largest=float(rows["error"][enough].max()),
+            over_2=float((rows["error"][enough] > FAR).sum()),
+            over_4=float((rows["error"][enough] > FAR_NAMED).sum()),
+            given_n=float(rows["given_n"].median()),
+            relative=float(rows["relative"][of_fixed].median()),
+            largest_relative=float(rows["relative"][of_fixed & enough].max()),
+        )
+
+
+def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> tuple[Floats, Floats, Floats]:
+    """Distances over direct standard errors, over those given n, and over direct figures, (cell,) each; NaN over 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        in_errors, in_given = (np.where(without_error(direct, one), np.nan, gap / one) for one in (error, given_n))
+        return in_errors, in_given, np.where(direct != 0.0, gap / np.abs(direct), np.nan)
 
 
 class Grand(NamedTuple):
@@ -211,8 +259,7 @@ class Verdict:
     - `above`: share of base cells above their direct estimates. `lean`: their median distance from these, in published
       standard errors.
     - `far`: the furthest cell, if it is too far.
-    - `median_error`, `largest_error`: distances from direct estimates, in direct standard errors. The largest is over cells
-      with at least FAR_RECORDS records. They are NaN where no such cell has a direct standard error.
+    - `errors`: distances from direct estimates, as a plan predicts them.
     - `fixed`: counts that the design fixes, if there are any.
     - `beyond`: the published cells, margins too, whose error is above FAR_NAMED, the largest error first.
     """
@@ -228,8 +275,7 @@ class Verdict:
     one_sided: bool
     off: bool
     far: str | None
-    median_error: float = np.nan
-    largest_error: float = np.nan
+    errors: Errors
     small: bool = False
     fixed: Fixed | None = None
     beyond: tuple[tuple[str, ...], ...] = ()
@@ -237,7 +283,7 @@ class Verdict:
     @property
     def far_off(self) -> bool:
         """True where figures are far from direct ones, in direct standard errors."""
-        return self.median_error > FAR_MEDIAN or self.largest_error > FAR_LARGEST
+        return self.errors.median > FAR_MEDIAN or self.errors.largest > FAR_LARGEST
 
     @property
     def inaccurate(self) -> bool:
@@ -275,7 +321,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     `statistics` is the number of statistics that are judged together, which share the false-alarm rate. `clustered` is true
     if direct errors are those of PSUs or replicate weights.
     """
-    alarm, grand = FALSE_ALARM / statistics, _grand(rows)
+    alarm, grand, errors = FALSE_ALARM / statistics, _grand(rows), errors_of(rows)
     judgeable = (rows["records"] > 1) & (rows["synthetic_se"] > SAME * rows["synthetic"].abs())
     judgeable &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
     if not judgeable.any():
@@ -299,7 +345,6 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     direct_error = rows["direct_se"].to_numpy(dtype=float)
     known_error = ~without_error(rows["direct"].to_numpy(dtype=float), direct_error)
     sizes = np.abs(gap)[known_error] / direct_error[known_error]
-    enough = rows["records"].to_numpy()[known_error] >= FAR_RECORDS
     return Verdict(
         cells=len(rows),
         held=float(held.mean()),
@@ -314,12 +359,21 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
         one_sided=sides < alarm * SIDE and abs(lean) > LEAN,
         off=off,
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
-        median_error=float(np.median(sizes)) if len(sizes) else np.nan,
-        largest_error=float(sizes[enough].max()) if enough.any() else np.nan,
+        errors=errors,
         small=clustered and too_small(rows[base], alarm * SMALL),
         fixed=fixed(rows, FAR_RECORDS),
         beyond=_beyond(rows[known_error], sizes),
     )
+
+
+def errors_of(rows: pd.DataFrame) -> Errors:
+    """The errors of a release's statistic from all its rows of an evaluation."""
+    unknown = pd.Series(np.nan, index=rows.index)
+    of_direct = rows["direct"], rows["direct_se"], rows.get("direct_se_given_n", unknown)
+    direct, error, given_n = (np.asarray(column, dtype=np.float64) for column in of_direct)
+    gap = np.abs(rows["synthetic"].to_numpy(dtype=float) - direct)
+    in_errors, in_given, relative = relative_to(gap, direct, error, given_n)
+    return Errors.of(in_errors, in_given, relative, rows["records"].to_numpy(dtype=float))
 
 
 def _beyond(rows: pd.DataFrame, sizes: Floats) -> tuple[tuple[str, ...], ...]:

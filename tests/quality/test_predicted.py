@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
 from dpdist.job.loading import parse_job
@@ -22,8 +24,11 @@ from dpdist.models.on_reference import ErrorsOfCells
 from dpdist.opening.results import open_evaluation
 from dpdist.quality.predicted import prediction as predicting
 from dpdist.quality.predicted.budget import epsilon_for
+from dpdist.quality.predicted.errors import Figures, direct_of, published
 from dpdist.quality.predicted.prediction import FALSE_ALARM, FIGURES, Prediction, named_above, predicted, predicted_before
 from dpdist.quality.predicted.words import alarms, in_words, proposals, worth
+from dpdist.quality.summary import errors_in_words, verdicts
+from dpdist.quality.summary import in_words as verdict_in_words
 
 CELLS = {"a": 1500, "b": 700, "c": 300, "d": 120}
 JOB = """
@@ -369,3 +374,39 @@ def test_a_release_of_one_weight_compares_no_count_with_a_sampling_error(folder:
         named += statement.get("beyond_sampling", {}).keys() if draw == 0 else []
     assert drifted < 4
     assert "income" in named
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant: bool) -> None:
+    """The plan's arithmetic on the current records and the published tables, beside the verdict on the evaluation.
+
+    With one weight in every stratum the design fixes counts. Control: another release of the file has other errors."""
+    for name, seed in (("current", 1), ("earlier", 2)):
+        people(seed, constant).to_parquet(f"{name}.parquet")
+    strata = "{weight: weight, design_strata: [region]}"
+    job = parse_job(JOB.replace("{weight: weight}", strata) if constant else JOB)
+    rows, frame = people(1, constant), dpdist.plan(job).frame
+    row, none = np.repeat(np.arange(4, dtype=np.int32), list(CELLS.values())), np.full(len(rows), -1, dtype=np.int32)
+    records = Records(np.arange(len(rows)), row, rows[["income"]].to_numpy(), rows["weight"].to_numpy(), none)
+    direct = direct_of(job, frame, records)
+    given = direct_of(job, replace(frame, design_strata=tuple(frame.codes)), records)
+    lines = list[list[str]]()
+    for draw in range(2):
+        dpdist.run(job, folder / f"release-{draw}", study=Key(bytes(32)).child(str(draw)))
+        table, made = pd.read_parquet(folder / f"release-{draw}/public/tables/incomes.parquet"), []
+        for of, statistic, cells in published(job, frame):
+            (value, variance), of_sizes = direct.estimate(cells, statistic), given.estimate(cells, statistic).variance
+            n, unknown = cells.membership @ frame.count.astype(float), np.full(len(cells), np.nan)
+            errors = value, np.sqrt(variance), np.sqrt(of_sizes)
+            made.append(Figures(of, statistic, cells, n, *errors, unknown, unknown).beside(table))
+        prediction = Prediction(job, pd.concat(made).assign(replicate=0, epsilon=1.0))
+        judged = verdicts({"incomes": open_evaluation(folder / f"release-{draw}")["incomes"]})
+        for one, verdict in zip(prediction.statistics(), judged.values(), strict=True):
+            assert verdict is not None
+            assert one.errors == pytest.approx(verdict.errors, rel=1e-6, nan_ok=True)
+        lines.append([errors_in_words(name, verdict.errors) for name, verdict in judged.items() if verdict is not None])
+        for line, (name, verdict) in zip(lines[-1], judged.items(), strict=True):
+            assert verdict is not None
+            assert line in verdict_in_words(name, verdict)
+            assert sum(line in planned for planned in in_words(prediction)) == 1
+    assert lines[0] != lines[1], "control"

@@ -16,7 +16,7 @@ from dpdist.estimation.direct import Design
 from dpdist.estimation.further import Direct
 from dpdist.job import Job, Statistic, Table
 from dpdist.quality.predicted.population import Population
-from dpdist.quality.verdict import without_error
+from dpdist.quality.verdict import relative_to
 
 COLUMNS = ("table", "statistic", "name", "outcome", "cell", "records", "error", "relative", "given_n", "held", "alone")
 
@@ -33,8 +33,7 @@ class Replicate(NamedTuple):
 class Figures:
     """A statistic of a table, (cell,) each: direct estimate, its standard errors, the reference's figure, and the truth.
 
-    `given_n` is the direct standard error given the numbers of records in base cells. Both are 0 where the design fixes the
-    figure.
+    `given_n` is the direct standard error given the numbers of records in base cells.
     """
 
     table: Table
@@ -55,11 +54,8 @@ class Figures:
         rows = rows[rows["estimator"] == rows["estimator"].iloc[0]]
         estimate, low, high = (rows[name].to_numpy(dtype=float) for name in ("estimate", "lower", "upper"))
         gap = np.abs(estimate - self.value)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            in_errors = np.where(self.error > 0.0, gap / self.error, np.nan)
-            given = np.where(self.given_n > 0.0, gap / self.given_n, np.nan)
-            relative = np.where(self.value != 0.0, gap / np.abs(self.value), np.nan)
-            alone = np.where(self.error > 0.0, np.abs(self.alone - self.value) / self.error, np.nan)
+        in_errors, given, relative = relative_to(gap, self.value, self.error, self.given_n)
+        alone = relative_to(np.abs(self.alone - self.value), self.value, self.error, self.given_n)[0]
         judged = np.isfinite(low) & np.isfinite(high) & np.isfinite(self.truth)
         held = np.where(judged, (low <= self.truth) & (self.truth <= high), np.nan)
         figures = (in_errors, relative, given, held, alone)
@@ -86,11 +82,10 @@ def replicate(job: Job, frame: Frame, population: Population, truths: list[Float
     figures = []
     for (table, statistic, cells), truth in zip(published(job, frame), truths, strict=True):
         value, variance = estimates.estimate(cells, statistic)
-        given = np.sqrt(by_cell.estimate(cells, statistic).variance)
-        design, of_sizes = (np.where(without_error(value, error), 0.0, error) for error in (np.sqrt(variance), given))
+        of_sizes = np.sqrt(by_cell.estimate(cells, statistic).variance)
         of_reference = np.full(len(cells), np.nan) if alone is None else alone.estimate(cells, statistic).value
         n = cells.membership @ frame.count.astype(float)
-        figures.append(Figures(table, statistic, cells, n, value, design, of_sizes, of_reference, truth))
+        figures.append(Figures(table, statistic, cells, n, value, np.sqrt(variance), of_sizes, of_reference, truth))
     return Replicate(current, reference, figures)
 
 

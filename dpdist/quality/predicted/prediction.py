@@ -37,7 +37,7 @@ from dpdist.quality.predicted.cache import kept, known_before
 from dpdist.quality.predicted.errors import Replicate, published, replicate, rows_of, truths_of
 from dpdist.quality.predicted.population import Population
 from dpdist.quality.predicted.replicates import release_of, tables_of, taught
-from dpdist.quality.verdict import FAR_NAMED, FAR_RECORDS
+from dpdist.quality.verdict import FAR, FAR_RECORDS, Errors
 from dpdist.sampling import Unconverged, sampler_of
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.reference_file import open_reference as open_public
@@ -50,8 +50,6 @@ MOST_REPLICATES, LEAST_REPLICATES, FEW_CELLS = 4, 2, 100
 """Number of replicates at the job's ε: the first where there are at most so many base cells, else the second."""
 DRAWS = 4
 """Number of draws from normal laws, where a mechanism predicts its errors itself."""
-FAR = 2.0
-"""Predicted error, in direct standard errors, above which a figure is named: one of twenty is then beyond FAR_NAMED."""
 FALSE_ALARM = 0.05
 """Largest probability that any figure of a statistic is named, if none has a predicted error above 1.
 
@@ -68,9 +66,7 @@ FAILURES = (Improper, NotReached, Unconverged, Spurious, DpdistError)
 class Statistics(NamedTuple):
     """A statistic's predicted errors over a table's cells, margins included. Errors are in direct standard errors.
 
-    - `largest`, `over_2`, `over_4`: over cells of FAR_RECORDS records or more, as in a verdict.
-    - `relative`: the median error as a share of the figure, of the `fixed` cells, whose direct standard error is 0.
-    - `given_n`: the median error over the direct standard error given the cells' numbers of records.
+    - `cells` to `largest_relative`: as a verdict measures them (`verdict.Errors`).
     - `coverage`: the share of 90 % intervals that hold the population's figure.
     - `better`: the share of cells in which the release is nearer to the direct estimate than the reference alone.
     - `far`: names of cells whose predicted error is far above 1 (`named_above`), the largest first.
@@ -96,6 +92,10 @@ class Statistics(NamedTuple):
     largest_alone: float
     better: float
     far: tuple[str, ...]
+
+    @property
+    def errors(self) -> Errors:
+        return Errors(*(getattr(self, name) for name in Errors._fields))
 
 
 @dataclass(frozen=True)
@@ -173,27 +173,25 @@ def number(value: float) -> float | None:
 def _summed(rows: pd.DataFrame) -> Statistics:
     first, enough = rows.iloc[0], rows[rows["records"] >= FAR_RECORDS]
     by_replicate, by_large = rows.groupby("replicate"), enough.groupby("replicate")
+    columns = ("error", "given_n", "relative", "records")
+    one_each = [Errors.of(*(part[name].to_numpy(dtype=float) for name in columns)) for _, part in by_replicate]
+    errors = pd.DataFrame(one_each)
+    middle, mean = errors.median(), errors.mean()
+    largest = {name: float(middle[name]) for name in ("largest", "largest_relative")}
+    means = {name: float(mean[name]) for name in ("median", "over_2", "over_4", "given_n", "relative")}
     root = rows.assign(square=rows["error"] ** 2).groupby("cell", sort=False)["square"].mean() ** 0.5
     both = rows[rows["error"].notna() & rows["alone"].notna()]
-    fixed = rows[rows["error"].isna() & rows["relative"].notna() & (rows["records"] > 0)]
-    of_fixed = fixed if len(fixed) else rows
-    large = of_fixed[of_fixed["records"] >= FAR_RECORDS].groupby("replicate")["relative"].max().median()
     far = root[root > named_above(rows["replicate"].nunique(), int(root.notna().sum()))].sort_values(ascending=False)
     return Statistics(
         table=str(first["table"]),
         statistic=str(first["statistic"]),
         name=str(first["name"]),
         outcome=None if pd.isna(first["outcome"]) else str(first["outcome"]),
-        cells=int(rows["cell"].nunique()),
-        fixed=int(fixed["cell"].nunique()),
-        median=float(by_replicate["error"].median().mean()),
-        largest=float(by_large["error"].max().median()),
-        over_2=float(by_large["error"].agg(lambda error: (error > FAR).sum()).mean()),
-        over_4=float(by_large["error"].agg(lambda error: (error > FAR_NAMED).sum()).mean()),
+        cells=int(errors["cells"].max()),
+        fixed=int(errors["fixed"].max()),
+        **means,
+        **largest,
         coverage=float(rows["held"].mean()),
-        given_n=float(by_replicate["given_n"].median().mean()),
-        relative=float(of_fixed.groupby("replicate")["relative"].median().mean()),
-        largest_relative=float(large),
         reference_alone=float(by_replicate["alone"].median().mean()),
         largest_alone=float(by_large["alone"].max().median()),
         better=float((both["error"] < both["alone"]).mean()) if len(both) else np.nan,

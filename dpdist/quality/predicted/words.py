@@ -7,14 +7,15 @@ from math import isnan
 
 from dpdist.core.table_cells import first_named
 from dpdist.planning.plan import Plan
-from dpdist.quality.predicted.prediction import BETTER, FAR, Prediction, Statistics, predicted_before
-from dpdist.quality.verdict import FAR_NAMED
+from dpdist.quality.predicted.prediction import BETTER, Prediction, Statistics, predicted_before
+from dpdist.quality.summary import errors_in_words
+from dpdist.quality.verdict import FAR_NAMED, FAR_RECORDS
 
 UNIT = (
     "errors are |published − direct estimate| over the direct standard error, as in a run's verdict. They follow from "
-    "public records alone, drawn again as both files. Drift between the files would add to them"
+    "public records alone, drawn again as both files. Drift between the files would add to them. All but medians are over "
+    f"cells of {FAR_RECORDS} records or more"
 )
-GIVEN_N = "given the cells' numbers of records, which are published"
 
 
 def in_words(prediction: Prediction) -> Iterator[str]:
@@ -37,19 +38,9 @@ def not_known(prediction: Prediction) -> str:
 
 
 def _of_statistic(one: Statistics) -> str:
-    parts = list[str]()
-    if one.cells > one.fixed:
-        parts.append(f"{one.median:.2g} in the median of {one.cells:,} cells, {one.largest:.2g} in the largest")
-        parts.append(f"{one.over_2:.2g} above {FAR:g}, {one.over_4:.2g} above {FAR_NAMED:g}")
-        if not isnan(one.given_n) and one.name == "count":
-            parts.append(f"{one.given_n:.2g} {GIVEN_N}")
-        if not isnan(one.reference_alone):
-            parts.append(f"the reference alone {one.reference_alone:.2g} and {one.largest_alone:.2g}")
-    if one.fixed:
-        parts.append(
-            f"the design fixes {one.fixed:,} cells, which have no direct error: off by {100 * one.relative:.2g} % in the "
-            f"median, {100 * one.largest_relative:.2g} % at most"
-        )
+    parts = [sizes] if (sizes := errors_in_words(one.name, one.errors)) else []
+    if one.cells > one.fixed and not isnan(one.reference_alone):
+        parts.append(f"the reference alone {one.reference_alone:.2g} and {one.largest_alone:.2g}")
     if not isnan(one.coverage):
         parts.append(f"90 % intervals hold {one.coverage:.2f} of the population's figures")
     return "; ".join(parts)
