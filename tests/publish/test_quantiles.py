@@ -67,3 +67,13 @@ def test_quantiles_of_heaped_answers_are_answers(tmp_path: Path) -> None:
         assert on_heap.mean() > 0.6, name
     smooth = released_quantiles(tmp_path, Survey(), 1, reference=True)
     assert not np.isin(smooth["estimate"] % 1_000.0, 0.0).any(), "control"
+
+
+@pytest.mark.long
+def test_intervals_without_a_reference_hold_the_truth_where_cells_are_unidentified(tmp_path: Path) -> None:
+    """Control: a truth that is a fifth smaller is held far less."""
+    published = released_quantiles(tmp_path, LIGHT, 15, reference=False)
+    held, allowed = coverage(by_replicate(published))
+    assert LOW - allowed <= held <= HIGH + allowed
+    control, allowed = coverage(by_replicate(published, shift=0.8))
+    assert control + allowed < LOW
