@@ -2,7 +2,7 @@
 
 Shares p = softmax(θ) are fitted to noisy counts of n records. The error of a count, of variance s² + n p_b, is taken as
 logistic, because Laplace noise has heavy tails too. The prior makes third differences of log p small, by as much as is
-likeliest under the counts. Beyond the last count that noise alone does not explain, log p is concave: a tail that could
+likeliest under the counts. Beyond the last counts that noise alone does not explain, log p is concave: a tail that could
 rise would take noise for the heaviest records. Where the fit differs from a noisy count by more than noise and sampling
 explain, as at a second mode, that bin and its neighbours keep their noisy counts.
 """
@@ -97,6 +97,10 @@ BENT = 0.005
 """Prior standard deviation of a second difference of log p that is above 0, in the tail."""
 ALARM = 1e-4
 """Probability, for a whole histogram, that noise and sampling alone make a count look unexplained."""
+NO_START = 3.0
+"""Standard deviations of the noise on a count by which the start of the search for a fit lies below noisy counts."""
+SURE_SUM = 6.0
+"""Standard deviations of the noise on a sum of counts beyond which records surely are in its bins."""
 FIT_STEPS = 200
 """Largest number of Newton steps."""
 SHORTEST = 1e-6
@@ -151,7 +155,8 @@ def _fit(noisy: Floats, total: float, variance: float, prior: Floats, tail: Floa
     `prior` (row, bin) is a root of its precision matrix. `tail` (difference, bin) are second differences of θ that must
     not be above 0.
     """
-    theta = np.log(np.maximum(noisy, 1.0 + np.sqrt(variance) / 10.0))
+    # From a count that noise alone made, the search would end in a mode of records that are not there.
+    theta = np.log(np.maximum(noisy - NO_START * np.sqrt(variance), 1.0 + np.sqrt(variance) / 10.0))
     theta, scale = theta - theta.mean(), _error_scale(variance, noisy)
 
     def loss(theta: Floats, scale: Floats) -> float:
@@ -196,16 +201,20 @@ def _triangle(root: Floats) -> Floats:
 
 
 def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
-    """Second differences of log p, (difference, bin), that must not be above 0: from the last sure count up.
+    """Second differences of log p, (difference, bin), that must not be above 0: from the last sure bin up, or all.
 
-    Where values may be negative, the lower tail has them too.
+    A bin is sure if its count is, or the sum of counts from it up. Where values may be negative, so is the lower tail.
     """
     wide = np.flatnonzero(bins.left < bins.right)
-    sure = wide[noisy[wide] > explained(np.zeros(len(noisy)), 0.0, variance)[wide]]
-    if not len(sure):
+    if not len(wide):
         return np.zeros((0, len(noisy)))
+    sure = noisy[wide] > explained(np.zeros(len(noisy)), 0.0, variance)[wide]
+    noise = SURE_SUM * np.sqrt(variance * np.arange(1, len(wide) + 1))
+    above = wide[sure | (np.cumsum(noisy[wide][::-1]) > noise)[::-1]]
+    below = wide[sure | (np.cumsum(noisy[wide]) > noise)]
+    last, first = above[-1] if len(above) else wide[0], below[0] if len(below) else wide[-1]
     middle = np.arange(wide[0] + 1, wide[-1])
-    middle = middle[(middle >= sure[-1]) | ((middle <= sure[0]) & (bins.left[0] < 0.0))]
+    middle = middle[(middle >= last) | ((middle <= first) & (bins.left[0] < 0.0))]
     return np.asarray(np.eye(len(noisy))[middle - 1] - 2.0 * np.eye(len(noisy))[middle] + np.eye(len(noisy))[middle + 1])
 
 

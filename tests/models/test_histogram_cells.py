@@ -20,9 +20,10 @@ from dpdist.job import Adjacency
 from dpdist.mechanisms.reference_tables import histograms
 from dpdist.mechanisms.reference_tables.sensitivity import count_scale_of
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
+from dpdist.reference import histograms as histograms_of_groups
 from dpdist.reference.clipping import Blur, Cell
 from dpdist.reference.histogram_cells import Hidden, HistogramCell, beyond, with_own_tails
-from dpdist.reference.histograms import FEWEST_POOLED, grouped, in_common
+from dpdist.reference.histograms import FEWEST_POOLED, Bins, grouped, in_common, smoothed
 from dpdist.reference.inversion import invert_clipping
 from dpdist.reference.limits import Limits, Noise, choose
 
@@ -415,3 +416,30 @@ def test_where_sizes_are_secret_a_reference_must_be_named(adjacency: str) -> Non
     text = UNNAMED.replace('epsilon: "1"}}', 'epsilon: "1", adjacency: ' + adjacency + "}}", 1)
     with pytest.raises(JobError, match="add reference"):
         dpdist.validate(dpdist.parse_job(text.format(folder="nowhere", states=STATES)))
+
+
+TOP, TAIL_SCALE, DRAWS = 5e6, 16.0, 12
+
+
+def histogram_means(size: int) -> Floats:
+    """Mean incomes of smoothed noisy histograms over those of records: half are zeros, and the others have a Pareto tail."""
+    rng, bins, ratios = np.random.default_rng(1), Bins.within(0.0, TOP), []
+    values = bins.value_at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5))
+    for _ in range(DRAWS):
+        incomes = np.minimum(20_000.0 * rng.pareto(1.6, size) * (rng.random(size) < 0.5), TOP)
+        count = np.bincount(bins.number(incomes), minlength=len(bins.left))
+        first, second = rng.geometric(-np.expm1(-1.0 / TAIL_SCALE), (2, len(count)))
+        share, _ = smoothed(count + first - second, size, 2.0 * TAIL_SCALE**2, bins)
+        ratios.append(share @ values / (count @ values / size))
+    return np.array(ratios)
+
+
+def test_noise_puts_few_records_into_the_upper_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixed seeds. Controls: the search begins at noisy counts, and no tail is concave: means of 9 and 11 times the records'."""
+    assert abs(histogram_means(12_000).mean() - 1.0) < 0.1
+    assert histogram_means(3_000).max() < 4.0
+    with monkeypatch.context() as patch:
+        patch.setattr(histograms_of_groups, "NO_START", 0.0)
+        assert histogram_means(3_000).max() > 8.0
+    monkeypatch.setattr(histograms_of_groups, "_tail", lambda noisy, variance, bins: np.zeros((0, len(noisy))))
+    assert histogram_means(12_000).mean() > 1.3
