@@ -422,7 +422,7 @@ TOP, TAIL_SCALE, DRAWS = 5e6, 16.0, 12
 
 
 def histogram_means(size: int) -> Floats:
-    """Mean incomes of smoothed noisy histograms over those of records: half are zeros, and the others have a Pareto tail."""
+    """Mean incomes of smoothed noisy histograms over those of records. Half are zeros, and others have a Pareto tail."""
     rng, bins, ratios = np.random.default_rng(1), Bins.within(0.0, TOP), []
     values = bins.value_at(np.arange(len(bins.left)), np.full(len(bins.left), 0.5))
     for _ in range(DRAWS):
@@ -435,7 +435,7 @@ def histogram_means(size: int) -> Floats:
 
 
 def test_noise_puts_few_records_into_the_upper_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixed seeds. Controls: the search begins at noisy counts, and no tail is concave: means of 9 and 11 times the records'."""
+    """Fixed seeds. Controls: the search begins at noisy counts, and no tail is concave."""
     assert abs(histogram_means(12_000).mean() - 1.0) < 0.1
     assert histogram_means(3_000).max() < 4.0
     with monkeypatch.context() as patch:
