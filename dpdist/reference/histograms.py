@@ -33,12 +33,14 @@ class Bins(NamedTuple):
     right: Floats
 
     @classmethod
-    def within(cls, low: float, high: float, whole: bool = False, atoms: tuple[bool, bool] = (True, True)) -> Bins:
+    def within(
+        cls, low: float, high: float, whole: bool = False, atoms: tuple[bool, bool] = (True, True), decades: float = DECADES
+    ) -> Bins:
         """Bins between public bounds; `atoms` if many records may lie on the lower and on the upper bound."""
         if whole and high - low < FEW_VALUES:
             values = np.arange(np.ceil(low), np.floor(high) + 1.0)
             return cls(values, values)
-        inner = [_scale(low, high), -_scale(-high, -low), np.zeros(1 if low < 0 < high else 0)]
+        inner = [_scale(low, high, decades), -_scale(-high, -low, decades), np.zeros(1 if low < 0 < high else 0)]
         edges = np.unique(np.concatenate([[low, high], *inner]))
         edges = np.concatenate([np.repeat(low, int(atoms[0])), edges, np.repeat(high, int(atoms[1]))])
         return cls(edges[:-1], edges[1:])
@@ -70,11 +72,11 @@ class Bins(NamedTuple):
             return np.where(same_sign, left * (right / left) ** share, even)
 
 
-def _scale(low: float, high: float) -> Floats:
-    """Edges above 0, A_DECADE for each factor of ten, from `low` or from DECADES factors of ten below `high`."""
+def _scale(low: float, high: float, decades: float) -> Floats:
+    """Edges above 0, A_DECADE for each factor of ten, from `low` or from `decades` factors of ten below `high`."""
     if high <= 0:
         return np.empty(0)
-    lowest = max(low, high * 10.0**-DECADES)
+    lowest = max(low, high * 10.0**-decades)
     steps = max(1, round(A_DECADE * np.log10(high / lowest)))
     return np.asarray(lowest * (high / lowest) ** (np.arange(steps) / steps))
 

@@ -20,6 +20,7 @@ from dpdist.mechanisms.reference_tables.sensitivity import POSITION, best_column
 from dpdist.mechanisms.reference_tables.typical_weights import TypicalWeights
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.privacy.queries import lost, neighbour_of
+from dpdist.reference.histograms import Bins
 
 pytestmark = pytest.mark.quick
 
@@ -93,3 +94,14 @@ def test_one_cell_leaves_nothing_to_choose_and_its_histograms_have_the_whole() -
     made = TypicalWeights.build(case.job, model)
     assert isinstance(made, Histograms)
     assert made.query.loss("off") == Fraction(1, 3)
+
+
+def test_relative_weights_have_fine_bins_in_every_cell() -> None:
+    """Where typical weights are far apart, too. Control: the decades of weights as they are hold heavy cells alone."""
+    sizes = np.geomspace(1e-3, 1e3, CELLS)
+    bins = typical().histograms.relative_to(sizes, np.zeros(CELLS)).bins[0]
+    few = Bins.within(bins.left[0], bins.right[-1], atoms=(False, True))
+    values = 20.0 / sizes
+    fine, coarse = (((kept.right - kept.left)[kept.number(values)] / values).max() for kept in (bins, few))
+    assert fine < 0.3
+    assert coarse > 10.0

@@ -22,6 +22,7 @@ from dpdist.privacy.queries import NoisyQuery, record_epsilon
 from dpdist.reference.clipping import AT_THE_BOUND, Blur, Cell
 from dpdist.reference.histogram_cells import Hidden, HistogramCell
 from dpdist.reference.histograms import (
+    DECADES,
     FEWEST_POOLED,
     HISTOGRAM_POINTS,
     PRECISE,
@@ -68,7 +69,8 @@ class Histograms:
     def relative_to(self, typical: Floats, error: Floats) -> Histograms:
         """The histograms of weights relative to the typical weights of cells, (cell,), with errors of their logarithms."""
         low, high = self.bins[0].left[0], self.bins[0].right[-1]
-        weight = Bins.within(low / typical.max(), high / typical.min(), atoms=(False, True))
+        decades = DECADES + float(np.log10(typical.max() / typical.min()))
+        weight = Bins.within(low / typical.max(), high / typical.min(), atoms=(False, True), decades=decades)
         return replace(self, bins=(weight, *self.bins[1:]), typical=typical, typical_error=error)
 
     @property
