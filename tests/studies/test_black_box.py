@@ -55,7 +55,7 @@ def test_half_the_noise_is_caught_and_the_right_noise_is_not(
 ) -> None:
     """ε = 2 for a claim of 1, by 300 releases of each file. 160 s of processor time.
 
-    On one figure alone p is below .01 in 95 of 100 trials. Whole releases were tried once: p = .005, and .37 in the control.
+    On one figure alone p is below .01 in 95 of 100 trials. Whole releases were tried once: p = .005; .37 in the control.
 
     The ideal attacker on this Laplace noise needs 200 of each (`audit/test_guesses.py`). The right noise is found to exceed
     its claim in one of 20 tests at most, so the control asks for a p above 1 in 1,000.
