@@ -558,6 +558,7 @@ OTHER_RESULT = [
     (("publish",), "unless_refused"),
     (("correction",), {"version": 2, "of": "0" * 64, "reason": "a code was wrong"}),
     (("frame_minimum",), 5),
+    (("withhold_above",), 0.5),
     (("public_frame",), {"accepted": "the counts are published elsewhere"}),
     (("rake",), [{"by": ["sex"], "totals": {"f": 10, "m": 20}}]),
     (("compare",), ["laplace"]),
