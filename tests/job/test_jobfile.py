@@ -562,7 +562,6 @@ OTHER_RESULT = [
     (("public_frame",), {"accepted": "the counts are published elsewhere"}),
     (("rake",), [{"by": ["sex"], "totals": {"f": 10, "m": 20}}]),
     (("compare",), ["laplace"]),
-    (("withhold_above",), 0.5),
     (("record", "log_lik"), "always"),
 ]
 
