@@ -97,8 +97,8 @@ CHAINED = (
 BINNED = (
     "The reference is made of noisy histograms of the current file. Their bins are fixed by public bounds, for groups of "
     "cells fixed by public sizes. Where public sizes leave columns to choose from, a quarter of ε₀ learns typical weights "
-    "before: a noisy total of positions of weights, a noisy choice of columns, and noisy sums of positions by their "
-    "levels. Weights are then binned relative to these. A record enters one bin of the weight at most, and one of every "
+    "before. It buys a noisy total of positions of weights, a noisy choice of columns, and noisy sums of positions by "
+    "their levels. Weights are then binned relative to these. A record enters one bin of the weight at most, and one of every "
     "outcome. All have discrete Laplace noise of scale h/ε (2h/ε under substitution) for h histograms, where ε is what is "
     "left of ε₀. The table costs the rest for every value of theirs, so that all together cost ε₀ + ε₁ (adaptive "
     "composition). A cell's limits have the least predicted error, "
