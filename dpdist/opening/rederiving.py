@@ -22,6 +22,7 @@ from dpdist.core.records import Floats
 from dpdist.job import Job, budget_text
 from dpdist.job.reference import ReleaseReference
 from dpdist.mechanisms.registry import proof_of
+from dpdist.privacy.claims import numbers_of
 from dpdist.privacy.proof import ROUNDING, Rederived, rederived
 
 PROOF, MEASUREMENTS = "released/proof.json", "measurements.parquet"
@@ -29,6 +30,8 @@ FIGURES = ("guarantee", "adjacency", "neighbours", "records_of_unit", "total")
 """Keys of a record, beside its queries, whose values follow from the job."""
 WORDED = ("name",)
 """Keys of a query that are words: other versions may have others."""
+FIRST_WITH_RECORDS = (0, 2)
+"""The first version whose releases have a record."""
 CLAMPED = "clamped_"
 """Start of the law of figures that were set to the nearest end of their range after noise was added."""
 NO_RECORD = "the claim by its queries: the release has no proof record, as those of 0.1.1 and earlier"
@@ -52,7 +55,12 @@ class Rederivation(NamedTuple):
 def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederivation:
     """Derives the claim of a release again. Raises `Damaged` for a record that cannot be read."""
     if not (public / PROOF).exists():
-        return Rederivation([], "", [NO_RECORD])
+        made_by = str(statement.get("protected_by") or "0")
+        if numbers_of(made_by) < FIRST_WITH_RECORDS:
+            return Rederivation([], "", [NO_RECORD])
+        return Rederivation(
+            [Damaged(PROOF, f"missing, though dpdist {printable(made_by)} writes it", "the record")], "", []
+        )
     record, due = read_object(public, PROOF), json.loads(json.dumps(proof_of(_as_run(public, job))))
     refuse_format(PROOF, record.get("format", 0), FORMAT)
     if faults := list(_differences(record, due)):

@@ -180,10 +180,10 @@ def advisories(job: Job, protected_by: str | None) -> list[Advisory]:
 
     None stands for the versions that did not record it, which are 0.1.0 and earlier.
     """
-    made_by = _numbers(protected_by or "0")
-    return [advisory for advisory in ADVISORIES if made_by <= _numbers(advisory.last) and advisory.concerns(job)]
+    made_by = numbers_of(protected_by or "0")
+    return [advisory for advisory in ADVISORIES if made_by <= numbers_of(advisory.last) and advisory.concerns(job)]
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers_of(version: str) -> tuple[int, ...]:
     """The numbers of a version, to compare; a text without numbers is before all others."""
     return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])

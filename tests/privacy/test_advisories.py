@@ -18,7 +18,7 @@ from dpdist.core.files import sha256
 from dpdist.core.public_files import MANIFEST, canonical, release_id
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.claims import ADVISORIES, _numbers, advisories
+from dpdist.privacy.claims import ADVISORIES, advisories, numbers_of
 
 JOB = """
 dataset: advised
@@ -121,5 +121,5 @@ def test_a_changed_file_and_an_advisory_are_both_named(public: Path) -> None:
 
 
 def test_versions_are_compared_by_their_numbers() -> None:
-    assert _numbers("0.9.0") < _numbers("0.10.0") < _numbers("1")
-    assert _numbers("") < _numbers("0.0.1")
+    assert numbers_of("0.9.0") < numbers_of("0.10.0") < numbers_of("1")
+    assert numbers_of("") < numbers_of("0.0.1")

@@ -154,9 +154,13 @@ def test_a_record_with_other_words_is_the_same(public: Path) -> None:
     assert problems(public) == []
 
 
-def test_a_release_without_a_record_says_so(public: Path) -> None:
-    """As releases of 0.1.1 and earlier have none."""
+def test_a_release_without_a_record_is_one_of_an_earlier_version(public: Path) -> None:
+    """As releases of 0.1.1 and earlier have none. A later one that lost its record is not whole."""
     (public / PROOF).unlink()
+    vouch(public)
+    assert problems(public) == [f"{PROOF}: missing, though dpdist {version('dpdist')} writes it"]
+    for name in ("statement.json", "released/promise.json"):
+        edited(public / name, lambda stated: stated.update(protected_by="0.1.1"))
     vouch(public)
     done = CliRunner().invoke(app, ["verify", str(public)])
     assert done.exit_code == 0
