@@ -112,9 +112,13 @@ def extremes(features: Floats, table: Floats) -> tuple[Floats, Floats]:
     with a NaN value.
     """
     highest, lowest = np.full(features.shape[1], -np.inf), np.full(features.shape[1], np.inf)
-    scan = _compiled() if installed("numba") else _multiplied
-    scan(features, table, highest, lowest)
+    _scanner()(features, table, highest, lowest)
     return highest, lowest
+
+
+@cache  # a search of the import path takes as long as the bounds of a thousand records
+def _scanner() -> Callable[[Floats, Floats, Floats, Floats], object]:
+    return _compiled() if installed("numba") else _multiplied
 
 
 def _multiplied(features: Floats, table: Floats, highest: Floats, lowest: Floats) -> None:
