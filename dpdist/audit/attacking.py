@@ -41,15 +41,15 @@ from dpdist.survey.source import Input, open_source
 # - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
 #   is about one half if nothing is revealed. Random labels give the distribution under chance.
 # - Singling out (Giomi, Boenisch, Wehmeyer & Tasnádi 2023): the attack takes predicates that exactly one synthetic record
-#   meets. It compares how often exactly one member meets them with how often exactly one other does, among equally many.
+#   meets. It compares how often exactly one member meets one with how often exactly one of as many others does.
 # - Membership: pairs of a member and another person in the same cell. The attacker guesses which one was in the file, by
 #   the density of synthetic records over the density of further others (van Breugel, Sun, Qian & van der Schaar 2023). Only
 #   the surest guesses count. If a coin chose the member of each pair, the number of right guesses is at most binomial with
 #   probability e^ε/(1 + e^ε), where ε is the loss of an exchange of one record (Steinke, Nasr & Jagielski 2023). Its
 #   Clopper–Pearson limit is a lower bound on ε.
 MOST = 1_000
-"""Largest number of records of each kind whose distances are computed; of more records a random part is used. The
-membership attack uses up to four times as many synthetic records.
+"""Largest number of records of each kind whose distances are computed, chosen at random. The membership attack uses up to
+four times as many synthetic records.
 """
 LABELS = 199
 """Number of random labellings of records with which the share of nearest records is compared."""
@@ -91,7 +91,7 @@ class SinglingOut(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """Number of guesses, number of right ones, and the lower bound on ε of an exchange that they prove."""
+    """Number of guesses, number of right ones, and the lower bound that they prove on ε of an exchange."""
 
     answered: int
     right: int
@@ -99,7 +99,7 @@ class Membership(NamedTuple):
 
 
 def scaled(values: Floats, reference: Floats) -> Floats:
-    """Returns numbers as ranks from 0 to 1 among `reference` ones, those of members and others, (record, variable)."""
+    """Returns numbers as ranks in 0 to 1 among `reference`, which has members and others, (record, variable)."""
     columns = [
         np.searchsorted(np.sort(reference_column), column, side="right")
         for reference_column, column in zip(reference.T, values.T, strict=True)
@@ -200,7 +200,7 @@ def membership(synthetic: Points, members: Points, others: Points, rng: np.rando
 
 
 def shown_by(right: int, answered: int) -> float:
-    """Returns the lower bound on ε of an exchange that this number of right guesses proves, with error rate `ALARM`.
+    """Returns the lower bound that this number of right guesses proves on an exchange's ε, with error rate `ALARM`.
 
     If all guesses are right, it is the largest bound that so many guesses can prove.
     """
@@ -238,8 +238,8 @@ ATTACKS = {
 def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -> Confidential[pd.DataFrame]:
     """Runs attacks that try to tell from synthetic records who was in the confidential file.
 
-    `holdout` is a file or table, with the job's columns, of people from the same population who were not in the file. A
-    bound on ε holds only if chance alone decided who was in the file. The attacks spend no budget.
+    `holdout` is a file or table, with the job's columns, of people of the population who were not in the confidential file.
+    A bound on ε holds only if chance alone decided who was in the file. The attacks spend no budget.
 
     Returns a row for each measure of an attack: attack, measure, value, claimed, exceeds. It is also stored in
     confidential/evaluation/. Raises `WorkspaceError` if there is no finished release or it has no synthetic records, and

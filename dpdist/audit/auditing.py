@@ -42,7 +42,7 @@ LOSSES = {
 
 UNFINISHED = "no finished release with its confidential folder"
 READ = ("records", "reference", NOISY_FRAME, GATHERED)
-"""How the names of units begin whose files an audit reads."""
+"""Prefixes of the names of units whose files an audit reads."""
 LARGEST = 2**27
 """Largest number of records × draws of a stratum in an audit. Its log likelihoods, 1 GiB, are held in memory."""
 SUMMARY = ("rule", "of_release", "strata", "left_out", "records", "exceeded", "largest_share")
@@ -55,9 +55,9 @@ def audit(
     """Leaves out `records` records of every stratum, one at a time, and computes the weights of the others anew.
 
     Half of these records have the largest unweighted bounds; the others are random. Writes
-    confidential/evaluation/audit-<rule>.parquet for the release's weight rule, or for every rule. Returns one row for each
-    rule: rule; of_release, whether it is the release's; strata; left_out, strata that are too large for memory or where the
-    rule misses its target; records; exceeded, the number of losses above 2Δ; largest_share, the largest loss over 2Δ.
+    confidential/evaluation/audit-<rule>.parquet for the release's weight rule, or for every rule. Returns one row per rule:
+    rule; of_release (the release's own); strata; left_out (strata too large for memory, or missing the target); records;
+    exceeded (losses above 2Δ); largest_share (largest loss over 2Δ).
 
     Raises `WorkspaceError` unless the release is a weighted posterior of the lognormal model, the one model whose densities
     have a closed form.

@@ -31,11 +31,11 @@ OLD_REFERENCE = 10
 Over twenty years the distributions of weights and wages changed their shape.
 """
 FEWEST_PSUS = 10
-"""A file without design strata and with fewer PSU codes than this number probably repeats them in every stratum."""
+"""Without declared design strata, fewer PSU codes than this number are probably reused in every stratum."""
 NAMED = 20
 """Largest number of small cells that a plan lists by name."""
 WEIGHTED_BOUND = (20.0, 10.0)
-"""Terms a, b of the records that a stratum needs: a weighted fit of p predictors just exists at (a + b p) / Δ* records."""
+"""Terms a, b: a weighted fit of p predictors just exists in a stratum of (a + b p) / Δ* records."""
 
 
 def cautions(plan: Plan) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _priorities(job: Job) -> Iterator[str]:
 
 
 def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[str]:
-    """Names the commands that show, before publishing, how large the problems are of which the statement warns."""
+    """Names the commands that show, before publishing, the size of the problems that the statement warns of."""
     if family_facts(job).law:
         shown = f"`dpdist report {workspace} --confidential`"
         yield f"how well the law fits stands in the evaluation: look at {shown} before publishing"
@@ -190,7 +190,7 @@ def _small_cells(plan: Plan) -> Iterator[str]:
 def _empty_levels(job: Job, frame: Frame) -> Iterator[str]:
     """Lists the declared levels without a record in the sample, by column.
 
-    Numbers of design strata have gaps, and an empty design stratum adds to no figure: a column of these alone is left out.
+    A column used only for design strata is left out: its numbers have gaps, and an empty stratum adds to no figure.
     """
     used = {*job.strata, *job.cell_columns, *job.likelihood_predictors, *(name for rake in job.rake for name in rake.by)}
     for name, codes in frame.codes.items():

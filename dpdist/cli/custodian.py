@@ -1,4 +1,4 @@
-"""Shows the custodian confidential results: accuracy, verdict and report page of a release, audits, and attacks."""
+"""Formats confidential results (errors, verdict, audits) for the custodian: `cli.report`, `cli.releases`, `cli.trials`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TROUBLE = 2
 BEYOND = 2.0
 """Default threshold, in standard errors of the difference, above which a figure counts as moved."""
 MOST_KEYS, LONGEST = 10, 60
-"""Largest number of keys of the job that are printed, and of characters of a value of theirs."""
+"""Largest number of job keys printed, and of characters printed per value."""
 
 Place = Annotated[str, typer.Argument(help="A workspace, its public folder, or a URL of one.")]
 

@@ -1,4 +1,4 @@
-"""Chooses how a command shows its progress: bars, JSON lines, or sentences."""
+"""Shows a command's progress in the terminal, as bars, JSON lines or sentences (`cli.observing` is for operators)."""
 
 from __future__ import annotations
 

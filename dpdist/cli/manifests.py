@@ -1,4 +1,4 @@
-"""Writes the Kubernetes manifests for one job, from the manifests that dpdist ships and the sizes in the job's plan."""
+"""For `cli.cluster`: writes one job's Kubernetes manifests from the shipped ones and the sizes in `planning.plan`."""
 
 from __future__ import annotations
 

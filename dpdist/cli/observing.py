@@ -1,4 +1,6 @@
-"""Lets operators observe a run, by JSON lines, Prometheus metrics, traces, and the status file for `dpdist status`.
+"""Reports a run to operators by JSON log, metrics, traces and status file (`cli.listening` is for the terminal).
+
+Metrics are for Prometheus, and the status file is for `dpdist status`.
 
 All are made from the events of the run. An event has counts, names of stages and numbers of strata and blocks, but
 no data. Events do not show which strata took a fallback, and no sizes if the number of records is secret

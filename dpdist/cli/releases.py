@@ -210,9 +210,9 @@ def publish(
 
 
 def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
-    """Prints what decides whether to publish: that the verdict holds the release, or the verdict and what it is on.
+    """Prints what decides on publication: that the verdict holds the release, or the verdict and its subject.
 
-    The verdict is confidential, so it is printed for the custodian alone; others read where it stands.
+    The verdict is confidential, so it is printed for the custodian alone; others see where to find it.
     """
     from dpdist.cli import custodian
 

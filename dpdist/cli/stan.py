@@ -1,4 +1,4 @@
-"""The command `dpdist stan`: compiles Stan programs before a run, and shows the Stan installation of this machine."""
+"""The command `dpdist stan`: compiles the programs of `sampling.stan` before a run, and shows the Stan installation."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from dpdist.core.extras import install
 from dpdist.core.progress import Event, Listener
 
 WAIT = 5.0
-"""Seconds after which a collector that does not take some spans is given up for these spans."""
+"""Seconds after which spans that the collector has not taken are given up."""
 QUEUE = 2**14
-"""Largest number of spans that wait to be sent. The oldest are dropped, and counted as not taken, where more wait."""
+"""Largest number of spans that wait to be sent. If more wait, the oldest are dropped, and counted as not taken."""
 
 
 class Counted:
@@ -95,7 +95,7 @@ class Trace:
         begun.end(ended)
 
     def end(self, state: str, why: str | None) -> None:
-        """Ends the span of the run, and of stages that it broke off."""
+        """Ends the spans of the run and of its unfinished stages."""
         from opentelemetry.trace import Status, StatusCode
 
         for name in [*self._stages]:
@@ -125,7 +125,7 @@ def collector(url: str) -> Any:
     except ImportError:
         problem = Problem("--traces", "OpenTelemetry is not installed", "with the extra", install("opentelemetry"))
         raise JobError("run", [problem]) from None
-    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # what fails is counted
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # lost spans are only counted
     return OTLPSpanExporter(endpoint=url, timeout=WAIT)
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import scipy
 
 WRITTEN = "written"
-"""Key of a field's metadata: its name in checksums that were stored before the field was renamed."""
+"""Metadata key for a field's former name, which stored checksums contain."""
 
 
 def digest(value: object) -> str:
-    """SHA-256 of arrays, numbers and texts, and of dataclasses, mappings and sequences of these, to the last bit.
+    """SHA-256 of every bit of arrays, numbers, texts, and dataclasses, mappings and sequences of these.
 
     Raises `TypeError` for any other type: if a value were left out, two values that differ in it would look equal.
     """
@@ -26,7 +26,7 @@ def digest(value: object) -> str:
 
 
 def _parts(value: object) -> Iterator[bytes]:
-    """The value as bytes. Each piece stands after its type's name and its length."""
+    """The value as pieces of bytes, after the name of its type. `digest` adds each piece's length."""
     yield type(value).__name__.encode()
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):

@@ -1,4 +1,4 @@
-"""Defines error classes: what is wrong, where, what is allowed, the remedy; no value of a record, no control character."""
+"""Defines errors: they state fault, place, what is allowed, and remedy, but no record's values or control characters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 class Problem:
     """One thing that is wrong with a job or a file.
 
-    `where` is a column, or a key of the job. `places` are the first rows of data, counted from 1, or lines of a file, whose
-    header counts. `values` are the wrong values; values from data are confidential, and shown only on request. `allowed`
-    may be empty if the remedy contains it.
+    `where` is a column, or a key of the job. `places` are the first data rows, counted from 1, or file lines, counting the
+    header. `values` are the wrong values; values from data are confidential, and shown only on request. `allowed` may be
+    empty if the remedy contains it.
     """
 
     where: str
@@ -126,7 +126,7 @@ class DataError(ProblemsError):
     Parameters
     ----------
     source, problems : the file, or what was given in its place; and every `Problem` in it.
-    subject : what the file is, in the message; unset: data.
+    subject : what the message calls the file; default: data.
 
     Example
     -------
@@ -311,7 +311,7 @@ class StanError(DpdistError):
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters other than newline and tab, line separators, marks of writing direction, and lone surrogates."""
+"""Line separators, marks of writing direction, lone surrogates, and control characters but newline and tab."""
 
 
 def control(text: str) -> str | None:

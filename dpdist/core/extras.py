@@ -1,4 +1,4 @@
-"""Libraries that the main install leaves out: the extra that brings each, and the one message where one is missing."""
+"""Libraries that the main install leaves out: the extra that brings each, and the error if a library is missing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Key:
         return "Key(…)"
 
     def child(self, stage: str) -> Key:
-        """A key for a stage. It reveals nothing about this key, because keyed BLAKE2b is a pseudo-random function."""
+        """A key for a stage. It reveals nothing on its parent, because keyed BLAKE2b is a pseudo-random function."""
         return Key(self._digest(32, "child", stage))
 
     def generator(self, stage: str, stratum: str = "", block: int = 0, set: int = 0) -> np.random.Generator:

@@ -1,7 +1,8 @@
-"""Makes and checks Ed25519 signatures of releases in the file formats of minisign (https://jedisct1.github.io/minisign/).
+"""Signs releases, and checks signatures, in minisign's formats, for `cli.verify`, `opening.verifying` and `approval`.
 
-minisign can check them too. A key is the letters `Ed`, a number of 8 bytes, and 32 bytes. A signature is the letters `ED`,
-the key's number, and 64 bytes that sign the BLAKE2b-512 hash of the file. Another 64 bytes sign these 64 and a comment.
+minisign (https://jedisct1.github.io/minisign/) can check these Ed25519 signatures too. A key is the letters `Ed`, a number
+of 8 bytes, and 32 bytes. A signature is the letters `ED`, the key's number, and 64 bytes that sign the BLAKE2b-512 hash of
+the file. Another 64 bytes sign these 64 and a comment.
 """
 
 from __future__ import annotations

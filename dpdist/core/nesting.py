@@ -1,4 +1,4 @@
-"""Nested columns as a public map, such as region, state and county: in which level of a column each finer level lies."""
+"""Maps levels of a column (county) to those of a coarser one (state), for `job.hierarchies` and `planning.plan`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import Codes, Floats, Ints
 
 MOST = 10_000
-"""Largest number of donors of a cell. Of more records this many are kept, evenly spaced by outcome."""
+"""Largest number of donors of a cell. More are thinned to this many, evenly spaced by outcome."""
 DONORS = "donors.parquet"
 """Name of the file of donors, which are records of the reference, in the folder `released/`."""
 FEWEST = 20

@@ -19,9 +19,9 @@ from dpdist.job import StatisticName
 
 
 class Sums(NamedTuple):
-    """Sums over PSUs within a frame row, (row,) each: of a = Σw and b = Σwy of a PSU, and of their products aa, ab and bb.
+    """Sums over the PSUs of a frame row, (row,): of a PSU's a = Σw and b = Σwy, and of the products aa, ab and bb.
 
-    Where no PSU is declared, every record is its own PSU. The sums then need one pass and keep no records in memory.
+    If no PSU is declared, every record is a PSU. The sums then need one pass and keep no records in memory.
     """
 
     a: Floats
@@ -91,10 +91,9 @@ def stratum_sizes(frame: Frame) -> Floats:
 
 
 def clustered_counts_and_means(frame_row: Codes, psu: Codes, sums: Sums, stages: Stages, cells: Cells) -> Figures:
-    """Weighted counts, means and totals of cells, with PSUs that are numbered through the strata.
+    """Weighted counts, means and totals of cells, with PSUs numbered across all strata.
 
-    `sums` are over the records of every pair of a frame row and a PSU that occurs. `frame_row` and `psu` (pair,) give the
-    pairs.
+    `sums` are over the records of each occurring pair of frame row and PSU. `frame_row` and `psu` (pair,) give the pairs.
     """
     membership = scipy.sparse.csr_array(cells.membership.tocsc()[:, frame_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
@@ -130,9 +129,7 @@ def t_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) 
 
 
 def positive_interval(value: Floats, variance: Floats, df: Floats, level: float = 0.9) -> Interval:
-    """A t interval on the log scale, for a figure that cannot be negative; symmetric and cut off at 0 if the half width
-    exceeds it.
-    """
+    """A t interval for a nonnegative figure: on the log scale, or symmetric and cut at 0 if wider than twice the figure."""
     plain = t_interval(value, variance, df, level)
     reach = plain.upper - value
     clear = reach < value

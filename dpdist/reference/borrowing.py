@@ -24,7 +24,7 @@ A mixed cell with more records than this may have one point for each record.
 HIGH = 0.95
 """Level of the quantiles at which a cell's own statistics are clipped."""
 ALONE = 0.98
-"""If a cell's own records have at least this weight, it borrows nothing."""
+"""If a cell's own records have at least this weight, the cell borrows nothing."""
 
 
 def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
@@ -46,9 +46,9 @@ def complete(cells: Sequence[Cell], codes: Codes | None = None) -> list[Cell]:
 
 
 def mixed(cell: Cell, other: Cell, share: float, unlike: float) -> Cell:
-    """The cell with points of which a share `share` is its own records, and the rest are points of `other`.
+    """The cell with a share `share` of its own points; the rest are points of `other`.
 
-    `unlike` is the standard deviation of the log mean of the other points about the cell's own.
+    `unlike` is the standard deviation of the other points' log mean about this cell's.
     """
     if share >= ALONE:
         return cell
@@ -82,7 +82,7 @@ def _borrowed(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _composite(cells: Sequence[Cell], borrowed: Sequence[Cell]) -> tuple[Floats, Floats]:
-    """Every cell's own weight, and the standard deviation of borrowed log means about its own, (cell,) each."""
+    """Weights of the cells' own records, and standard deviations of borrowed log means about the cells', (cell,)."""
     differences = np.array([np.log(cell.mean / other.mean) for cell, other in zip(cells, borrowed, strict=True)])
     sampling = np.array([_tail(other) / cell.records for cell, other in zip(cells, borrowed, strict=True)])
     mixture = composite(differences, sampling)
@@ -123,7 +123,7 @@ def alike(cells: Sequence[Cell], codes: Codes) -> Ints:
     """The group of every cell, (cell,): its level of one column, so that cells of a group have similar outcomes.
 
     The column is the one whose levels best explain the cells' shares of outcomes below half of the cell's mean. A column
-    that has another level in every cell is not used.
+    with a different level in every cell is not used.
     """
     records = np.array([cell.records for cell in cells], dtype=np.float64)
     share = np.array([np.mean(cell.outcome <= cell.mean / 2.0) for cell in cells])

@@ -1,4 +1,4 @@
-"""Calibrates a cell's donor records to its released means: by their weights, and by their outcomes only if necessary.
+"""For `reference_tables`: calibrates donor records to a cell's released means, by weights first, then by outcomes.
 
 Weights become w' = w exp(λ₀ + Σ_k λ_k (y_k − m_k)), with the released mean weight and the released means m_k. These are
 the weights nearest to w in relative entropy (raking; Deville & Särndal 1992). The weighted shares of atoms are kept as
@@ -35,8 +35,8 @@ HALVINGS = 200
 class Domain(NamedTuple):
     """Public bounds of an outcome, the step of its round figures, and its atoms.
 
-    `step`: a power of ten, or five times one, of which nearly all other values are multiples; 0 if there is none. `least`
-    and `largest` are ends that scaling does not pass: a minimum and a top-code, where the reference has them.
+    `step`: a power of ten, or 5 times a power, with nearly all other values its multiples; 0 if there is none. `least` and
+    `largest` are ends that scaling does not pass: a minimum and a top-code, where the reference has them.
     """
 
     low: float
@@ -117,7 +117,7 @@ LARGEST_WEIGHT_RATIO = 20.0
 ROUNDS = 60
 """Largest number of Newton steps."""
 NEAR = 4.0
-"""For an outcome of two values, weights correct the odds of its share by at most this factor."""
+"""For a two-valued outcome, weights correct the odds of the share by at most this factor."""
 MET = 1e-13
 """Tolerance of a mean, in standard deviations of the outcome."""
 
@@ -192,8 +192,8 @@ def _unweighted(outcome: Floats, mean: float, domain: Domain) -> Floats:
 def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
     """Outcomes such that weights can give them the mean `mean`.
 
-    A mean at or beyond a bound makes all outcomes equal to the bound. An outcome of two values gets enough records of
-    either value, if its share is far from the wanted one.
+    A mean at or beyond a bound makes all outcomes equal to the bound. A two-valued outcome gets enough records of either
+    value if its share is far from the wanted share.
     """
     if mean <= low or mean >= top:
         return np.full(len(outcome), min(max(mean, low), top))

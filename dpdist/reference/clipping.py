@@ -1,8 +1,8 @@
 """A table cell's reference records, and their clipped statistics under given limits and log scales (METHODS §7b).
 
 A record with weight w and outcome y has v = min(w, U)/U and c = clip((y − μ)/R, −1, 1); the statistics are the means of v
-and vc. The current file is modelled as the reference with weights times exp(s) and outcomes times exp(g). Outcomes that
-may be negative, or have two values only, are shifted by g units instead. Nothing here uses a current outcome.
+and vc. The current file is modelled as the reference with weights times exp(s) and outcomes times exp(g). Two-valued
+outcomes, and outcomes that may be negative, are shifted by g units instead. Nothing here uses a current outcome.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from scipy.optimize import brentq
 from dpdist.core.records import Floats
 
 MISFIT = 0.5
-"""Standard deviation of the error in what lies beyond the limits, relative to what a histogram's shape predicts there."""
+"""Standard deviation of a histogram's error beyond the limits, relative to what its shape predicts there."""
 EDGE = 1e-9
 """Relative distance within which an outcome counts as being at the end of a clipping interval."""
 DRIFT = 1.1
 """The planned drift of shape: weights and outcomes are raised to this power."""
 AT_THE_BOUND = 0.2
-"""Share of the weights at or beyond the public upper bound from which counts are too low to be published."""
+"""If this share of weights is at or beyond the public upper bound, counts are too low to be published."""
 LARGEST_LOG_SCALE = 3.0
 """Largest |s| and |g|; for a shift, g is in units of `Cell.unit`."""
 BISECTIONS = 50
@@ -34,7 +34,7 @@ BISECTIONS = 50
 NEAR, NEAR_STEPS = 1e-14, 46
 """Precision of a first search for a root, and the number of halvings that it spares."""
 AT_A_TIME = 1_000_000
-"""Number of clipped values, of records times scales, that are in memory at a time."""
+"""Largest number of clipped values (records × scales) in memory at a time."""
 FLAT = 1e-9
 """Slopes and shares below this count as 0."""
 
@@ -65,15 +65,15 @@ class Cell:
 
     - `low`, `top`: the outcome's public bounds.
     - `scaled`: outcomes are multiplied, not shifted.
-    - `records`: the number of records that its means are based on.
+    - `records`: the number of records behind the cell's means.
     - `weighted`: False without a weight column; every weight then stays 1.
     - `blur`: the histograms' noise, if the points come from noisy histograms.
     - `borrowed`: the share of points that come from similar cells.
-    - `unlike`: the standard deviation of their log mean outcome about the cell's own (small-area borrowing).
-    - `shrunk_within`: cells with the same number here are shrunk towards each other; those with −1 are not shrunk.
+    - `unlike`: the standard deviation of those cells' log mean outcome about this cell's (small-area borrowing).
+    - `shrunk_within`: cells with the same number are shrunk towards each other; −1: not shrunk.
     - `group`: cells of one group share their histograms.
-    - `at_bound`: the share of the group's weights at or beyond their public upper bound. It is 0 if noise may have made it,
-      and NaN if noise could also hide a share of AT_THE_BOUND.
+    - `at_bound`: the share of the group's weights at or beyond their public upper bound. It is 0 if it may be mere noise,
+      NaN if noise could also hide a share of AT_THE_BOUND.
     """
 
     weight: Floats
@@ -96,14 +96,14 @@ class Cell:
         return cls(weight, outcome, *bounds, positive and len(np.unique(outcome)) > 2, len(weight), weighted)
 
     def with_borrowed(self, weight: Floats, outcome: Floats) -> Self:
-        """The shape with other points in place of the cell's records, scaled to the cell's means.
+        """The cell with other points in place of its records, scaled to its means.
 
-        `weight` and `outcome` are those of the points, relative to the means of the cells that they come from.
+        `weight` and `outcome` of a point are relative to the means of the cell that it comes from.
         """
         return replace(self, weight=weight * self.mean_weight, outcome=np.minimum(outcome * self.mean, self.top))
 
     def under(self, s: float, g: float) -> Self:
-        """The shape with log scales s and g applied to its points."""
+        """The cell with log scales s and g applied to its points."""
         return replace(self, weight=self.weight * np.exp(s), outcome=self.moved(g))
 
     @cached_property
@@ -124,7 +124,7 @@ class Cell:
     def unit(self) -> float:
         """The unit of a shift: one standard deviation of the outcome in the reference.
 
-        For an outcome of two values: the change of the mean when the log odds of the share change by 1.
+        For a two-valued outcome: the change of the mean if the log odds of the share change by 1.
         """
         variance, width = float(np.average((self.outcome - self.mean) ** 2, weights=self.weight)), self.top - self.low
         if self.two_valued:
@@ -138,14 +138,14 @@ class Cell:
 
     @cached_property
     def movable(self) -> tuple[float, float]:
-        """Weighted shares of the records that a shift can move down, and up: of two values, those at the other bound."""
+        """Weighted shares of records that a shift moves down (two-valued: those at the top) and up (at the bottom)."""
         if not self.two_valued:
             return 1.0, 1.0
         upper = float(np.average(self.outcome == self.top, weights=self.weight))
         return upper, 1.0 - upper
 
     def moved(self, g: float) -> Floats:
-        """Outcomes under log scale g, within the public bounds; outcomes that are shifted change their mean by g units."""
+        """Outcomes under log scale g, within the public bounds; a shift changes the mean by g units."""
         return self.moving(self.outcome, g)
 
     def moving(self, outcome: Floats, g: float) -> Floats:
@@ -175,9 +175,9 @@ class Cell:
 
     @property
     def effective_size(self) -> float:
-        """Number of records that the shape is worth.
+        """Number of records that would give as precise a mean outcome without histograms' noise.
 
-        It is below `records` where the noise of histograms is comparable to the sampling error of the mean outcome.
+        It is below `records` if that noise is comparable to the sampling error of the mean outcome.
         """
         if self.blur is None:
             return float(self.records)
@@ -204,7 +204,7 @@ class Cell:
         return heavier, np.minimum(wider * self.mean / np.average(wider, weights=self.weight), self.top)
 
     def transported(self, mean_weight: float, mean: float, points: int) -> tuple[Floats, Floats]:
-        """Weights and outcomes of this shape with the given means, at most `points`, as a reference for a later period."""
+        """At most `points` weights and outcomes of this shape, with the given means: a reference for a later period."""
         if self.two_valued:
             weight, outcome = self._with_share((mean - self.low) / (self.top - self.low), points)
         else:
@@ -228,12 +228,12 @@ class Cell:
 
     @property
     def curved(self) -> bool:
-        """True if the clipped mean changes less and less as g falls, as where outcomes are multiplied."""
+        """True if the clipped mean changes less and less as g falls, that is, if outcomes are multiplied."""
         return self.scaled
 
     @property
     def shape(self) -> Cell:
-        """The shape that log scales change; here the cell itself."""
+        """The cell that log scales change: here, this cell."""
         return self
 
     def statistics(self, s: float, g: float, limits: tuple[float, float, float]) -> tuple[float, float]:
@@ -243,7 +243,7 @@ class Cell:
         return float(v.mean()), float((v * np.clip((self.moved(g) - centre) / reach, -1.0, 1.0)).mean())
 
     def products(self, s: float, g: Floats, limits: tuple[float, float, float]) -> tuple[Floats, Floats]:
-        """Mean vc under log scale s and several g, (scale,), and its derivatives by mean v if s changes both.
+        """Mean vc under log scale s and each g, (scale,), and its derivatives by mean v as s varies.
 
         Outcomes must be multiplied, not shifted.
         """
@@ -273,7 +273,7 @@ class Cell:
         return Slopes((pairs - pairs.mean(axis=0)) @ inverse.T, inverse)
 
     def within(self, centre: Floats | float, half: Floats | float, rows: slice = slice(None)) -> NDArray[np.bool_]:
-        """Marks the outcomes whose clipped value changes with g; at the end of an interval only those of two values do."""
+        """Marks outcomes whose clipped value changes with g; at an interval's end, only two-valued ones do."""
         inside: NDArray[np.bool_] = (
             np.abs(self.outcome[rows] - centre) <= (1.0 + EDGE if self.two_valued else 1.0 - EDGE) * half
         )
@@ -293,10 +293,10 @@ class Cell:
         return np.asarray(np.maximum(noise, 0.0))
 
     def misfit(self, scales: tuple[float, float], limits: tuple[float, float, float]) -> Floats:
-        """Standard deviations of (log mean weight, mean outcome) where the cell's tails differ from its histograms', (2,).
+        """Standard deviations of (log mean weight, mean outcome) from tails unlike those of its histograms, (2,).
 
-        What lies beyond the limits is computed for the group's shape and for the shape at the cell's log scales; the
-        larger counts.
+        What lies beyond the limits is computed for the group's shape and for the shape at the cell's log scales; the larger
+        is used.
         """
         if self.blur is None:
             return np.zeros(2)
@@ -312,7 +312,7 @@ class Cell:
     def solve(self, v: float, q: float, limits: tuple[float, float, float]) -> tuple[float, float]:
         """The log scales (s, g) under which the reference has the mean statistics v and q = mean vc.
 
-        They are limited to ±LARGEST_LOG_SCALE, except g for an outcome of two values.
+        They are limited to ±LARGEST_LOG_SCALE, except g of a two-valued outcome.
         """
         s = self.solve_weight(v, limits[1]) if self.weighted else 0.0
         return s, self.solve_outcome(s, q, limits)
@@ -321,7 +321,7 @@ class Cell:
         return float(self.solve_weights(np.array([v]), cap)[0])
 
     def solve_weights(self, v: Floats, cap: Floats | float) -> Floats:
-        """The log scales s of several mean statistics v, (value,) or (cap, value) under several caps (cap, 1)."""
+        """The log scales s for mean statistics v: (value,) for one cap, (cap, value) for caps (cap, 1)."""
         means, scales = self._weight_curve
         log_scale = np.log(np.interp(v, means, scales)) + np.log(cap)
         log_scale = np.where(v >= means[-1], LARGEST_LOG_SCALE, np.where(v <= 0.0, -LARGEST_LOG_SCALE, log_scale))
@@ -349,15 +349,15 @@ class Cell:
         return bisect(lambda g: self.statistics(s, g, limits)[1] - q)
 
     def _solve_share(self, s: float, q: float, limits: tuple[float, float, float]) -> float:
-        """The shift g for an outcome of two values, continued linearly where the share would leave [0, 1]."""
-        # Noise beyond a bound keeps its size by this. Otherwise shrinkage would treat that noise as drift.
+        """The shift g of a two-valued outcome, continued linearly if the share would leave [0, 1]."""
+        # This keeps the size of noise beyond a bound. Otherwise shrinkage would treat that noise as drift.
         now, (down, up), whole = self.statistics(s, 0.0, limits)[1], self.movable, (self.top - self.low) / self.unit
         end = whole * (up if (q > now and up > FLAT) or down <= FLAT else -down)
         return (q - now) * end / (self.statistics(s, end, limits)[1] - now)
 
 
 def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Floats]:
-    """At most `points` records in place of these; each is the mean of neighbours in order of weight, then of outcome."""
+    """At most `points` records in place of the given ones: means of neighbours in order of weight, then of outcome."""
     if len(weight) <= points:
         return weight, outcome
     blocks = np.array_split(np.argsort(weight, kind="stable"), round(points**0.5))
@@ -372,8 +372,8 @@ def condensed(weight: Floats, outcome: Floats, points: int) -> tuple[Floats, Flo
 def bisect(rising: Callable[[float], float]) -> float:
     """The root of a rising function between ±LARGEST_LOG_SCALE: the middle of the last interval of BISECTIONS halvings.
 
-    A search with fewer steps says where it is. The halvings begin at a small interval about that place, if the function's
-    signs at its two ends say that the root is inside; otherwise at the whole interval. So the result is that of halvings
+    A shorter search first locates the root. The halvings begin at a small interval about it if the function's signs at the
+    interval's ends confirm that the root is inside; otherwise at the whole interval. So the result is that of halvings
     alone.
     """
     low, high, left = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE, BISECTIONS
@@ -392,7 +392,7 @@ def bisect(rising: Callable[[float], float]) -> float:
 
 
 def cut_off(outcome: Floats, weight: Floats, centre: Floats | float, half_width: Floats | float) -> Floats:
-    """What clipping intervals remove from a mean outcome, as the root of squares of the parts below and above.
+    """What clipping to intervals removes from a mean: root of the sum of squared parts below and above.
 
     Intervals (interval, 1) give (interval,).
     """

@@ -1,7 +1,7 @@
 """Collapses cells that noise would drown: several small cells share one noisy sum (METHODS §7b).
 
-Cells that share a sum are a unit. Its statistics give one scale of weights and one of outcomes. Apart from these scales,
-its cells keep the shapes and means that they have in the reference, which alone decides what is collapsed.
+Cells that share a sum are a unit. A unit's statistics give one scale of weights and one of outcomes. Otherwise, cells keep
+their shapes and means in the reference. The reference alone decides what is collapsed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Heaped answers: many records have the same round values, such as multiples of 1,000 or 24,000.
 
 A reference's shape is moved to the released means, and its heaps with it. But people round to the same values every year.
-So ties of a shape are first spread evenly, which leaves no heaps. A quantile of it is then set to the value that has the
-same rank in the reference's records, of all cells: quantiles and monotone maps may be exchanged. Limits of intervals go
-the same way, in discrete steps. All of this is post-processing.
+So ties of a shape are first spread evenly, which leaves no heaps. A quantile of the spread shape is then set to the value
+of the same rank in the reference's records of all cells: quantiles and monotone maps may be exchanged. Limits of intervals
+go the same way, in discrete steps. All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpdist.core.records import Floats
 SPREAD = 0.15
 """Standard deviation of the logarithms over which a tie is spread."""
 COPIES, MOST_COPIES = 15, 300_000
-"""Number of values that stand for one point, and about the largest number of all of them."""
+"""Number of values for one point, and approximate largest number of values in all."""
 TIES, TIED = 0.002, 5
 """Smallest share of records, and smallest number, that makes a value a heap."""
 HEAPED = 0.3
@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 
 
 def is_heaped(values: Floats) -> bool:
-    """Whether an outcome's answers, (record,), are heaped. An outcome of two values is not."""
+    """Whether an outcome's answers, (record,), are heaped. A two-valued outcome is not."""
     distinct, number = np.unique(values, return_counts=True)
     inner = np.isin(distinct, (0.0, values.min(), values.max()), invert=True)
     heaps = inner & (number >= max(TIED, TIES * len(values)))
@@ -54,7 +54,7 @@ class Heaps:
 
     @classmethod
     def of(cls, weight: Floats, values: Floats) -> Self | None:
-        """The heaps of a reference's records, (record,); None where answers are not heaped."""
+        """The heaps of a reference's records, (record,); None if answers are not heaped."""
         if not len(values) or not is_heaped(values):
             return None
         answer, place = np.unique(values, return_inverse=True)

@@ -50,7 +50,7 @@ NOTHING = Hidden(0.0, (1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
 
 
 def beyond(limit: Floats | float, ends: tuple[float, float]) -> Floats:
-    """The mean excess over a limit of values between two ends; they are even in logarithms where both ends are above 0."""
+    """The mean excess over a limit of values between two ends, even in logarithms if both ends are above 0."""
     first, last = ends
     start = np.clip(limit, first, last)
     if not 0.0 < first < last:
@@ -73,7 +73,7 @@ class HistogramCell(Cell):
     within_cells: float = 1.0
     """κ, the part of the deviations of the group's log weights that lies within cells (`with_own_tails`)."""
     scale_error: float = 0.0
-    """Standard deviation of the logarithm of the weights' scale, where histograms are of relative weights."""
+    """Standard deviation of the logarithm of the weights' scale, if histograms are of relative weights."""
     tail: float = 0.0
     """Log of the mean weight under the cell's own tail over the mean weight under its group's tail."""
 
@@ -90,7 +90,7 @@ class HistogramCell(Cell):
 
     @cached_property
     def shape(self) -> Cell:
-        """The group's shape, which log scales change as they change a reference's shape."""
+        """The group's shape. Log scales change it as they change a reference's shape."""
         return Cell(self.weight, self.outcome, self.low, self.top, self.scaled, self.records, self.weighted)
 
     @property
@@ -219,7 +219,7 @@ class HistogramCell(Cell):
         return np.asarray(np.hypot(super().misfit(scales, limits), hidden))
 
     def _unknown_weight(self, cap: float) -> float:
-        """What hidden records, and the error of the scale, may add to the mean weight beyond the cap, relative to it."""
+        """What hidden records, and the error of the scale, may add beyond the cap, relative to the mean weight."""
         of_scale = self.scale_error * (1.0 - self.rate_of_seen(cap)) if self.scale_error else 0.0
         return float(np.hypot(self._hidden_weight(cap), of_scale))
 

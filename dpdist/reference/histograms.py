@@ -26,7 +26,7 @@ FEW_VALUES = 40
 class Bins(NamedTuple):
     """Intervals (left, right] in order, (bin,) each. A bin with left = right holds a single value.
 
-    With `atoms`, the first and the last bin are such bins: the public bounds. All values beyond a bound lie there.
+    With `atoms`, the first bin and the last hold one public bound each, and all values beyond that bound.
     """
 
     left: Floats
@@ -205,7 +205,8 @@ def _triangle(root: Floats) -> Floats:
 def _tail(noisy: Floats, variance: float, bins: Bins) -> Floats:
     """Second differences of log p, (difference, bin), that must not be above 0: from the last sure bin up, or all.
 
-    A bin is sure if its count is, or the sum of counts from it up. Where values may be negative, so is the lower tail.
+    A bin is sure if noise does not explain its count, or the sum of counts from it up. If values may be negative, the same
+    holds in the lower tail.
     """
     wide = np.flatnonzero(bins.left < bins.right)
     if not len(wide):
@@ -275,7 +276,7 @@ def in_common(codes: Codes, count: Floats, group: Codes, margins: Sequence[tuple
 def holds_two_values(noisy: Floats, variance: float, bins: Bins) -> bool:
     """True if an outcome is a yes or no: nearly all records are on its bounds, and only noise is between them.
 
-    The bins between the bounds are then no part of its shape.
+    The bins between the bounds are then no part of the outcome's shape.
     """
     if len(noisy) < 3 or bins.left[0] < bins.right[0] or bins.left[-1] < bins.right[-1]:
         return False

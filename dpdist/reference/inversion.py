@@ -1,8 +1,8 @@
 """Estimates means from noisy clipped sums: inverts clipping, shrinks noise, computes standard errors (METHODS §7b).
 
-Clipping is inverted by a cell's log scales (s, g): of the weights and of the outcomes, relative to the reference. They
-have a known variance ν² from noise and σ² from sampling, and between cells an unknown variance A from drift. A cell is
-shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²). A cell whose statistic is on the flat part of its
+Clipping is inverted by a cell's log scales (s, g): of the weights and of the outcomes, relative to the reference. These
+scales have a known variance ν² from noise and σ² from sampling, and between cells an unknown variance A from drift. A cell
+is shrunk to the cells' precision-weighted mean by (A + σ²)/(A + σ² + ν²). A cell whose statistic is on the flat part of its
 curve is shrunk by that curve (`posterior`).
 """
 
@@ -22,7 +22,7 @@ from dpdist.reference.histogram_cells import with_own_tails
 from dpdist.reference.limits import Limits, Noise
 
 STRAIGHT = 0.99
-"""If a cell's own value has at least this weight, noise moves it so little that the curve counts as straight.
+"""If a cell's own value has at least this weight, noise moves the value so little that the curve counts as straight.
 
 `_shrunk_within` then keeps linear shrinkage.
 """
@@ -201,11 +201,11 @@ def _kept(before: float, after: float, noise: Floats) -> tuple[float, Floats]:
 
 
 def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, spread: Floats) -> Floats:
-    """Standard deviations of the error of (s, g) that is common to cells, (cell, 2): that of the mean they are shrunk to.
+    """Standard deviations of the error common to cells, (cell, 2): that of the mean to which (s, g) are shrunk.
 
     With V the variance of that mean, k a cell's own weight, σ_now² = `current` and D = A + σ² + ν², like cells have the
-    covariance V (1 − k)(2σ_now² + ν²)/D. The reference's sampling is not in it: an error of its mean weight is offset by
-    s.
+    covariance V (1 − k)(2σ_now² + ν²)/D. The reference's sampling is left out: s offsets an error of the reference's mean
+    weight.
     """
     whole = np.maximum(spread + sampling + noise, LEAST_VARIANCE)
     of_mean = 1.0 / (1.0 / whole).sum(axis=0)
@@ -215,7 +215,7 @@ def _together(kept: Floats, sampling: Floats, noise: Floats, current: Floats, sp
 def noise_of_scales(slopes: Sequence[Slopes], of_means: Floats, farthest: Floats) -> Floats:
     """The covariance of the log scales (s, g), (2, 2), from noise on the mean statistics.
 
-    It is taken where the statistics are least informative: under the reference or under the estimate. No standard
+    It is computed where statistics are least informative: under the reference or under the estimate. No standard
     deviation exceeds `farthest`, because no log scale does.
     """
     covariances = [slope.inverse @ of_means @ slope.inverse.T for slope in slopes]

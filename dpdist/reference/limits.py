@@ -113,7 +113,7 @@ def _slope(cell: Cell, cap: float) -> float:
 
 
 def _caps(cell: Cell) -> Floats:
-    """Values of U that are tried, with the public bound where no reference shows the largest weight."""
+    """Values of U that are tried, with the public bound if no reference shows the largest weight."""
     caps = _candidates(cell.weight)
     if isinstance(cell, HistogramCell) and np.isfinite(cell.largest_weight):
         caps = np.append(caps[caps < cell.largest_weight], cell.largest_weight)

@@ -22,7 +22,7 @@ ORDERS = np.array([0.03, *(np.arange(1, 16) / 16), 0.97, 0.99])
 BEYOND = 2.0
 """Ends of the outermost bins: the last point times this, and the first divided by it.
 
-Where values may be negative, the ends are half of the points' range away from these points.
+If values may be negative, the ends are half of the points' range beyond the outermost points.
 """
 
 

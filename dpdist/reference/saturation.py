@@ -1,7 +1,7 @@
 """Finds cells whose clipped sums do not identify the mean, from noisy sums alone; gives a range in place of a mean.
 
-Histograms fix limits by the shape of a group. If all weights of a cell lie beyond its cap, its mean v is 1, whatever they
-are; if they are far below, mean v is mostly noise. The same holds for outcomes at an end of their interval.
+Histograms fix limits by the shape of a group. If all weights of a cell lie beyond its cap, mean v is 1, whatever the
+weights. If all are far below the cap, mean v is mostly noise. The same holds for outcomes at an end of their interval.
 
 A cell is suspected if its sums differ from its shape's by more than chance allows, or if its mean v is within noise of 1.
 It gets a range in place of an estimate if too much lies beyond the limits. One end of the range is the clipped mean, less
@@ -24,7 +24,7 @@ ALARM = 1e-3
 SAMPLING = 4.0
 """Standard deviations of a cell's sampling that a departure must exceed, besides noise."""
 UNSEEN = 0.5
-"""A figure is not identified if more than this share of it lies beyond the limits, where only the shape is known."""
+"""A figure is not identified if more than this share lies beyond the limits: only the shape is known there."""
 PLAIN = 0.1
 """Largest noise on a mean v at which a v within noise of 1 shows, without a departure, that the cap is too low."""
 END = 1e-6
@@ -37,7 +37,7 @@ NOWHERE: Span = (np.nan, np.nan)
 class Sums(NamedTuple):
     """A cell's noisy mean statistics v and q = mean vc, with c the outcome's position in its clipping interval, −1 to 1.
 
-    `reach_v` and `reach_q` are how far noise may move them. `s` is the log scale of the weights that gives v.
+    `reach_v` and `reach_q` are how far noise may move v and q. `s` is the log scale of the weights that gives v.
     """
 
     v: float

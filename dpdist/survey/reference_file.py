@@ -1,8 +1,8 @@
 """Reads a job's reference, a file that the job declares public, with the job's own columns, universe and design.
 
-The reference must be a different file than the confidential one, because its constants must not depend on confidential
-records. The confidential file is refused under any name or format. A file is refused too if it shares more records with
-the confidential one than chance explains (`survey.same_file`).
+The reference must not be the confidential file, because constants taken from it must not depend on confidential records.
+The confidential file is refused under any name or format. A file is refused too if it shares more records with the
+confidential one than chance explains (`survey.same_file`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ReferenceFile:
 
     @property
     def records(self) -> int:
-        """Number of reference records after universe and rules, including those of combinations not in the current file."""
+        """Number of reference records left by universe and rules, with those of combinations not in the current file."""
         return int(self.census.frame.count.sum())
 
 
@@ -74,7 +74,7 @@ def open_reference(job: Job, source: Source, frame: Frame, tick: Tick = lambda r
 
 
 def _about_a_reference(problem: Problem) -> Problem:
-    """The problem of a file's records, with a remedy that holds for a reference, too."""
+    """The problem, with a remedy that also holds for a reference."""
     if not problem.fault.startswith(MISSING):
         return problem
     remedy = f"{problem.remedy}; the job reads this column of the reference, too: take one that has it"
@@ -139,7 +139,7 @@ def _weight_bounds(job: Job, source: Source) -> Problem | None:
 def place_reference(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = lambda rows: None) -> Records:
     """The reference's records, sorted by rows of the current frame; records of other combinations are left out.
 
-    Their weights are those in the file, because they tell what lies beyond the bounds of the current file's weights.
+    Their weights are not clipped: they show what lies beyond the bounds of the current file's weights.
     """
     placed = place(job.by_record, reference.source, reference.census, scratch, tick, weights_clipped=False)
     row = reference.row[placed.frame]

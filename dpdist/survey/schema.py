@@ -83,7 +83,7 @@ def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:
 
 
 def missing_column(name: str, names: Sequence[str]) -> Problem:
-    """The problem of a missing column. It names a column that is the same name in a wrong encoding, or a similar name."""
+    """Describes a missing column. It mentions the same name wrongly decoded, or a similar name."""
     if any(spelling in names for spelling in garbled(name)):
         fault = f"{MISSING}; the file has its name as a text in UTF-8 looks in another encoding"
         remedy = "the file is in UTF-8: write encoding: utf-8 beside its path, or leave encoding out"
