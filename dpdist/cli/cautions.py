@@ -1,4 +1,4 @@
-"""Warns in a plan, from public facts: a run will probably fail, the guarantee is weak, or levels have no records."""
+"""Warns in a plan, from public facts, that a run will probably fail, the guarantee is weak, or levels have no records."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cautions(plan: Plan) -> Iterator[str]:
 
 
 def _priorities(job: Job) -> Iterator[str]:
-    """Priorities of tables have no effect where a mechanism measures all tables alike."""
+    """Priorities of tables have no effect if a mechanism measures all tables alike."""
     weighted = [table.name for table in job.tables if table.weighted]
     if weighted and not job.mechanism.prioritises:
         tables = f"{first_named(weighted)} {'has' if len(weighted) == 1 else 'have'} no effect"
@@ -128,7 +128,7 @@ def _left_blank(job: Job) -> Iterator[str]:
 
 
 def _small_totals(job: Job, frame: Frame) -> Iterator[str]:
-    """Public totals below the cell's number of records: records would stand for less than themselves."""
+    """Public totals below the cell's number of records: the mean weight would be below 1."""
     for rake, margin in zip(job.rake, margins_of(job, frame), strict=True):
         n = margin.membership @ frame.count
         labels = [" / ".join(label) or TOTAL for label in cross(frame, rake.by, False).labels]

@@ -41,7 +41,7 @@ def evaluation_text(
 ) -> RenderableType:
     """Formats evaluations by table for the custodian.
 
-    `guarantee` is the release's class; `gated` is true if it met gates.
+    `guarantee` is the release's class; `gated` is true if the release met gates.
     """
     parts, remarks, legend = list[RenderableType](), list[str](), [LEGEND]
     for name, rows in tables.items():
@@ -81,7 +81,7 @@ def _truth(rows: pd.DataFrame) -> Iterator[str]:
 
 
 class Evaluated:
-    """A release with its evaluation, which is read once for both the page and the verdict."""
+    """A release with its evaluation, read once for page and verdict."""
 
     def __init__(self, space: Workspace):
         self._space = space
@@ -108,14 +108,14 @@ class Evaluated:
         return verdict_text(stated(self._material))
 
     def verdict_line(self) -> str:
-        """Returns the verdict in one line, with the release that it is on."""
+        """Returns the verdict in one line, with its release."""
         job, space = self._material.job, self._space
         head = stated(self._material).head
         return f"CONFIDENTIAL VERDICT on {job.dataset} {job.period} ({space.shown(space.newest)}): {head}"
 
     @property
     def exists(self) -> bool:
-        """False where a run's confidential folder is elsewhere, or has no evaluation."""
+        """False if a run's confidential folder is elsewhere, or has no evaluation."""
         return len(Evaluations(self._space)) > 0
 
 
@@ -153,7 +153,7 @@ def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
 
 
 def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """Formats what releases of two files tell, for the custodian."""
+    """Formats what an audit by releases of two files shows, for the custodian."""
     meaning = (
         "at_least: ε that the releases prove, with a confidence of 95 %; over what is claimed the claim is wrong; p_value: "
         "probability of as clear a difference, at most, if the claim holds"

@@ -201,7 +201,7 @@ def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) ->
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
     """Returns the names and kinds of the confidential file's columns.
 
-    Without a confidential file, they are those of the first public file or of the codebook.
+    Without a confidential file, returns those of the first public file or of the codebook.
     """
     from dpdist.survey.domains import domains_of, kinds
 

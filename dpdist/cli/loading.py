@@ -1,4 +1,4 @@
-"""Reads a job for a command; if the job is refused, columns that the file does not have are named instead."""
+"""Reads a job for a command; if the job is refused, names the columns that the file does not have."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dpdist.survey.source import open_file
 def loaded(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
     """Reads and checks the job. Raises `JobError`.
 
-    If the job is refused for a column, the names of the file's columns are read. The problem then says that the file has no
-    such column, where that is the cause.
+    If the job is refused for a column, the names of the file's columns are read. The problem then states that the file has
+    no such column, if that is the cause.
     """
     resolved = resolve(job, settings)
     try:

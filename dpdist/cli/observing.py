@@ -1,11 +1,9 @@
 """Reports a run to operators by JSON log, metrics, traces and status file (`cli.listening` is for the terminal).
 
-Metrics are for Prometheus, and the status file is for `dpdist status`.
-
-All are made from the events of the run. An event has counts, names of stages and numbers of strata and blocks, but
-no data. Events do not show which strata took a fallback, and no sizes if the number of records is secret
-(`progress.without_sizes`). The duration of a task depends slightly on the data, so events are for the operators of the run
-only.
+Metrics are for Prometheus, and the status file is for `dpdist status`. All are made from the events of the run. An event
+has counts, names of stages and numbers of strata and blocks, but no data. Events do not show which strata took a fallback,
+and no sizes if the number of records is secret (`progress.without_sizes`). The duration of a task depends slightly on the
+data, so events are for the operators of the run only.
 """
 
 from __future__ import annotations

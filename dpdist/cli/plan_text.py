@@ -99,7 +99,7 @@ def plan_json(plan: Plan, prediction: Prediction) -> dict[str, Any]:
 def needed_text(
     plan: Plan, error: float, table: str | None, listener: Listener, public: Path | None
 ) -> dict[str, str | float]:
-    """What `plan --for-error` answers: the ε, the settings that bring the job there, and a sentence."""
+    """The answer of `plan --for-error`: the ε, the settings that give the job this ε, and a sentence."""
     epsilon = epsilon_for(plan, error, table, listener, public)
     settings = [f"--set budget.epsilon={budget_text(epsilon)}"]
     reference = with_epsilon(plan.job, epsilon).reference

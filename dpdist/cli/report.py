@@ -207,7 +207,7 @@ def _is_held(space: Workspace) -> bool:
 
 
 def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
-    """Lists the cells that the statement has under `name`, by variable, and what they mean; empty if it has none."""
+    """Lists the statement's cells under `name`, by variable, and their meaning; empty if there are none."""
     if name not in statement:
         return []
     lines = [f"{heading}, {what}: {', '.join(cells)}" for what, cells in statement[name].items() if what != "in_words"]
@@ -217,9 +217,9 @@ def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
 def _wide(rows: pd.DataFrame, sizes: Frame, text: Presentation) -> list[tuple[pd.DataFrame, list[str]]]:
     """Makes tables with one row per cell, and at most ABREAST statistics with their standard errors in each table.
 
-    Columns and levels have the labels that the job gives them. Large figures stand in millions or billions, and end where
-    their error has two digits. Estimates are those of the default estimator. For each cell it also returns why a figure
-    may be missing.
+    Columns and levels have the labels that the job gives them. Large figures stand in millions or billions, rounded to two
+    digits of their errors. Estimates are those of the default estimator. Also returns, for each cell, why a figure may be
+    missing.
     """
     modelled = (
         (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")

@@ -13,7 +13,7 @@ from dpdist.core.records import Floats
 from dpdist.reference.clipping import Cell
 
 DRIFTED = 3.3
-"""Standard deviations beyond which a cell has drifted; a normal error exceeds them with a probability of .001."""
+"""A cell beyond this many standard deviations has drifted; a normal error is beyond them with a probability of .001."""
 
 
 def departures(scales: Floats, sampling: Floats, noise: Floats) -> Floats:

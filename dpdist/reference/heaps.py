@@ -3,7 +3,7 @@
 A reference's shape is moved to the released means, and its heaps with it. But people round to the same values every year.
 So ties of a shape are first spread evenly, which leaves no heaps. A quantile of the spread shape is then set to the value
 of the same rank in the reference's records of all cells: quantiles and monotone maps may be exchanged. Limits of intervals
-go the same way, in discrete steps. All of this is post-processing.
+are mapped likewise, in discrete steps. All of this is post-processing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COPIES, MOST_COPIES = 15, 300_000
 TIES, TIED = 0.002, 5
 """Smallest share of records, and smallest number, that makes a value a heap."""
 HEAPED = 0.3
-"""Share of records on heaps, other than 0 and the ends, from which an outcome is heaped."""
+"""If this share of records is on heaps other than 0 and the ends, an outcome is heaped."""
 ROUNDING = 1e-9
 """Relative rounding error of a rank."""
 

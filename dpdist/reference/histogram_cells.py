@@ -1,8 +1,8 @@
 """A table cell whose reference is a noisy histogram: its own clipped figures, and its group's tails beyond them.
 
-A group of cells shares its histograms (METHODS §7b), a mixture of cells of different scales. So clipping of weights is
-not inverted: a mean weight is the clipped one plus a part of what the group has beyond its limits (`with_own_tails`). A
-mean outcome is the clipped mean that the noisy sums give plus what the shape has beyond the clipping interval.
+A group of cells shares its histograms (METHODS §7b), a mixture of cells of different scales. So clipping of weights is not
+inverted: a mean weight is the clipped mean weight plus a part of what the group has beyond its caps (`with_own_tails`). A
+mean outcome is the clipped mean from the noisy sums plus what the shape has beyond the clipping interval.
 
 Half of what the tails hold is the standard deviation of their error. Noise may also hide records: as many as one standard
 deviation of a count, anywhere from the last bin that surely has records to the public bound, evenly in logarithms. Errors

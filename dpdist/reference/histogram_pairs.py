@@ -1,8 +1,8 @@
 """Pairs weights with outcomes in a group of cells that share histograms, from noisy sums (METHODS §7b).
 
 Separate histograms do not show the dependence. The noisy sums give the weighted mean of clipped outcomes in the group. So
-weights and outcomes get a normal copula whose correlation gives this mean, less what noise may have made of its distance
-from independence (James & Stein). Neither histogram changes.
+weights and outcomes get the normal copula that gives this mean. First, the mean's distance from independence is shrunk for
+noise (James & Stein). Neither histogram changes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def all_paired(
 
 
 def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise) -> list[Cell]:
-    """Cells whose weights are paired with their outcomes. `sums` (cell, 2) are noisy Σ(1 − v) and Σvc, in records, over
-    `count` records; they and `limits` belong to one outcome. Cells without histograms or without a weight are returned
-    unchanged.
+    """The cells, with weights paired with outcomes; cells without histograms or without a weight are unchanged.
+
+    `sums` (cell, 2) are noisy Σ(1 − v) and Σvc, in records, over `count` records. `sums` and `limits` belong to one outcome.
     """
     cells_now = list(cells)
     groups = np.array([cell.group for cell in cells])

@@ -86,9 +86,9 @@ HISTOGRAM_POINTS = 1024
 FEWEST_POOLED = 300
 """Smallest number of records of a group, in scales of the noise on a count; smaller cells are pooled."""
 PRECISE = 0.25
-"""Largest standard deviation of the log of a typical weight with which a cell's relative weights enter a histogram."""
+"""If the log of a cell's typical weight has a larger standard deviation, the cell's weights enter no histogram."""
 MOSTLY = 0.75
-"""Share of records on an outcome's two bounds from which the outcome may be a yes or no."""
+"""If this share of records is on an outcome's two bounds, the outcome may be a yes or no."""
 ROUGHNESS = (0.002, 0.01, 0.05)
 """Prior standard deviations of a third difference of log p that are tried."""
 WIDTH = 10.0
@@ -100,9 +100,9 @@ BENT = 0.005
 ALARM = 1e-4
 """Probability, for a whole histogram, that noise and sampling alone make a count look unexplained."""
 NO_START = 3.0
-"""Standard deviations of the noise on a count by which the start of the search for a fit lies below noisy counts."""
+"""The search for a fit starts this many standard deviations of a count's noise below the noisy counts."""
 SURE_SUM = 6.0
-"""Standard deviations of the noise on a sum of counts beyond which records surely are in its bins."""
+"""If a sum of counts exceeds this many standard deviations of its noise, its bins surely have records."""
 FIT_STEPS = 200
 """Largest number of Newton steps."""
 SHORTEST = 1e-6

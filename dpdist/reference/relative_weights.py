@@ -1,7 +1,8 @@
 """The scale of relative weights, estimated again from the noisy sums of a table (METHODS §7b).
 
 Cells of one group have weights of one histogram, times a typical weight that was measured under noise. The noisy sums of
-all the group's cells show its scale better. It has a Laplace prior about the typical weight, as the noise is Laplace.
+all the group's cells show its scale better. The scale has a Laplace prior about the typical weight, as the noise is
+Laplace.
 """
 
 from __future__ import annotations
