@@ -36,7 +36,7 @@ def all_paired(
 def paired(cells: Sequence[Cell], limits: Limits, sums: Floats, count: Floats, noise: Noise) -> list[Cell]:
     """The cells, with weights paired with outcomes; cells without histograms or without a weight are unchanged.
 
-    `sums` (cell, 2) are noisy Σ(1 − v) and Σvc, in records, over `count` records. `sums` and `limits` belong to one outcome.
+    `sums` (cell, 2) are noisy Σ(1 − v) and Σvc, in records, over `count` records. `sums`, `limits`: of one outcome.
     """
     cells_now = list(cells)
     groups = np.array([cell.group for cell in cells])
