@@ -40,7 +40,8 @@ RESUMES, ANEW = "; the same command resumes", "; the same command begins anew"
 def guarded(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = "") -> None:
     """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last event.
 
-    `afterwards` is RESUMES for a command that keeps its work, and ANEW for a long one that does not. Others say nothing.
+    `afterwards` is RESUMES for a command that keeps its work, and ANEW for a long one that does not. Other commands pass
+    nothing.
     """
     collect_from_here()
     try:
@@ -94,13 +95,13 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
 
 
 def _interrupted(afterwards: str) -> typer.Exit:
-    """Says that the command was interrupted, and what the same command does now; returns its end."""
+    """Prints that the command was interrupted, and what the same command will do; returns exit code 130."""
     err.print(f"Interrupted{afterwards}.")
     return typer.Exit(130)
 
 
 class Verbs(TyperGroup):
-    """The commands. One that is interrupted says so, also while it still imports what it needs and has done nothing."""
+    """The commands. An interrupted command says so, even if it was still importing modules."""
 
     def invoke(self, ctx: Any) -> Any:
         results = list[Any]()

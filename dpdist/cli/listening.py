@@ -25,11 +25,11 @@ from dpdist.core.progress import SHOWN, Event, Listener
 FIRST, EVERY = 1.0, 10.0
 """Seconds until a command that is still at work says so, and between later lines."""
 BETWEEN = "between stages"
-"""What a command is at when a stage has ended and the next has not begun."""
+"""The stage of a command when one stage has ended and the next has not begun."""
 
 
 class _State:
-    """What a command is at: the stage, its units, and seconds since both began. A thread reads it and another writes it."""
+    """A command's progress: the stage, its units, and seconds since both began. One thread writes it, another reads it."""
 
     def __init__(self) -> None:
         self._command = time.monotonic()
@@ -51,7 +51,7 @@ class _State:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Stage, units and whole seconds, as a JSON event has them. `left` is an estimate, where one can be made."""
+        """Stage, units and whole seconds, as a JSON event has them. `left` is an estimate, if one can be made."""
         now = time.monotonic()
         if (stage := self._stage) is None:
             return {"stage": "start", "done": 0, "total": None, "seconds": round(now - self._command)}
@@ -71,9 +71,9 @@ def line_of(state: Mapping[str, Any]) -> str:
 
 
 class _Steady:
-    """Listens to a command, and says what it is at after `first` seconds, and then every `every` seconds.
+    """Listens to a command, and prints its progress after `first` seconds, and then every `every` seconds.
 
-    A thread says it, so that a long step without events is no silence. A command that ends sooner says nothing.
+    A thread prints it, even during a long step without events. A command that ends sooner prints nothing.
     """
 
     def __init__(self, first: float = FIRST, every: float = EVERY) -> None:

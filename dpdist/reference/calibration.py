@@ -36,7 +36,7 @@ class Domain(NamedTuple):
     """Public bounds of an outcome, the step of its round figures, and its atoms.
 
     `step`: a power of ten, or 5 times a power, with nearly all other values its multiples; 0 if there is none. `least` and
-    `largest` are ends that scaling does not pass: a minimum and a top-code, where the reference has them.
+    `largest` are ends that scaling does not pass: a minimum and a top-code, if the reference has them.
     """
 
     low: float
@@ -49,7 +49,7 @@ class Domain(NamedTuple):
 
     @classmethod
     def of(cls, values: Floats, bounds: tuple[float, float], whole: bool) -> Self:
-        """The domain from the values of a reference, (record,), of which there is at least one."""
+        """The domain from a reference's values, (record,), at least one."""
         least = float(values.min()) if _atom(values, values.min()) else -np.inf
         largest = float(values.max()) if _atom(values, values.max()) else np.inf
         atoms = tuple(sorted({0.0, *bounds, *(end for end in (least, largest) if np.isfinite(end))}))
@@ -102,7 +102,7 @@ def _atom(values: Floats, value: float) -> bool:
 
 
 def _step(values: Floats) -> float:
-    """The largest step of which nearly all values are multiples, or 0."""
+    """The largest step that divides nearly all values, or 0."""
     steps = [step for step in ROUND_UNITS if len(values) and _multiples(values, step).mean() >= ON_GRID]
     return steps[0] if steps else 0.0
 

@@ -81,7 +81,7 @@ class QuantileLevels(NamedTuple):
         return moved
 
     def _within(self, number: int, part: Floats) -> Floats:
-        """Values at positions in (0, 1) within one bin: between its points, or uniform where it has none."""
+        """Values at positions in (0, 1) within one bin: between the bin's points, or uniform if there are none."""
         points = self.points[np.searchsorted(self.edges, self.points, side="left") == number]
         if len(points):
             return np.asarray(np.interp(part * len(points) - 0.5, np.arange(len(points)), points))
