@@ -131,9 +131,7 @@ def collector(url: str) -> Any:
 
 @contextmanager
 def traced(url: str, run: str, listener: Listener) -> Iterator[Trace]:
-    """Gives the trace of a run. A collector that cannot be reached does not end the run; a note states the number of lost
-    spans.
-    """
+    """Gives the trace of a run. A collector that cannot be reached does not end the run; a note counts lost spans."""
     trace = Trace(collector(url), run)
     try:
         yield trace
