@@ -3,13 +3,16 @@
 The predicted error, in direct standard errors, is the error by noise, reference and mechanism over the sample's own.
 Figures above FAR are named: at 2, one figure of twenty is more than 4 direct standard errors off, if errors are normal.
 
+Where a reference completes cells, the sample's own error is that of as many records like the released points. The other
+error is what T has beyond it, and at least the noise: T's sampling part holds the reference's sampling error, too.
+
 Noisy sums do not tell how records vary within a cell. Under such mechanisms a direct error is at least that of as many
 independent records, all of like weight, whose outcomes vary by as much as their mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,9 @@ from dpdist.core.table_cells import Cells, counted_and_named, cross
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Table
 from dpdist.models.protocol import Unbiased
+from dpdist.publish.design_effects import plain_effects
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import cell_estimates, variance_parts
+from dpdist.publish.standard_errors import VarianceParts, cell_estimates, composition, variance_parts
 from dpdist.publish.tables import Grounds
 
 FAR = 2.0
@@ -44,6 +48,7 @@ Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]
 def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> Ratios:
     """The predicted errors above FAR of counts, means and totals that are published; others are not predicted."""
     by_table: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
+    within = within_cells(released)
     for table in released.job.tables:
         cells, by_outcome = cross(released.frame, table.by, table.margins), dict[str, list[Floats]]()
         for statistic in table.statistics:
@@ -51,7 +56,7 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
             if statistic.name not in STATISTICS or outcome not in grounds:
                 continue
             if outcome not in by_outcome:
-                by_outcome[outcome] = predicted(released, table, cells, grounds[outcome])
+                by_outcome[outcome] = predicted(released, table, cells, grounds[outcome], within.get(outcome))
             ratios = by_outcome[outcome][STATISTICS.index(statistic.name)]
             far = {cells.labels[k]: min(round(float(ratios[k]), 2), MOST) for k in np.flatnonzero(ratios > FAR)}
             if far:
@@ -59,8 +64,13 @@ def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> R
     return by_table
 
 
-def predicted(released: ReleasedObject, table: Table, cells: Cells, grounds: Grounds) -> list[Floats]:
-    """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN where not known."""
+def predicted(
+    released: ReleasedObject, table: Table, cells: Cells, grounds: Grounds, within: Floats | None = None
+) -> list[Floats]:
+    """Predicted errors of counts, means and totals in direct standard errors, (cell,) each; NaN where not known.
+
+    `within` is the outcome's entry of `within_cells`, if it has one.
+    """
     n, unknown = released.frame.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
     if grounds.noised is not None:
         if grounds.noised.again is None:
@@ -73,6 +83,12 @@ def predicted(released: ReleasedObject, table: Table, cells: Cells, grounds: Gro
         weight, product = (np.array([pair[i] for pair in grounds.expected]) for i in range(2))
         values = [drawn.mean(axis=0) for drawn in cell_estimates(cells, n, weight, product)]
         parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
+        if within is not None:
+            sampling = _direct_variances(released, cells, grounds, values, within)
+            parts = [
+                VarianceParts(direct, np.fmax(part.total - direct, part.other))
+                for direct, part in zip(sampling, parts, strict=True)
+            ]
     varying = grounds.noised is None and not isinstance(released.model(0), Unbiased)
     records, errors = cells.membership @ n, []
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -83,6 +99,39 @@ def predicted(released: ReleasedObject, table: Table, cells: Cells, grounds: Gro
             predictable = (records > 1) & (part.other > least) & (direct > least)
             errors.append(np.where(predictable, np.sqrt(part.other / direct), np.nan))
     return errors
+
+
+def within_cells(released: ReleasedObject) -> dict[str, Floats]:
+    """By outcome, var(w), cov(w, wy) and var(wy) of a record of every frame row, (3, row), by the released points.
+
+    Empty where no reference completes cells, and where public totals rake figures: points do not show what totals fix.
+    """
+    strata = released.completed_strata
+    if len(strata) < len(released.frame.stratum_labels) or released.job.rake:
+        return {}
+    within = {outcome: np.empty((3, len(released.frame))) for outcome in released.job.outcomes}
+    for stratum in strata:
+        by_outcome, _ = stratum.model.points_of_cells(released, stratum.number)
+        rows, pattern = released.frame.rows_of(stratum.number), stratum.model.design.pattern
+        for outcome, of_cells in zip(released.job.outcomes, by_outcome, strict=True):
+            crossed = np.array([np.cov(pairs[:, 0], pairs.prod(axis=1), bias=True) for pairs in of_cells])
+            within[outcome][:, rows] = crossed[pattern][:, [0, 0, 1], [0, 1, 1]].T
+    return within
+
+
+def _direct_variances(
+    released: ReleasedObject, cells: Cells, grounds: Grounds, values: Sequence[Floats], within: Floats
+) -> list[Floats]:
+    """Sampling variances of direct counts, means and totals of records like the released points, (cell,) each."""
+    assert grounds.expected is not None
+    effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
+    composed = composition(released, cells, grounds.expected)
+    of_weight, both, of_product = (cells.membership @ (released.frame.count * moments) for moments in within)
+    count, mean, _ = values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_mean = (of_product - 2.0 * mean * both + mean**2 * of_weight) / count**2
+    inner = of_weight, of_mean, of_product
+    return [effect * (part.variance + more) for effect, part, more in zip(effects, composed, inner, strict=True)]
 
 
 def entry(ratios: Ratios) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from trucks import JOB as OF_TRUCKS
 
 import dpdist
 from dpdist.cli.report import report
+from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
 from dpdist.core.table_cells import cell_name, counted_and_named, cross, is_margin
+from dpdist.opening.results import open_evaluation
 from dpdist.planning.noise_of_counts import in_words
-from dpdist.publish.predicted_errors import FAR, beyond_direct, cautions, entry
+from dpdist.publish.predicted_errors import FAR, OFF, beyond_direct, cautions, entry
 from dpdist.publish.public_bounds import expectations
 from dpdist.publish.refit import DRAWS
 from dpdist.publish.released import ReleasedObject, read_released
@@ -112,3 +114,58 @@ def test_a_plan_states_the_noise_of_margins_and_what_it_hides(space: Path) -> No
     assert "noise hides" in text
     plenty = "\n".join(in_words(dpdist.plan(dpdist.parse_job(job.replace('"1"', '"100"')))))
     assert "noise hides" not in plenty
+
+
+ON_REFERENCE = """
+dataset: small
+period: "2021"
+input: {{path: {folder}/now.parquet}}
+columns:
+  field: {{levels: [a, b, c, d, e, f]}}
+  salary: {{bounds: [0, 150000], outside: clip}}
+survey: {{weight: weight}}
+outcome: salary
+mechanism: {{name: reference_tables}}
+budget: {{epsilon: "0.05", adjacency: zero_out}}
+reference: {{path: {folder}/before.parquet, period: "2020", provenance: simulated}}
+withhold_above: null
+tables:
+  - {{name: salaries, by: [field], statistics: [count, {{mean: salary}}]}}
+runtime: {{executor: serial}}
+"""
+
+
+def salaries(rng: np.random.Generator, records: int) -> pd.DataFrame:
+    """A file with this many records in every field, whose weights and salaries have the same laws in every period."""
+    field = np.repeat(np.arange(6), records)
+    salary = np.minimum(np.exp(rng.normal(10.3 + 0.03 * field, 0.6)), 150_000.0)
+    return pd.DataFrame(
+        {"field": np.array(list("abcdef"))[field], "salary": salary, "weight": np.exp(rng.normal(4.0 + 0.05 * field, 0.6))}
+    )
+
+
+@pytest.mark.parametrize("of_reference", [30, 20_000])
+def test_figures_that_rest_on_a_small_reference_are_not_said_to_be_as_accurate_as_direct_ones(
+    of_reference: int, tmp_path: Path
+) -> None:
+    """At this ε, estimates of 1,000 records of a field are nearly the reference's own. A mean of 30 records errs by
+    √(1000/30) = 5.8 direct errors, and all figures are named. Control: with 20,000 records no field is; totals are, as
+    noise that fields have in common moves them. In both cases figures that are off by over 4 are named."""
+    rng = np.random.default_rng(7)
+    salaries(rng, 1_000).to_parquet(tmp_path / "now.parquet")
+    salaries(rng, of_reference).to_parquet(tmp_path / "before.parquet")
+    release = dpdist.run(
+        dpdist.parse_job(ON_REFERENCE.format(folder=tmp_path)),
+        tmp_path / "ws",
+        study=Key(bytes(32)).child("small reference"),
+    )
+    errors = open_evaluation(tmp_path / "ws")["salaries"].set_index(["statistic", "field"])["synthetic_error_in_se"].abs()
+    named = release.statement.get("beyond_direct", {}).get("tables", {}).get("salaries", {})
+    ratios = pd.Series({(name.split()[0], cell): ratio for name, cells in named.items() for cell, ratio in cells.items()})
+    assert set(errors.index[errors > OFF]) <= set(ratios.index)
+    if of_reference > 1_000:
+        assert {cell for _, cell in ratios.index} <= {TOTAL}
+        return
+    assert (errors > OFF).sum() > 2
+    assert set(ratios.index) == set(errors.index)
+    assert ratios["mean"].median() == pytest.approx(np.sqrt(1_000 / of_reference), rel=0.2)
