@@ -13,7 +13,7 @@ from dpdist.core.progress import Listener
 from dpdist.job import budget_text
 from dpdist.ledger.charging import terms
 from dpdist.planning.noise_of_counts import in_words as noise_in_words
-from dpdist.planning.noise_of_counts import warned
+from dpdist.planning.noise_of_counts import like_their_group, warned
 from dpdist.planning.plan import (
     SIZES_SECRET,
     Plan,
@@ -58,6 +58,7 @@ def plan_text(plan: Plan, prediction: Prediction) -> RenderableType:
         *statement["cautions"],
         *filter(None, [large_delta(job, records(plan))]),
         *cautions(plan),
+        *like_their_group(plan),
         *alarms(prediction),
         *proposals(prediction),
         *advice(job),

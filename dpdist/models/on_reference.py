@@ -80,6 +80,11 @@ class CollapsesSmall(Protocol):
         """Smallest number of reference records of a cell that is not collapsed."""
         ...
 
+    @property
+    def most_outweighed(self) -> float:
+        """Largest number of current records that leave a cell mostly its group's figure; 0 where none is shrunk."""
+        ...
+
 
 @runtime_checkable
 class FitsOutright(Protocol):

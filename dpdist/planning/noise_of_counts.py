@@ -1,18 +1,20 @@
-"""States the noise of published counts in the unit of the weight, where it follows from public bounds, before a run.
+"""States what public sizes and the noise's scale tell before a run: the noise of counts, and cells that it outweighs.
 
-These facts are exact: a count that adds up k noisy sums has the noise of k sums. What they are beside the direct standard
+The noise of counts is exact: a count that adds up k noisy sums has the noise of k sums. What it is beside direct standard
 errors depends on how weights vary, which no bound shows. `quality.predicted` predicts that from public records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import floor
 from typing import NamedTuple
 
 import numpy as np
 
 from dpdist.core.table_cells import counted_and_named, cross
 from dpdist.estimation.estimators import NORMAL_90
+from dpdist.models.on_reference import CollapsesSmall
 from dpdist.models.outputs import NoiseOfCounts
 from dpdist.planning.plan import Plan
 
@@ -61,11 +63,42 @@ def in_words(plan: Plan) -> Iterator[str]:
             f"{noise.table}, count: noise has a standard deviation of {noise.smallest:,.0f} to {noise.largest:,.0f} "
             f"({', '.join(noise.where)}), in the unit of the weight"
         )
-    yield from warned(plan)
+    yield from _hidden(plan)
 
 
 def warned(plan: Plan) -> Iterator[str]:
-    """Yields a warning for every table with counts that noise hides for certain."""
+    """Yields warnings for tables: counts that noise hides for certain, and cells that it makes like their group."""
+    yield from _hidden(plan)
+    yield from like_their_group(plan)
+
+
+def like_their_group(plan: Plan) -> Iterator[str]:
+    """Yields a warning for every table with cells whose figures will mostly be those of their group.
+
+    These have more than half of their records in base cells that noise outweighs. Nothing but public sizes is used. Where
+    a reference is known, such cells have its figures, and share with others only the change since.
+    """
+    job, frame, model = plan.job, plan.frame, plan.model
+    if job.has_reference or job.sizes_secret or job.predictors is not None or not isinstance(model, CollapsesSmall):
+        return
+    most, base = model.most_outweighed, frame.group(job.cell_columns)[0]
+    small = np.bincount(base, weights=frame.count)[base] <= most
+    for table in job.tables if small.any() else ():
+        if job.survey.weight is None and all(statistic.name == "count" for statistic in table.statistics):
+            continue  # counts of records are public
+        cells = cross(frame, table.by, table.margins)
+        of_group = cells.membership @ (frame.count * (2.0 * small - 1.0)) > 0.0
+        if of_group.any():
+            yield (
+                f"{table.name}: noise outweighs the records of "
+                f"{counted_and_named([cells.labels[k] for k in np.flatnonzero(of_group)])}, which are mostly in base cells "
+                f"of at most {floor(most):,}. What is published there follows mostly from their group. Intervals suppose "
+                "cells like it, and miss a cell of a kind of its own: name a reference, drop or merge such a cell, or "
+                "raise epsilon"
+            )
+
+
+def _hidden(plan: Plan) -> Iterator[str]:
     for noise in noise_of_counts(plan):
         if noise.hidden:
             yield (

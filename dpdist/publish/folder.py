@@ -27,6 +27,7 @@ from dpdist.models.outputs import NoisedFigures
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.model_outputs import FILE as MEASUREMENTS
 from dpdist.publish.model_outputs import write_measurements, write_model_tables
+from dpdist.publish.named_cells import note_on_common
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import PrintedTable, printed_table
@@ -153,7 +154,7 @@ def _write_tables(
             made = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
             pq.write_table(made, folder / f"{spec.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(made), folder / f"{spec.name}.csv")
-            written.append((printed_table(released.job, spec, made), made))
+            written.append((printed_table(released.job, spec, made, note_on_common(released, spec)), made))
             write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
             tick(1)
     return written

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.records import Floats
+from dpdist.core.table_cells import cross
+from dpdist.job import Table
 from dpdist.job.families import family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.models.on_reference import OnDistributions
@@ -44,6 +46,11 @@ WEIGHTS = (
 
 MOSTLY = 0.5
 """Part of a cell's own figure below which its estimate is named as mostly its group's."""
+MOSTLY_COMMON = {
+    False: "Noise leaves these cells mostly the figure of their group, and their intervals suppose cells like it: {}.",
+    True: "Noise leaves these cells mostly the reference's figure, moved like the others, and intervals suppose it: {}.",
+}
+"""Note of a table that names such cells, by whether a reference is known before."""
 MISSING = 2
 """Number of its most influential records that a sample may lack."""
 LARGER = 1.0
@@ -167,6 +174,28 @@ def _borrowed_scores(released: ReleasedObject) -> list[dict[str, Any]]:
 def mostly_common(released: ReleasedObject) -> ByCell:
     """The part of a cell's own figure in its estimate, where it is below MOSTLY."""
     return _rounded(_values_where(released, lambda facts: facts.kept_shares, lambda share: round(share, 3) < MOSTLY))
+
+
+def note_on_common(released: ReleasedObject, spec: Table) -> tuple[str, ...]:
+    """A note for a published table on its cells that are mostly what cells have in common; none without such cells.
+
+    Most records of such a cell are in base cells that `mostly_common` names, of a variable that the table has.
+    """
+    variables = {"weight"} if all(statistic.name == "count" for statistic in spec.statistics) else None
+    named = {
+        cell for name, cells in mostly_common(released).items() if variables is None or name in variables for cell in cells
+    }
+    if not named:
+        return ()
+    count = released.frame.count.astype(np.float64)
+    sign = np.full(len(count), -1.0)
+    for stratum in released.completed_strata:
+        common = np.array([cell in named for cell in stratum.cells])
+        sign[released.frame.rows_of(stratum.number)] += 2.0 * common[stratum.model.design.pattern]
+    cells = cross(released.frame, spec.by, spec.margins)
+    of_group = np.flatnonzero(cells.membership @ (count * sign) > 0.0)
+    names = [released.job.presentation.cell(spec.by, cells.labels[k]) for k in of_group]
+    return (MOSTLY_COMMON[released.job.has_reference].format("; ".join(names)),) if names else ()
 
 
 def _rounded(shares: ByCell) -> ByCell:

@@ -193,8 +193,8 @@ class PrintedTable:
         return bool(np.isfinite(self.margins).any())
 
 
-def printed_table(job: Job, spec: Table, table: pa.Table) -> PrintedTable:
-    """The printed form of a published table, as `dpdist.publish.tables` made it."""
+def printed_table(job: Job, spec: Table, table: pa.Table, more: tuple[str, ...] = ()) -> PrintedTable:
+    """The printed form of a published table, as `dpdist.publish.tables` made it; `more` are further notes."""
     text, shown = job.presentation, _estimator(job.presentation, table)
     rows = shown_rows(table, shown)
     labels = [_labels(job, spec, name) for name in spec.by]
@@ -223,7 +223,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table) -> PrintedTable:
         upper=_rounded(upper, columns),
         flags=quality.flags,
         estimator=shown,
-        notes=_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names),
+        notes=(*more, *_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names)),
     )
 
 

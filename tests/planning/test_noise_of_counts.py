@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import html
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from dpdist import plan
+from dpdist import plan, run
 from dpdist.cli.main import app
 from dpdist.core.table_cells import first_named
 from dpdist.job.loading import parse_job
@@ -73,6 +77,44 @@ def test_a_plan_states_no_noise_that_sizes_or_a_reference_decide() -> None:
     assert noise_of_counts(plan(parse_job(JOB)))
     assert noise_of_counts(plan(parse_job(JOB.replace(*REFERRING)))) == []
     assert noise_of_counts(plan(parse_job(JOB.replace(*REFERRING).replace("substitution", "add_remove")))) == []
+
+
+LEARNED = (REFERRING[0], "reference_tables}")
+
+
+def test_cells_that_noise_makes_like_their_group_are_named_before_the_run() -> None:
+    """Four records at ε = 1. Controls: none is named at ε = 10, without shrinkage, or where a reference has its figure."""
+    text = JOB.replace(*LEARNED)
+    (line,) = warned(plan(parse_job(text)))
+    assert line.startswith(
+        "incomes: noise outweighs the records of 1 base cell (tiny), which are mostly in base cells of at"
+    )
+    assert "a cell of a kind of its own: name a reference, drop or merge such a cell, or raise epsilon" in line
+    Path("job.yaml").write_text(text, encoding="utf-8")
+    for command in ("validate", "plan"):
+        assert line in " ".join(CliRunner().invoke(app, [command, "job.yaml", "--json"]).output.split())
+    unshrunk = text.replace("reference_tables", "reference_tables, shrinkage: false")
+    for control in (text.replace('"1"', '"10"'), unshrunk, JOB.replace(*REFERRING)):
+        assert list(warned(plan(parse_job(control)))) == []
+
+
+@pytest.mark.parametrize("replaced", [REFERRING, LEARNED], ids=["reference", "histograms"])
+def test_page_and_workbook_name_exactly_the_cells_that_the_statement_names(
+    replaced: tuple[str, str], noise_of: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    """A small cell among large ones. Control: at ε = 100 none is named."""
+    for epsilon in ("1", "100"):
+        with noise_of("like their group"):
+            release = run(parse_job(JOB.replace(*replaced).replace('"1"', f'"{epsilon}"')), f"ws-{epsilon}")
+        lists = release.statement.get("shrunk", {})
+        named = {cell for cells in lists.values() if not isinstance(cells, str) for cell in cells}
+        assert ("tiny" in named, bool(named)) == (epsilon == "1", epsilon == "1")
+        sheet = openpyxl.load_workbook(Path(release) / "tables.xlsx")["Table 1"]
+        notes = [str(cell.value) for row in sheet.iter_rows() for cell in row if "Noise leaves" in str(cell.value)]
+        assert [set(note.rpartition(": ")[2][:-1].split("; ")) for note in notes] == ([named] if named else [])
+        page = (Path(release) / "index.html").read_text(encoding="utf-8")
+        assert page.count("Noise leaves") == len(notes)
+        assert all(note in html.unescape(page) for note in notes)
 
 
 def test_without_a_public_file_no_figure_stands_for_an_unknown_error() -> None:

@@ -128,6 +128,13 @@ class ClippedCells(PublicModel):
         """Smallest number of reference records of a cell that is not collapsed."""
         return fewest(self.scales)
 
+    @property
+    def most_outweighed(self) -> float:
+        """Largest number of current records that leave a cell mostly its group's figure; 0 where none is shrunk."""
+        # A cell keeps less than half of its own figure if noise has a larger variance than sampling. That of noise on a sum
+        # is 2b², for the scale b. That of n clipped records is at most n, and about n/2. Both are equal at n = 4b².
+        return self.fewest_records if self.shrinkage and len(self.labels) > 2 else 0.0
+
     def sizes(self, summary: CellsByOutcome) -> Floats:
         """Public sizes of cells; if sizes are secret, the reference's sizes."""
         return np.array([cell.records for cell in summary[0]], dtype=np.float64) if self.simplex else self.count
