@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from dpdist.engine.protocol import (
 from dpdist.job import Job, MechanismSpec, NoiseName
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, Strict
-from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, lost, neighbour_of
+from dpdist.privacy.queries import Neighbour, NoisyQuery, guarantee_of, lost
 
 S = TypeVar("S", bound=MechanismSpec)
 M = TypeVar("M", bound=StratumModel)
@@ -97,9 +97,7 @@ class NoisySums(ABC, Generic[S, M]):
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds:
         """The rounds over a stratum's records: passes and queries; `learned` is the reference's summary."""
         assert isinstance(model, self.sums)
-        settings, neighbour = self._settings(job), neighbour_of(job)
-        promised = lost(self.listed(job), neighbour)
-        return within_loss(self.rounds(job, settings, model, recorder, learned), promised, neighbour)
+        return within_loss(self.rounds(job, self._settings(job), model, recorder, learned), self.listed(job))
 
     @abstractmethod
     def queries(self, job: Job, settings: S) -> Sequence[NoisyQuery]:
@@ -122,9 +120,13 @@ class LossExceeded(ValueError):
     """Raised if a mechanism asks for more than its promise allows; nothing of the stratum is then released."""
 
 
-def within_loss(rounds: Rounds, allowed: Fraction, neighbour: Neighbour) -> Rounds:
-    """The same rounds. Raises `LossExceeded` for a query that states no loss, or more than earlier queries have left."""
-    left, reply, begun = allowed, None, set[str]()
+def within_loss(rounds: Rounds, listed: Sequence[NoisyQuery]) -> Rounds:
+    """The same rounds. Raises `LossExceeded` for a query that states no loss, or more than earlier queries have left.
+
+    Listed queries allow their loss under every kind of neighbour: a statement also has the loss of an exchange.
+    """
+    kinds: tuple[Neighbour, ...] = get_args(Neighbour)
+    left, reply, begun = {kind: lost(listed, kind) for kind in kinds}, None, set[str]()
     while True:
         try:
             request = rounds.send(reply)
@@ -138,8 +140,8 @@ def within_loss(rounds: Rounds, allowed: Fraction, neighbour: Neighbour) -> Roun
             if stated.times == 0 and stated.name not in begun:
                 raise LossExceeded(f"a part of query '{stated.name}' is asked for before the part that states its loss")
             begun.add(stated.name)
-            left -= stated.loss(neighbour)
-            if left < 0:
+            left = {kind: allowed - stated.loss(kind) for kind, allowed in left.items()}
+            if min(left.values()) < 0:
                 raise LossExceeded(f"query '{stated.name}' exceeds the promise: list it, and how often, in queries()")
         reply = yield request
 

@@ -37,7 +37,7 @@ CLAMPED = "clamped_"
 NO_RECORD = "the claim by its queries: the release has no proof record, as those of 0.1.1 and earlier"
 NO_FIGURES = "noise of published figures: the release has none whose noise is public"
 HIDDEN = "queries whose answers are not among the noisy figures: {}"
-MORE = "{:,} noisy figures have more noise than their query states: that they are parts of it is not checked"
+MORE = "{:,} noisy figures have a scale of noise that no query states: that it is no less than their query's is not checked"
 DRAWN = "that this noise was drawn, and no other: `dpdist audit --black-box` tries it on files of your own"
 MOVED = "that neighbouring files move sums by no more than is stated: docs/methods.md has the proofs"
 RECORDS = "that the file was as the job says: at most the stated records of a unit, and public what is named public"
@@ -70,7 +70,7 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     again = rederived(record)
     faults, hidden = _noise(public, record["queries"])
     faults = [*_less(statement, again), *faults]
-    holds = [] if record["holds"] == "for every file" else [CLAIM.format(record["holds"], record["guarantee"])]
+    holds = [] if due["holds"] == "for every file" else [CLAIM.format(due["holds"], due["guarantee"])]
     return Rederivation(faults, _words(again, statement, len(record["queries"])), [*holds, *hidden, DRAWN, MOVED, RECORDS])
 
 

@@ -14,8 +14,8 @@ from math import ceil
 from typing import NamedTuple, Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from dpdist.core.records import Floats
 
@@ -378,7 +378,7 @@ def bisect(rising: Callable[[float], float]) -> float:
     """
     low, high, left = -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE, BISECTIONS
     try:
-        place = brentq(rising, low, high, xtol=NEAR, rtol=NEAR)
+        place = scipy.optimize.brentq(rising, low, high, xtol=NEAR, rtol=NEAR)
     except ValueError:  # both ends have one sign
         place = low if rising(low) >= 0 else high
     width = (high - low) / 2.0**NEAR_STEPS

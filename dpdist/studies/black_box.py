@@ -159,6 +159,10 @@ def _difference(job: Job, one: str, other: str) -> str:
     if max(len(only_one), len(only_other)) > job.most_records:
         fault = f"they differ in {max(len(only_one), len(only_other)):,} records"
         raise DataError(what, [Problem("records", fault, f"{job.most_records} at most", remedy)])
+    unit = None if job.privacy_unit is None else _columns(job).index(job.privacy_unit.column)
+    units = set() if unit is None else {row[unit] for row in (*only_one, *only_other)}
+    if len(units) > 1:
+        raise DataError(what, [Problem("records", f"they differ in {len(units):,} privacy units", "one", remedy)])
     if len(only_one) == len(only_other):
         names = _columns(job)
         moved = [name for name in public if _values(only_one, names.index(name)) != _values(only_other, names.index(name))]
@@ -166,6 +170,9 @@ def _difference(job: Job, one: str, other: str) -> str:
             fault = "the record has another value, and the job's guarantee takes this column as public"
             raise DataError(what, [Problem(name, fault, "", "change its outcome and weight alone") for name in moved])
         return EXCHANGED
+    if only_one and only_other:
+        fault = f"{len(only_one):,} records stand in the first file alone, and {len(only_other):,} in the second"
+        raise DataError(what, [Problem("records", fault, "as many in both, or some in one file alone", remedy)])
     if not job.sizes_secret:
         fault = "one file has a record more, and the job's guarantee takes numbers of records as public"
         raise DataError(what, [Problem("records", fault, "", "exchange the outcome and weight of a record instead")])
@@ -178,7 +185,7 @@ def _values(rows: Sequence[Sequence[str]], column: int) -> list[str]:
 
 def _columns(job: Job) -> list[str]:
     names = [*job.columns, *([job.survey.weight] if job.survey.weight else []), *job.outcomes]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(names if job.privacy_unit is None else [*names, job.privacy_unit.column]))
 
 
 def _rows(job: Job, path: str) -> Counter[tuple[str, ...]]:

@@ -51,15 +51,27 @@ def _noisy(number: int, query: Query) -> Any:
     return query.under(noise_of(KEY.child(str(number)))(query.noise))
 
 
-def _imposed(base: Answered, moved: int = -1, by: float = 0.0) -> Callable[[int, Query], Any]:
-    """The answers of `base`, one of them moved; the queries' own where the paths have parted."""
+def _imposed(base: Answered, moved: int = -1, by: float = 0.0, uneven: bool = False) -> Callable[[int, Query], Any]:
+    """The answers of `base`, one of them moved; the queries' own where the paths have parted.
+
+    Uneven figures are moved either way in turn: a mechanism may take their mean off.
+    """
 
     def answer(number: int, query: Query) -> Any:
         if number >= len(base.answers) or not _alike(query, base.queries[number]):
             return _noisy(number, query)
-        return base.answers[number] + by * float(query.noise.scale) if number == moved else base.answers[number]
+        if number != moved:
+            return base.answers[number]
+        signs = (-1.0) ** np.arange(query.noise.size).reshape(np.shape(base.answers[number])) if uneven else 1.0
+        return base.answers[number] + by * float(query.noise.scale) * signs
 
     return answer
+
+
+def _asks_otherwise(other: Answered, base: Answered, after: int) -> bool:
+    """Whether a later query is about other figures: an answer may decide a choice alone."""
+    pairs = zip(other.queries[after + 1 :], base.queries[after + 1 :], strict=False)
+    return any(one.noise != as_before.noise for one, as_before in pairs)
 
 
 def _alike(one: Query, other: Query) -> bool:
@@ -95,10 +107,11 @@ def _of_sets(name: str, case: Captured, base: Answered, mechanism: Any) -> Itera
     for number, query in enumerate(base.queries):
         if not isinstance(query, Measurement):
             continue
-        moved = (answered(case, case.records, _imposed(base, number, by), mechanism) for by in (MOVED, -MOVED))
+        moves = ((MOVED, False), (-MOVED, False), (MOVED, True))
+        moved = [answered(case, case.records, _imposed(base, number, *move), mechanism) for move in moves]
         touched = sorted({one for other in moved for one, _ in _differing(base, other)})
         reached |= set(touched)
-        if not touched:
+        if not touched and not any(_asks_otherwise(other, base, number) for other in moved):
             yield f"{name}: query {number + 1} changes nothing that is released: is its answer used?"
         if len({(one - 1) // per_noise for one in touched}) > 1:
             yield (

@@ -85,7 +85,7 @@ def test_all_steps_together_lose_what_histograms_are_given(adjacency: Adjacency)
     assert best_columns(steps[1], adjacency).loss(neighbour) == steps[1]
 
 
-def test_one_cell_leaves_nothing_to_choose_and_its_histograms_have_the_whole() -> None:
+def test_one_cell_leaves_nothing_to_choose_and_its_histograms_have_the_noise_of_others() -> None:
     case = Case("reference_tables", "zero_out", histogram="1/3")
     codes = {name: np.zeros(1, dtype=np.int32) for name in LEVELS}
     frame = Frame(codes, LEVELS, np.array([SIZE]), (), ())
@@ -93,7 +93,7 @@ def test_one_cell_leaves_nothing_to_choose_and_its_histograms_have_the_whole() -
     assert isinstance(model, ReferenceCells)
     made = TypicalWeights.build(case.job, model)
     assert isinstance(made, Histograms)
-    assert made.query.loss("off") == Fraction(1, 3)
+    assert made.query.loss("off") == Fraction(3, 4) * Fraction(1, 3)
 
 
 def test_relative_weights_have_fine_bins_in_every_cell() -> None:

@@ -216,6 +216,7 @@ def test_validate_names_what_a_run_without_a_reference_refuses(folder: Path) -> 
 LABELLED = (
     JOB.replace("{mean: miles_2002}]", "{mean: miles_2002}, {total: miles_2002}]")
     + """
+withhold_above: null
 presentation:
   columns:
     state: {label: State, levels: {CA: California}}

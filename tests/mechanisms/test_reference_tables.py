@@ -51,6 +51,7 @@ columns:
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
 outcome: salary
+withhold_above: null
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 reference: {{path: {folder}/{reference}, period: "2020", provenance: public-use file of 2020}}

@@ -38,6 +38,7 @@ columns:
   weight: {bounds: [0.5, 200], outside: clip}
 survey: {weight: weight}
 outcome: pay
+withhold_above: null
 mechanism: {name: weight_regularisation}
 budget: {epsilon: "1"}
 tables:

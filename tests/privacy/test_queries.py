@@ -52,6 +52,10 @@ BEYOND: dict[str, tuple[list[Measurement], str]] = {
     "twice": ([ASKED, ASKED], "query 'one' exceeds the promise"),
     "no loss is stated": ([Measurement(SUMS, ASKED.noise)], "does not state what its noise loses"),
     "a part before its first": ([ASKED._replace(stated=ONE.further())], "before the part that states its loss"),
+    "more of an exchange": (
+        [Defined("query").sums(SUMS, replace(ONE, moved=ONE.moved._replace(anywhere=3 * ONE.moved.anywhere)), 1)],
+        "query 'one' exceeds the promise",
+    ),
     "another scale": ([Measurement(SUMS, ASKED.noise._replace(scale=Fraction(1)), ONE)], "does not state"),
     "another law": ([Measurement(SUMS, ASKED.noise._replace(law="gaussian"), ONE)], "does not state"),
 }
@@ -60,7 +64,7 @@ BEYOND: dict[str, tuple[list[Measurement], str]] = {
 @pytest.mark.parametrize("what", BEYOND)
 def test_what_was_not_promised_is_refused(what: str) -> None:
     requests, message = BEYOND[what]
-    rounds = within_loss(asking(*requests), ONE.loss("off"), "off")
+    rounds = within_loss(asking(*requests), [ONE])
     with pytest.raises(LossExceeded, match=message):
         list(rounds)
 
@@ -73,7 +77,7 @@ def test_a_part_has_no_less_noise_than_the_first() -> None:
 
 def test_what_was_promised_passes_and_parts_of_a_query_cost_once() -> None:
     part = Defined("query").sums(SUMS, ONE.further(Fraction(5)), 2)
-    rounds = within_loss(asking(ASKED, part, part), ONE.loss("off"), "off")
+    rounds = within_loss(asking(ASKED, part, part), [ONE])
     assert [rounds.send(None) for _ in range(3)] == [ASKED, part, part]
     with pytest.raises(StopIteration) as end:
         rounds.send(None)

@@ -105,7 +105,7 @@ def of_counts(kind: Kind, release: ReleasedObject) -> tuple[list[Floats], list[F
     assert known is not None
     assert again is not None
     found = []
-    for spread in (known[0], known[0]._replace(recounts=None)):
+    for spread in (known[0], replace(known[0], recounts=None, parts={})):
         found.append([each.standard_error**2 for each in from_parameters(release, cells, expected, spread)[:2]])
     return found[0], found[1], (cells.membership @ again.T).T
 

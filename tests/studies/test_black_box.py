@@ -94,6 +94,22 @@ def test_files_that_are_no_neighbours_are_refused(pair: tuple[Any, Path, Path], 
         loss_between(job, tmp_path / "two.csv", tmp_path / "fewer.csv", 30)
 
 
+def test_files_that_differ_in_more_than_a_unit_are_refused(pair: tuple[Any, Path, Path], tmp_path: Path) -> None:
+    """Three records of one file against two of another are five steps of a record, and two people are two units."""
+    job, near, _ = pair
+    job = job | {"privacy_unit": {"column": "person", "most": 3}, "budget": {"epsilon": "3"}}
+    rows = pd.read_csv(near).assign(person=1)
+    rows.to_csv(tmp_path / "all.csv", index=False)
+    uneven = rows.drop(index=0)
+    uneven.loc[[1, 2], "weight"] = 5.0
+    people = rows.copy()
+    people.loc[[1, 2], "weight"], people.loc[2, "person"] = 5.0, 2
+    for name, frame, message in (("uneven", uneven, "3 records stand in"), ("people", people, "2 privacy units")):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        with pytest.raises(DataError, match=message):
+            loss_between(job, tmp_path / "all.csv", tmp_path / f"{name}.csv", 300)
+
+
 def test_too_few_releases_and_mechanisms_without_a_promise_are_refused(pair: tuple[Any, Path, Path]) -> None:
     job, near, far = pair
     with pytest.raises(JobError, match="it takes --runs"):

@@ -21,7 +21,7 @@ from dpdist.mechanisms.stratum_sums import Defined, Summing, within_loss
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.cell_sums import sensitivities
 from dpdist.privacy.guarantees import NoGuarantee, Promise, Strict
-from dpdist.privacy.queries import NoisyQuery, neighbour_of, record_epsilon
+from dpdist.privacy.queries import NoisyQuery
 
 FINER = 2**32
 """Under local sensitivities Δ, figures lie on a lattice with steps Δ/(UNIT · FINER).
@@ -96,7 +96,7 @@ class LaplaceTables:
         rounds = noisy_tables(model, recorder, None if job.local else query_of(job))
         if job.local:
             return rounds
-        return within_loss(rounds, record_epsilon(job, job.epsilon_of_tables), neighbour_of(job))
+        return within_loss(rounds, self.listed(job))
 
 
 class Unbound(NamedTuple):

@@ -44,15 +44,12 @@ class TypicalWeights:
 
     @classmethod
     def build(cls, job: Job, model: ReferenceCells) -> TypicalWeights | Histograms:
-        """The candidates; the histograms at once where public sizes leave nothing to choose.
-
-        Histograms then lose what the rest would have lost.
-        """
+        """The candidates; the histograms at once where public sizes leave nothing to choose."""
         (of_total, of_choice, of_levels), left = shares_of_histograms(job)
         histograms = Histograms.build(job, model, left)
         levels = _levels(model.codes) if of_choice else []
-        if len(levels) < 2:
-            return Histograms.build(job, model, of_total + of_choice + of_levels + left)
+        if len(levels) < 2:  # with the noise of other strata: a proof record lists one scale for all
+            return histograms
         adjacency = job.budget.adjacency
         queries = positions(of_total, adjacency), best_columns(of_choice, adjacency), positions(of_levels, adjacency)
         return cls(histograms, tuple(levels), *queries)
@@ -91,7 +88,8 @@ class TypicalWeights:
         level, bins = self.candidates[chosen], self.histograms.bins[0]
         size = np.maximum(np.bincount(level, weights=self.model.count), 1.0)
         variance = 2.0 * float(self.by_level.scale / UNIT) ** 2
-        made = shrunk(noisy / UNIT / size, np.zeros(len(size)), variance / size**2)
+        means = np.clip(noisy / UNIT / size, -0.5, 0.5)  # positions have no others; noise on few records has
+        made = shrunk(means, np.zeros(len(size)), variance / size**2)
         a_bin = self._last * np.log(bins.right[-2] / bins.left[-2])
         log_size = a_bin * (made.values - np.average(made.values, weights=size))
         error = a_bin * np.sqrt(made.kept * variance) / size
