@@ -277,8 +277,7 @@ def test_a_run_tells_the_verdict_first_on_a_terminal_and_nowhere_else(finished: 
     last = shown.strip().splitlines()[-1]
     assert last.startswith(f"CONFIDENTIAL VERDICT on tiny 2020 ({finished}/public): do not publish: "), last
     words = " ".join(shown.split())
-    named = r"(?:direct standard errors off: [^:]*)?"  # the cells that are far off stand after a colon of their own
-    assert re.search(rf"pay, mean of salary: 90 %[^:]*{named}: it is biased\.[^:]*Do not publish\.", words)
+    assert re.search(r"pay, mean of salary: 90 % .{,900}: it is biased\..{,400} Do not publish\.", words), words[-3000:]
     log = tmp_path / "events.jsonl"
     for further in ([], ["--json"], ["--quiet"], ["--log", str(log)]):
         done = CliRunner().invoke(app, [*told, *further])
