@@ -92,8 +92,6 @@ def run(
     refuse_nested_start()
     write_no_core()
     parsed = job_of(job)
-    if study is not None:  # a study judges every figure, also those that a release would withhold
-        parsed = parsed.model_copy(update={"withhold_above": None})
     with Workspace.opened(workspace) as space:
         _run(parsed, space, input, replay, guarded(parsed, listener), counted and study is None, study)
         return release_in(space)
@@ -254,7 +252,8 @@ def _publish(space: Workspace, released: ReleasedObject, listener: Listener, hel
     folder = space.held if held else space.public
     if space.keyed:
         cautions = [SIMULATED.replace("\n", " ").strip(), *released.promise["cautions"]]
-        released = replace(released, promise={**released.promise, "cautions": list(dict.fromkeys(cautions))})
+        whole = released.job.model_copy(update={"withhold_above": None})  # a study judges what a release would withhold
+        released = replace(released, job=whole, promise={**released.promise, "cautions": list(dict.fromkeys(cautions))})
     with publishing(folder):
         with private() if held or space.keyed else nullcontext():
             unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if held else ""

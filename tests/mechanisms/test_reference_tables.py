@@ -43,6 +43,7 @@ from dpdist.storage.workspace import Workspace
 
 JOB = """
 dataset: strict
+withhold_above: null
 period: "2021"
 input: {{path: {folder}/{current}}}
 columns:
@@ -51,7 +52,6 @@ columns:
   salary: {{bounds: [0, 150000], outside: clip}}
 survey: {{weight: weight}}
 outcome: salary
-withhold_above: null
 mechanism: {{name: reference_tables}}
 budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
 reference: {{path: {folder}/{reference}, period: "2020", provenance: public-use file of 2020}}
