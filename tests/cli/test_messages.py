@@ -244,7 +244,8 @@ def test_report_and_plan_use_labels_and_large_units_and_files_of_data_do_not(fol
     for total, error in zip(totals / 1e6, errors, strict=True):
         place = 1 - int(f"{error:.1e}".partition("e")[2])
         assert f"{round(error, place):,.4g}" in words, (total, error)
-        assert f"{round(total, place):,.0f}" in words, "the column has a figure above 1,000: whole numbers"
+        whole = {f"{round(total, place):,.0f}", f"{total:,.0f}"}  # the former is rounded twice, which can end beside a half
+        assert whole & set(words), "the column has a figure above 1,000: whole numbers"
     wide = (release / "tables" / "trucks.wide.csv").read_text()
     assert (f"{totals.max():.0f}" in wide, "million" in wide) == (True, False)
 
